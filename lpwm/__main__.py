@@ -1,0 +1,5 @@
+import sys
+
+from lpwm.cli import main
+
+sys.exit(main())

@@ -1,0 +1,70 @@
+"""The command line: parse, build, call.
+
+One file per verb, each with a frozen dataclass of arguments (tyro makes the options from it) and a
+`run(args) -> int`. A verb is imported only when it is called, so `lpwm --help` is instant.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from dataclasses import dataclass
+
+from lpwm.errors import UserError, nearest
+from lpwm.version import __version__
+
+
+@dataclass(frozen=True)
+class Verb:
+    module: str  # has `Args` and `run`
+    help: str
+
+
+# In the order in which a newcomer meets them.
+VERBS = {
+    "params": Verb("lpwm.cli.params", "The parameter table of the predictor ladder"),
+    "doctor": Verb("lpwm.cli.doctor", "What is installed, which worlds and devices work, how to mend the rest"),
+}
+
+
+def usage() -> str:
+    width = max(map(len, VERBS))
+    rows = "\n".join(f"  {name:<{width}}  {verb.help}" for name, verb in VERBS.items())
+    return f"lpwm {__version__}: train, plan with and read sparse world models\n\nusage: lpwm VERB …   (lpwm VERB --help)\n\n{rows}"
+
+
+def call(argv: list[str]) -> int:
+    if not argv or argv[0] in ("-h", "--help", "help"):
+        print(usage())
+        return 0 if argv else 2
+    if argv[0] in ("-V", "--version", "version"):
+        print(f"lpwm {__version__}")
+        return 0
+    name, rest = argv[0], argv[1:]
+    if name not in VERBS:
+        raise UserError(f"unknown verb {name!r}: {nearest(name, VERBS)}.")
+    import tyro
+
+    verb = importlib.import_module(VERBS[name].module)
+    args = tyro.cli(verb.Args, args=rest, prog=f"lpwm {name}", description=VERBS[name].help)
+    return int(verb.run(args) or 0)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Exit status: 0 done as asked; 2 the user can mend it (one sentence on stderr); 130 interrupted."""
+    try:
+        return call(sys.argv[1:] if argv is None else argv)
+    except UserError as error:
+        print(f"lpwm: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("lpwm: interrupted.", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # `lpwm … | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except OSError as error:
+        where = f" ({error.filename})" if error.filename else ""
+        print(f"lpwm: {error.strerror or error}{where}.", file=sys.stderr)
+        return 2
