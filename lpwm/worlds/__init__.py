@@ -1,0 +1,53 @@
+"""The worlds, by name."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from lpwm.errors import UserError, choose, nearest
+from lpwm.worlds.base import Key, Renderer, TensorWorld, WorldSpec, row_keys
+from lpwm.worlds.piecewise import Piecewise
+from lpwm.worlds.policies import POLICIES, Policy, make_policy, rollout
+
+WORLDS: dict[str, type[Any]] = {
+    "piecewise": Piecewise,
+}
+
+
+def make(name: str, **options: Any) -> TensorWorld:
+    """`make("piecewise", g=3)`: the named world with these options; lists (from JSON) count as tuples."""
+    build = choose("world", name, WORLDS)
+    fields = {f.name: f for f in dataclasses.fields(build)}
+    for option, value in options.items():
+        if option not in fields:
+            hint = nearest(option, fields) if fields else "it has none"
+            raise UserError(f"world {name!r} has no option {option!r}: {hint}.")
+        options[option] = _checked(name, option, value, type(fields[option].default))
+    return build(**options)
+
+
+def _checked(name: str, option: str, value: Any, kind: type) -> Any:
+    """The value as the option's own kind, or one sentence."""
+    if kind is tuple and isinstance(value, list):
+        value = tuple(value)
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        value = float(value)
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise UserError(f"world {name!r} takes {option} as {kind.__name__}, not {value!r}.")
+    return value
+
+
+__all__ = [
+    "POLICIES",
+    "WORLDS",
+    "Key",
+    "Policy",
+    "Renderer",
+    "TensorWorld",
+    "WorldSpec",
+    "make",
+    "make_policy",
+    "rollout",
+    "row_keys",
+]

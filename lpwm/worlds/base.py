@@ -2,16 +2,25 @@
 
 A TensorWorld is pure mathematics: batched functions of tensors on any device, with no hidden state.
 N is the number of environments, S the state's size, A the size of one raw action.
+
+What is drawn at random is drawn by rows: row i of a sequence depends on (key, i) alone, never on how many
+rows are drawn together. `start` says where in the sequence a draw begins, so that a worker can make rows
+1000…1999 of the very sequence another worker began.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
+import torch
 from torch import Tensor
 
+from lpwm import rng
+
 Key = tuple[int | str, ...]
+Renderer = Callable[[Tensor], Tensor]  # (N, S) -> uint8 (N, 3, size, size)
 
 
 @dataclass(frozen=True)
@@ -28,6 +37,10 @@ class WorldSpec:
     episode: int  # raw steps of an episode, unless told otherwise
     proprio: tuple[int, ...] = ()  # which entries of the state a robot would feel
     factors: tuple[str, ...] = field(default=())  # names that `factors` returns
+    policy: str = "random"  # the policy that makes this world's data, unless told otherwise
+    state_low: tuple[float, ...] = ()  # where states can be, starts and goals included
+    state_high: tuple[float, ...] = ()
+    success_within: float = 0.0  # `success` is distance < success_within
 
     @property
     def state_dim(self) -> int:
@@ -43,12 +56,12 @@ class TensorWorld(Protocol):
     @property
     def spec(self) -> WorldSpec: ...
 
-    def sample_state(self, n: int, key: Key) -> Tensor:
-        """n start states, (n, S) float32 on the CPU; row i depends on (key, i) alone."""
+    def sample_state(self, n: int, key: Key, start: int = 0) -> Tensor:
+        """Rows start…start+n−1 of the start states of `key`: (n, S) float32 on the CPU."""
         ...
 
-    def sample_goal(self, n: int, key: Key) -> Tensor:
-        """n goal states anywhere in the arena, (n, S)."""
+    def sample_goal(self, n: int, key: Key, start: int = 0) -> Tensor:
+        """Rows start…start+n−1 of the goal states of `key`, anywhere in the arena: (n, S)."""
         ...
 
     def step(self, state: Tensor, action: Tensor) -> Tensor:
@@ -56,7 +69,11 @@ class TensorWorld(Protocol):
         ...
 
     def render(self, state: Tensor, size: int | None = None) -> Tensor:
-        """(N, S) -> uint8 (N, 3, size, size) on the device of `state`."""
+        """(N, S) -> uint8 (N, 3, size, size) on the device of `state`; the native size when not told."""
+        ...
+
+    def renderer(self, size: int | None = None, device: torch.device | str = "cpu") -> Renderer:
+        """`render` with its constants built beforehand: what `torch.compile` should be given."""
         ...
 
     def success(self, state: Tensor, goal: Tensor) -> Tensor:
@@ -70,3 +87,15 @@ class TensorWorld(Protocol):
     def factors(self, state: Tensor) -> dict[str, Tensor]:
         """What the analysis asks about: zone, contact, … one (N,) tensor each."""
         ...
+
+
+def row_keys(key: Key, n: int, start: int = 0, device: torch.device | str = "cpu") -> Tensor:
+    """The 64-bit keys of rows start…start+n−1, (n,) int64: row i's is a function of (key, i)."""
+    rows = torch.arange(start, start + n, dtype=torch.int64, device=device)
+    return rng.fold(rng.seed_of(*key), rows)
+
+
+def uniform_at(keys: Tensor, n: int) -> Tensor:
+    """n uniforms in [0, 1) per key, multiples of 2⁻²⁴ and so exact in float32 on every device: (…, n)."""
+    word = rng.bits_at(keys, n)
+    return ((word >> 40) & 0xFFFFFF).to(torch.float32) * 2.0**-24

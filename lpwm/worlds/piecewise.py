@@ -1,0 +1,165 @@
+"""Piecewise: an open room whose g×g zones each push the dot their own way (method: the paper's appendix).
+
+    p' = clamp(p + 5·clip(a, ±1) + b[zone(p)], 21, 203),   b_i = scale·(cos, sin)(2πi/g²)
+
+The zone is that of the old position, row·g + column of [14, 210)². Equal, bit for bit on a CPU, to the
+environment of the same name in stable-worldmodel, starts and goals included: both are uniform on [14, 209]²,
+a little wider than the dot can then move.
+
+State: the dot's x and y in pixels of the 224² frame, y downwards.
+"""
+
+from __future__ import annotations
+
+import colorsys
+import functools
+import math
+from dataclasses import asdict, dataclass
+
+import torch
+from torch import Tensor
+
+from lpwm.errors import UserError
+from lpwm.worlds.base import Key, Renderer, WorldSpec, row_keys, uniform_at
+from lpwm.worlds.dots import ExactDots, SoftDots
+
+FRAME, BORDER, RADIUS, LINE = 224, 14, 7, 4
+SPEED = 5.0
+SUCCESS = 16.0  # pixels
+START_LOW, START_HIGH = float(BORDER), float(FRAME - BORDER - 1)
+RED = (255, 0, 0)
+
+
+@dataclass(frozen=True)
+class Piecewise:
+    """g zones per side, each with a bias of length `scale` pixels; `visible` paints the zones in pastel."""
+
+    g: int = 2
+    scale: float = 2.0
+    visible: bool = False
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.g <= 14:
+            raise UserError(f"Piecewise needs 1 to 14 zones per side, not g={self.g}.")
+        if not (math.isfinite(self.scale) and self.scale >= 0):
+            raise UserError(f"Piecewise needs a finite, non-negative bias scale, not {self.scale}.")
+
+    @property
+    def spec(self) -> WorldSpec:
+        return WorldSpec(
+            name="piecewise",
+            options=asdict(self),
+            state_names=("x", "y"),
+            action_names=("dx", "dy"),
+            action_low=(-1.0, -1.0),
+            action_high=(1.0, 1.0),
+            frame=FRAME,
+            episode=100,
+            proprio=(0, 1),
+            factors=("zone", "x", "y"),
+            policy="random",
+            state_low=(START_LOW, START_LOW),
+            state_high=(START_HIGH, START_HIGH),
+            success_within=SUCCESS,
+        )
+
+    def sample_state(self, n: int, key: Key, start: int = 0) -> Tensor:
+        return _anywhere(row_keys((*key, "state"), n, start))
+
+    def sample_goal(self, n: int, key: Key, start: int = 0) -> Tensor:
+        return _anywhere(row_keys((*key, "goal"), n, start))
+
+    def step(self, state: Tensor, action: Tensor) -> Tensor:
+        bias = _biases(self, state.device)[self.zone(state)]
+        return (state + action.clamp(-1.0, 1.0) * SPEED + bias).clamp(
+            BORDER + RADIUS, FRAME - BORDER - RADIUS
+        )
+
+    def zone(self, state: Tensor) -> Tensor:
+        """(…, 2) -> (…) int64, row·g + column."""
+        passed = (state[..., None] >= _thresholds(self.g, state.device)).sum(-1)  # (…, 2)
+        return passed[..., 1] * self.g + passed[..., 0]
+
+    def bias(self, state: Tensor) -> Tensor:
+        """The push at a position: (…, 2) -> (…, 2)."""
+        return _biases(self, state.device)[self.zone(state)]
+
+    def render(self, state: Tensor, size: int | None = None) -> Tensor:
+        return self.renderer(size, state.device)(state)
+
+    def renderer(self, size: int | None = None, device: torch.device | str = "cpu") -> Renderer:
+        return _renderer(self, FRAME if size is None else size, torch.device(device))
+
+    def success(self, state: Tensor, goal: Tensor) -> Tensor:
+        return self.distance(state, goal) < SUCCESS
+
+    def distance(self, state: Tensor, goal: Tensor) -> Tensor:
+        return torch.linalg.vector_norm(state - goal, dim=-1)
+
+    def factors(self, state: Tensor) -> dict[str, Tensor]:
+        return {"zone": self.zone(state), "x": state[..., 0], "y": state[..., 1]}
+
+
+def _anywhere(keys: Tensor) -> Tensor:
+    return START_LOW + (START_HIGH - START_LOW) * uniform_at(keys, 2)
+
+
+@functools.cache
+def _biases(world: Piecewise, device: torch.device) -> Tensor:
+    angle = [2.0 * math.pi * i / world.g**2 for i in range(world.g**2)]
+    bias = [(world.scale * math.cos(a), world.scale * math.sin(a)) for a in angle]
+    return torch.tensor(bias, dtype=torch.float32, device=device)
+
+
+@functools.cache
+def _thresholds(g: int, device: torch.device) -> Tensor:
+    """The least float32 x with ⌊(x − 14)/196·g⌋ ≥ k in double precision, for k = 1…g−1.
+
+    Comparing float32 positions with these gives the zone that double arithmetic gives, without doubles.
+    """
+    inside = float(FRAME - 2 * BORDER)
+    edges = []
+    for k in range(1, g):
+        x = torch.tensor(BORDER + inside * k / g, dtype=torch.float32)
+        up, down = torch.tensor(math.inf), torch.tensor(-math.inf)
+        while (float(x) - BORDER) / inside * g >= k:
+            x = torch.nextafter(x, down)
+        while (float(x) - BORDER) / inside * g < k:
+            x = torch.nextafter(x, up)
+        edges.append(float(x))
+    return torch.tensor(edges, dtype=torch.float32, device=device)
+
+
+def draw_border(image_CHW: Tensor) -> None:
+    """Black lines of 4 pixels just outside the arena, running across the whole frame."""
+    for low in (BORDER - LINE, FRAME - BORDER):
+        image_CHW[:, low : low + LINE, :] = 0
+        image_CHW[:, :, low : low + LINE] = 0
+
+
+def _background(world: Piecewise) -> Tensor:
+    image = torch.full((3, FRAME, FRAME), 255, dtype=torch.uint8)
+    if world.visible:
+        inside = FRAME - 2 * BORDER
+        edge = [BORDER + k * inside // world.g for k in range(world.g + 1)]
+        for i in range(world.g**2):
+            row, col = divmod(i, world.g)
+            pastel = [int(v * 255) for v in colorsys.hsv_to_rgb(i / world.g**2, 0.25, 1.0)]
+            area = image[:, edge[row] : edge[row + 1], edge[col] : edge[col + 1]]
+            area.copy_(torch.tensor(pastel, dtype=torch.uint8).view(3, 1, 1).expand_as(area))
+    draw_border(image)
+    return image
+
+
+@functools.lru_cache(maxsize=64)
+def _renderer(world: Piecewise, size: int, device: torch.device) -> Renderer:
+    return dot_renderer(_background(world).to(device), size)
+
+
+def dot_renderer(background_CHW: Tensor, size: int) -> Renderer:
+    """A red dot of radius 7 on this native background, at its own size exactly or at any other."""
+    if size < 1:
+        raise UserError(f"a frame needs a positive side, not {size}.")
+    if size == background_CHW.shape[-1]:
+        return ExactDots(background_CHW, RED, float(RADIUS))
+    return SoftDots(background_CHW, RED, float(RADIUS), size)
