@@ -1,0 +1,97 @@
+"""SIGReg: the codes' projections against N(0, 1) by the Epps–Pulley statistic (LeJEPA, LeWM).
+
+    R(z) = mean over t, slices w of  B Σ_k c_k e^{−τ_k²/2} |φ̂_w(τ_k) − e^{−τ_k²/2}|²,  φ̂_w(τ) = mean_b e^{iτ⟨w, z_b⟩}
+
+with 17 knots τ on [0, 3] and c twice the trapezoid's weights (2Δ inside, Δ at both ends): the integrand is
+even, so this is the integral over [−3, 3]. LeWM's λ = 0.09 presumes this scale. For the identity link: no
+non-negative code can match N(0, I).
+
+Legend: B batch (of all ranks together), T frames, D latent width, P slices, K knots.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from lpwm.errors import UserError
+from lpwm.losses.base import Gather, Key, no_autocast, whole_batch
+from lpwm.losses.slicing import check_slices, draw_slices, share
+from lpwm.rng import generator
+
+
+@dataclass(frozen=True)
+class SIGRegConfig:
+    slices: int = 1024
+    knots: int = 17
+    reach: float = 3.0  # the largest knot
+    axis_fraction: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_slices(self.slices, self.axis_fraction)
+        if self.knots < 2:
+            raise UserError(f"SIGReg needs at least 2 knots, not {self.knots}: LeWM uses 17.")
+        if not self.reach > 0:
+            raise UserError(f"SIGReg's reach must be above 0, not {self.reach}: LeWM uses 3.")
+
+
+class SIGRegDraw(NamedTuple):
+    slices_PD: Tensor
+
+
+class SIGReg:
+    def __init__(self, config: SIGRegConfig) -> None:
+        self.config = config
+
+    @torch.no_grad()
+    def draw(
+        self,
+        key: Key,
+        batch: int,
+        time: int,
+        dim: int,
+        device: torch.device | str = "cpu",
+        rank: int = 0,
+        ranks: int = 1,
+    ) -> SIGRegDraw:
+        g = generator("sigreg", *key, device=device)
+        slices_PD = draw_slices(self.config.slices, dim, self.config.axis_fraction, g)
+        return SIGRegDraw(share(slices_PD, self.config.slices, rank, ranks).contiguous())
+
+    def _quadrature(self, like: Tensor) -> tuple[Tensor, Tensor]:
+        """Knots and weights, (K,) each; made on the device, so that a captured graph copies nothing."""
+        K, reach = self.config.knots, self.config.reach
+        step = reach / (K - 1)
+        tau_K = torch.linspace(0, reach, K, device=like.device, dtype=like.dtype)
+        weight_K = torch.full_like(tau_K, 2 * step)
+        weight_K[0] = step
+        weight_K[-1] = step
+        return tau_K, weight_K
+
+    def __call__(
+        self,
+        codes_BTD: Tensor,
+        draw: tuple[Tensor, ...],
+        gather: Gather | None = None,
+        rank: int = 0,
+        ranks: int = 1,
+    ) -> Tensor:
+        with no_autocast(codes_BTD):
+            z_BTD = whole_batch(codes_BTD, gather)
+            slices_PD = share(draw[0], self.config.slices, rank, ranks).to(z_BTD.dtype)
+            B, T, D = z_BTD.shape
+            if slices_PD.shape[1] != D:
+                raise UserError(
+                    f"the draw is for width {slices_PD.shape[1]}, the codes have {D}: draw again."
+                )
+            projected_TPB = torch.matmul(slices_PD, z_BTD.permute(1, 2, 0))
+            tau_K, weight_K = self._quadrature(z_BTD)
+            phase_KTPB = tau_K[:, None, None, None] * projected_TPB
+            normal_K = torch.exp(-0.5 * tau_K.square())  # N(0,1)'s characteristic function, and the window
+            real_KTP = phase_KTPB.cos().mean(-1) - normal_K[:, None, None]
+            imag_KTP = phase_KTPB.sin().mean(-1)
+            error_K = (real_KTP.square() + imag_KTP.square()).sum((1, 2))
+            return (error_K * weight_K * normal_K).sum() * (B * ranks / (self.config.slices * T))

@@ -1,0 +1,55 @@
+"""Random slices: the unit vectors on which codes are projected. The only place that makes them.
+
+A slice set is a pure function of its generator's key (seed, step, …), hence equal on all ranks; rank r works
+on slices r, r+ranks, r+2·ranks, …, so that coordinate and uniform slices are dealt evenly.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from lpwm.errors import UserError
+
+
+def check_slices(slices: int, axis_fraction: float) -> None:
+    if slices < 1:
+        raise UserError(f"slices must be at least 1, not {slices}: the paper uses 8192 or 1024.")
+    if not 0 <= axis_fraction <= 1:
+        raise UserError(f"axis_fraction must lie in [0, 1], not {axis_fraction}: 0 is the paper.")
+
+
+def draw_slices(slices: int, dim: int, axis_fraction: float, generator: torch.Generator) -> Tensor:
+    """(P, D) float32 unit vectors: round(axis_fraction·P) coordinate vectors, the rest uniform on the sphere.
+
+    Coordinates are dealt in random order without repetition until all have had their turn.
+    """
+    device = generator.device
+    n_axis = round(axis_fraction * slices)
+    # A Gaussian vector has a uniform direction.
+    parts = [normalize(torch.randn(slices - n_axis, dim, generator=generator, device=device), dim=1)]
+    if n_axis:
+        rounds = -(-n_axis // dim)
+        order = torch.rand(rounds, dim, generator=generator, device=device).argsort(dim=1).flatten()[:n_axis]
+        parts.insert(0, torch.zeros(n_axis, dim, device=device).scatter_(1, order[:, None], 1.0))
+    return torch.cat(parts) if len(parts) > 1 else parts[0]
+
+
+def share_size(slices: int, rank: int, ranks: int) -> int:
+    """How many of the slices rank r works on; shares may differ by one."""
+    return len(range(rank, slices, ranks))
+
+
+def share(x: Tensor, slices: int, rank: int, ranks: int, dim: int = 0) -> Tensor:
+    """This rank's part of `x`, whose dimension `dim` runs over all slices or over this rank's share already."""
+    if x.shape[dim] == slices and ranks > 1:
+        index = [slice(None)] * x.ndim
+        index[dim] = slice(rank, None, ranks)
+        x = x[tuple(index)]
+    if x.shape[dim] != share_size(slices, rank, ranks):
+        raise UserError(
+            f"the draw has {x.shape[dim]} slices where rank {rank} of {ranks} expects "
+            f"{share_size(slices, rank, ranks)}: draw with the same configuration, rank and ranks."
+        )
+    return x

@@ -1,0 +1,68 @@
+"""VICReg's variance and covariance terms; its invariance term is the prediction loss.
+
+    R(z) = w_v · mean_d relu(1 − √(Var z_d + 10⁻⁴)) + w_c · Σ_{d≠e} Cov(z)²_de / (D(D−1))
+
+Statistics are unbiased and pooled over the N = B·T codes of the batch. The weights the paper used are
+unpublished; 1 and 1 are ours, and λ multiplies both.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lpwm.errors import UserError
+from lpwm.losses.base import Gather, Key, no_autocast, whole_batch
+
+
+@dataclass(frozen=True)
+class VICRegConfig:
+    variance: float = 1.0
+    covariance: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name in ("variance", "covariance"):
+            if not getattr(self, name) >= 0:
+                raise UserError(f"VICReg's {name} weight must not be negative: it is {getattr(self, name)}.")
+
+
+class VICReg:
+    def __init__(self, config: VICRegConfig) -> None:
+        self.config = config
+
+    def draw(
+        self,
+        key: Key,
+        batch: int,
+        time: int,
+        dim: int,
+        device: torch.device | str = "cpu",
+        rank: int = 0,
+        ranks: int = 1,
+    ) -> tuple[Tensor, ...]:
+        """Nothing is random."""
+        return ()
+
+    def __call__(
+        self,
+        codes_BTD: Tensor,
+        draw: tuple[Tensor, ...] = (),
+        gather: Gather | None = None,
+        rank: int = 0,
+        ranks: int = 1,
+    ) -> Tensor:
+        """Every rank computes the whole: one D×D product is cheaper than sharing it."""
+        with no_autocast(codes_BTD):
+            z_ND = whole_batch(codes_BTD, gather).flatten(0, 1)
+            N, D = z_ND.shape
+            if N < 2:
+                raise UserError("VICReg needs at least two codes for a variance: raise the batch.")
+            z_ND = z_ND - z_ND.mean(0)
+            variance_D = z_ND.square().sum(0) / (N - 1)
+            hinge = torch.relu(1 - torch.sqrt(variance_D + 1e-4)).mean()
+            covariance_DD = z_ND.T @ z_ND / (N - 1)
+            off_diagonal = covariance_DD - torch.diag_embed(covariance_DD.diagonal())
+            correlation = off_diagonal.square().sum() / max(D * (D - 1), 1)
+            return self.config.variance * hinge + self.config.covariance * correlation
