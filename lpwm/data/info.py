@@ -1,0 +1,150 @@
+"""What is in a data set, and how much of a planner's success would be free on it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lpwm import rng, worlds
+from lpwm.data.coverage import coverage
+from lpwm.data.episodes import EpisodeData
+from lpwm.data.reader import read, verify_frames
+from lpwm.errors import UserError
+from lpwm.worlds import TensorWorld, make_policy, row_keys
+
+AHEAD, BUDGET, TRIALS = 25, 50, 2000  # raw steps, raw steps, episodes
+SEED = 0
+
+
+def describe(path: str | Path, world: TensorWorld | None = None) -> dict[str, Any]:
+    """Statistics of a stored data set, checked frame by frame; with a known world also coverage and controls."""
+    path = Path(path)
+    data = read(path)
+    verify_frames(path)
+    actions = data.actions[torch.isfinite(data.actions).all(dim=1)]
+    info: dict[str, Any] = {
+        "file": str(path),
+        "bytes": path.stat().st_size,
+        "digest": data.digest,
+        "world": None if data.spec is None else {"name": data.spec.name, **data.spec.options},
+        "policy": data.attributes.get("policy"),
+        "seed": data.attributes.get("seed"),
+        "lpwm_version": data.attributes.get("lpwm_version"),
+        "episodes": data.episodes,
+        "frames": len(data.states),
+        "steps": data.steps,
+        "length": {"least": int(data.lengths.min()), "most": int(data.lengths.max())},
+        "pixels": None if data.pixels is None else list(data.pixels.shape[1:]),
+        "action": _moments(actions, None if data.spec is None else data.spec.action_names),
+        "state": _moments(data.states, None if data.spec is None else data.spec.state_names),
+        "coverage": None,
+        "controls": None,
+    }
+    world = world or known_world(data)
+    if world is not None:
+        info["coverage"] = coverage(world, data.states)
+        if bool((data.lengths > AHEAD).any()):
+            info["controls"] = controls(data, world)
+    return info
+
+
+def known_world(data: EpisodeData) -> TensorWorld | None:
+    """The world of a data set if it is one of ours and can be built here."""
+    if data.spec is None or data.spec.name not in worlds.WORLDS:
+        return None
+    try:
+        return worlds.make(data.spec.name, **data.spec.options)
+    except UserError:  # options of another version: the statistics do not need the world
+        return None
+
+
+def _moments(rows: Tensor, names: tuple[str, ...] | None) -> dict[str, dict[str, float]]:
+    """Mean, deviation and range of each entry of rows (N, K)."""
+    wide = rows.to(torch.float64)
+    found = {}
+    for k in range(wide.shape[1] if len(wide) else 0):
+        column = wide[:, k]
+        found[names[k] if names else str(k)] = {
+            "mean": float(column.mean()),
+            "std": float(column.std(correction=0)),
+            "min": float(column.min()),
+            "max": float(column.max()),
+        }
+    return found
+
+
+def controls(data: EpisodeData, world: TensorWorld, trials: int = TRIALS) -> dict[str, dict[str, float]]:
+    """Success, in %, of doing nothing and of random actions: what a planner must beat.
+
+    Starts are frames of the data; dataset goals lie AHEAD raw steps further in the same episode, random goals
+    anywhere. Latched: success at any of BUDGET raw steps; terminal: at the last one.
+    """
+    able = (data.lengths > AHEAD).nonzero()[:, 0]
+    if not len(able):
+        raise UserError(f"no episode has more than {AHEAD} frames: there are no goals {AHEAD} steps ahead.")
+    draw = rng.generator(SEED, "controls")
+    episode = able[torch.randint(len(able), (trials,), generator=draw)]
+    room = (data.lengths[episode] - AHEAD).to(torch.float64)
+    row = data.offsets[episode] + (torch.rand(trials, generator=draw, dtype=torch.float64) * room).long()
+    start = data.states[row]
+    goals = {
+        "dataset goals": data.states[row + AHEAD],
+        "random goals": world.sample_goal(trials, (SEED, "controls")),
+    }
+    found = {}
+    for kind, goal in goals.items():
+        for name in ("nothing", "random"):
+            latched, terminal = _success(world, name, start, goal)
+            found[f"{kind}, {name}"] = {"latched": latched, "terminal": terminal}
+    return found
+
+
+def _success(world: TensorWorld, name: str, start: Tensor, goal: Tensor) -> tuple[float, float]:
+    spec = world.spec
+    state, keys = start, row_keys((SEED, "controls", name), len(start))
+    low, high = torch.tensor(spec.action_low), torch.tensor(spec.action_high)
+    still = torch.zeros(len(start), spec.action_dim).clamp(low, high)
+    policy = make_policy(world, "random") if name == "random" else None
+    carried = policy.begin(state, goal, keys) if policy else still
+    ever = torch.zeros(len(start), dtype=torch.bool)
+    now = ever
+    for t in range(BUDGET):
+        action = still
+        if policy is not None:
+            action, carried = policy.act(state, goal, carried, keys, t)
+        state = world.step(state, action)
+        now = world.success(state, goal)
+        ever = ever | now
+    return 100 * float(ever.float().mean()), 100 * float(now.float().mean())
+
+
+def contact_sheet(data: EpisodeData, out: str | Path, world: TensorWorld | None = None) -> None:
+    """A picture of the data: 6 episodes from first to last frame (8 each), one row per episode."""
+    from PIL import Image
+
+    from lpwm.data.files import disk_errors
+
+    world = world or known_world(data)
+    if data.pixels is None and world is None:
+        raise UserError("the data have neither pixels nor a known world: there is nothing to draw.")
+    rows, columns, side = min(6, data.episodes), 8, 112
+    sheet = Image.new("RGB", (columns * (side + 4) + 4, rows * (side + 4) + 4), "white")
+    for r, e in enumerate(torch.linspace(0, data.episodes - 1, rows).long().tolist()):
+        times = torch.linspace(0, int(data.lengths[e]) - 1, columns).long() + int(data.offsets[e])
+        for c, row in enumerate(times.tolist()):
+            if data.pixels is not None:
+                image = data.pixels[row : row + 1][0]
+            else:
+                assert world is not None
+                image = world.render(data.states[row : row + 1])[0].permute(1, 2, 0).contiguous().numpy()
+            tile = Image.fromarray(image).resize((side, side), Image.Resampling.BILINEAR)
+            sheet.paste(tile, (4 + c * (side + 4), 4 + r * (side + 4)))
+    out = Path(out)
+    with disk_errors(out):
+        try:
+            sheet.save(out)
+        except ValueError as error:  # Pillow does not know the ending
+            raise UserError(f"cannot write {out}: end the name of the picture in .png.") from error

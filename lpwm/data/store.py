@@ -1,0 +1,187 @@
+"""The file format: HDF5 with the columns of stable-worldmodel, so that its users can read what we write.
+
+One flat dataset per column, all episodes one after another (N rows):
+
+    state     (N, S) float32       action  (N, A) float32, the last row of each episode NaN
+    proprio   (N, P) float32       pixels  (N, h, w, 3) uint8, optional: states can be rendered
+    step_idx  (N,) int64           ep_idx  (N,) int64
+    ep_len    (E,) int32           ep_offset (E,) int64
+
+Root attributes: `lpwm_version`, `world` (the spec as JSON, absent for data of unknown origin), `digest`,
+`column_digests` (JSON) and whatever the writer was given (`seed`, `policy`, `coverage`, …).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from lpwm.data.digest import ColumnHash, combine, hash_column, hash_episodes
+from lpwm.data.episodes import offsets_of, pad_action, spec_to_json
+from lpwm.data.files import Sink, make_folder, new_file, refuse_existing
+from lpwm.errors import UserError
+from lpwm.version import __version__
+from lpwm.worlds.base import WorldSpec
+
+MADE = ("ep_idx", "step_idx", "ep_len", "ep_offset")  # columns the writer makes itself
+_ROWS = 16384  # rows of a chunk of a small column
+
+
+def create_column(file: h5py.File, name: str, row_shape: tuple[int, ...], dtype: np.dtype) -> h5py.Dataset:
+    """An empty column that grows. A frame is a chunk, so that clips read only the frames they need and
+    frames can be copied without being decompressed."""
+    shape, most = (0, *row_shape), (None, *row_shape)
+    if name == "pixels":
+        return file.create_dataset(
+            name,
+            shape,
+            dtype,
+            maxshape=most,
+            chunks=(1, *row_shape),
+            compression="gzip",
+            compression_opts=1,
+            track_times=False,
+        )
+    return file.create_dataset(
+        name, shape, dtype, maxshape=most, chunks=(_ROWS, *row_shape), track_times=False
+    )
+
+
+class Writer:
+    """Appends whole episodes to an open file; `finish` adds the index columns and the attributes."""
+
+    def __init__(self, file: h5py.File, sink: Sink):
+        self.file, self.sink = file, sink
+        self.lengths: list[NDArray] = []
+        self.hashes: dict[str, ColumnHash] = {}
+
+    def _grow(self, name: str, row_shape: tuple[int, ...], dtype: np.dtype, rows: int) -> h5py.Dataset:
+        if name not in self.hashes:
+            self.hashes[name] = ColumnHash(name, dtype, row_shape)
+            create_column(self.file, name, row_shape, dtype)
+        column = self.file[name]
+        if column.shape[1:] != tuple(row_shape) or column.dtype != dtype:
+            raise UserError(
+                f"column {name!r} changes from {column.dtype} {column.shape[1:]} to {np.dtype(dtype)} "
+                f"{tuple(row_shape)} between episodes: all episodes must be alike."
+            )
+        column.resize(len(column) + rows, axis=0)
+        return column
+
+    def append(self, columns: Mapping[str, NDArray], lengths: NDArray) -> None:
+        """Rows of one or more whole episodes, every column of the same number of rows."""
+        lengths = np.asarray(lengths, dtype=np.int64)
+        rows = int(lengths.sum())
+        first = sum(map(len, self.lengths))
+        index = np.repeat(np.arange(first, first + len(lengths)), lengths)
+        steps = np.arange(rows) - np.repeat(offsets_of(lengths), lengths)
+        for name, values in {**columns, "ep_idx": index, "step_idx": steps}.items():
+            assert len(values) == rows, f"{name}: {len(values)} rows for {rows}"
+            column = self._grow(name, values.shape[1:], values.dtype, rows)
+            column[len(column) - rows :] = values
+            self.hashes[name].add(rows, hash_episodes(values, lengths))
+            self.sink.check()
+        self.lengths.append(lengths)
+
+    def append_frames(self, source: h5py.Dataset, hashes: bytes) -> None:
+        """All frames of another file made by `create_column`, copied compressed, with their known hashes."""
+        rows = len(source)
+        column = self._grow("pixels", source.shape[1:], source.dtype, rows)
+        start = len(column) - rows
+        for row in range(rows):
+            mask, chunk = source.id.read_direct_chunk((row, 0, 0, 0))
+            column.id.write_direct_chunk((start + row, 0, 0, 0), chunk, filter_mask=mask)
+            if row % 1024 == 0:
+                self.sink.check()
+        self.hashes["pixels"].add(rows, hashes)
+        self.sink.check()
+
+    def finish(self, spec: WorldSpec | None, attributes: Mapping[str, Any]) -> str:
+        """Returns the digest."""
+        lengths = np.concatenate(self.lengths) if self.lengths else np.zeros(0, np.int64)
+        if not len(lengths):
+            raise UserError("there is no episode to store.")
+        digests = {name: column.digest() for name, column in self.hashes.items()}
+        ends = {"ep_len": lengths.astype(np.int32), "ep_offset": offsets_of(lengths)}
+        for name, values in ends.items():
+            self.file.create_dataset(name, data=values, track_times=False)
+            digests[name] = hash_column(name, values, None)
+        digest = combine(digests)
+        for name, value in attributes.items():
+            self.file.attrs[name] = value
+        if spec is not None:
+            self.file.attrs["world"] = spec_to_json(spec)
+        self.file.attrs["lpwm_version"] = __version__
+        self.file.attrs["digest"] = digest
+        self.file.attrs["column_digests"] = json.dumps(digests, sort_keys=True)
+        self.sink.check()
+        return digest
+
+
+@contextmanager
+def writing(path: Path, overwrite: bool = False, beside: Path | None = None) -> Iterator[Writer]:
+    """A Writer whose file appears under `path` when the block ends without an error."""
+    path = Path(path)
+    refuse_existing(path, overwrite)
+    make_folder(path.parent)
+    with new_file(path, beside) as (file, sink):
+        yield Writer(file, sink)
+
+
+def write(
+    path: str | Path,
+    episodes: Iterable[Mapping[str, NDArray]],
+    *,
+    spec: WorldSpec | None = None,
+    attributes: Mapping[str, Any] | None = None,
+    overwrite: bool = False,
+) -> str:
+    """Store recorded episodes, one mapping of columns each, streamed. Returns the content digest.
+
+    `action` is (L − 1, A) (or (L, A): its last row becomes NaN); every other column has L rows: `state`,
+    `pixels` (L, h, w, 3) uint8, `proprio`, or a name of your own. Floats are stored as float32.
+    """
+    with writing(Path(path), overwrite) as writer:
+        for number, episode in enumerate(episodes):
+            columns, length = _checked(episode, number)
+            writer.append(columns, np.array([length]))
+        return writer.finish(spec, attributes or {})
+
+
+def _checked(episode: Mapping[str, NDArray], number: int) -> tuple[dict[str, NDArray], int]:
+    where = f"episode {number}"
+    if "action" not in episode:
+        raise UserError(f"{where} has no 'action': give (frames − 1, action size).")
+    rest = {name: np.asarray(values) for name, values in episode.items() if name != "action"}
+    if not {"state", "pixels"} & set(rest):
+        raise UserError(f"{where} has neither 'state' nor 'pixels'.")
+    sizes = {name: len(values) if values.ndim else 0 for name, values in rest.items()}
+    length = sizes.get("state", sizes.get("pixels", 0))
+    for name, values in rest.items():
+        if name in MADE:
+            raise UserError(f"{where}: leave {name!r} out, it is made here.")
+        if sizes[name] != length or length == 0:
+            raise UserError(f"{where}: {name!r} has {sizes[name]} rows, expected {length or 'at least 1'}.")
+        if name == "pixels" and (values.dtype != np.uint8 or values.ndim != 4 or values.shape[-1] != 3):
+            raise UserError(
+                f"{where}: pixels are {values.dtype} {values.shape}, expected uint8 (frames, height, width, 3)."
+            )
+        if name == "state" and (values.ndim != 2 or not np.isfinite(values).all()):
+            raise UserError(f"{where}: states must be finite and of shape (frames, state size).")
+        if values.dtype.kind == "f":
+            rest[name] = values.astype(np.float32)
+        elif values.dtype.kind not in "iub":
+            raise UserError(f"{where}: {name!r} is {values.dtype}, expected numbers.")
+    if "state" in rest:
+        rest["state"] = rest["state"].astype(np.float32)
+    action = pad_action(episode["action"], length, where)
+    if not np.isfinite(action[:-1]).all():
+        raise UserError(f"{where}: an action is not finite before the last frame.")
+    return {**rest, "action": action}, length
