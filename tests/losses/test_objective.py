@@ -1,0 +1,130 @@
+"""The objective: the sum, its weights, its alignment of predictions with frames."""
+
+import math
+
+import pytest
+import torch
+
+from lpwm.errors import UserError
+from lpwm.losses import Objective, ObjectiveConfig, RDMRegConfig
+from lpwm.losses.rdmreg import RDMReg
+from lpwm.rng import generator
+
+B, T, D = 6, 4, 8
+FEW = RDMRegConfig(slices=32)
+
+
+def clip(*key):
+    z = torch.randn(B, T, D, generator=generator("z", *key)).relu().requires_grad_()
+    zhat = torch.randn(B, T - 1, D, generator=generator("zhat", *key)).relu().requires_grad_()
+    return z, zhat
+
+
+def test_the_paper_s_loss():
+    z, zhat = clip()
+    objective = Objective(ObjectiveConfig(lam=2.5, tj_weight=0.3, rdmreg=FEW), nonnegative=True)
+    draw = objective.draw((0, 1), B, T, D)
+    terms = {name: value.detach() for name, value in objective(z, zhat, draw).items()}
+    assert set(terms) == {"loss", "prediction", "regulariser", "temporal_jaccard"}
+    x, y = z.detach().double(), zhat.detach().double()
+    prediction = sum(float((y[:, j] - x[:, j + 1]).pow(2).mean()) for j in range(T - 1)) / (T - 1)
+    shared, either = torch.minimum(x[:, :-1], x[:, 1:]).sum(-1), torch.maximum(x[:, :-1], x[:, 1:]).sum(-1)
+    jaccard = float((1 - shared / either).mean())
+    regulariser = float(RDMReg(FEW)(z.detach(), draw))
+    assert float(terms["prediction"]) == pytest.approx(prediction, rel=1e-5)
+    assert float(terms["regulariser"]) == regulariser
+    assert float(terms["temporal_jaccard"]) == pytest.approx(jaccard, rel=1e-5)
+    want = prediction + 2.5 * regulariser + 0.3 * jaccard
+    assert float(terms["loss"]) == pytest.approx(want, rel=1e-5)
+
+
+def test_no_stop_gradient_on_the_target():
+    z, zhat = clip()
+    objective = Objective(ObjectiveConfig("none"), nonnegative=True)
+    terms = objective(z, zhat, objective.draw((0,), B, T, D))
+    assert set(terms) == {"loss", "prediction", "regulariser"}
+    assert float(terms["regulariser"]) == 0.0
+    into_z, into_zhat = torch.autograd.grad(terms["loss"], (z, zhat))
+    assert torch.allclose(into_z[:, 1:], -into_zhat)
+    assert not into_z[:, 0].any()
+
+
+def test_fewer_predictions_than_frames_match_the_first_frames():
+    z, zhat = clip()
+    objective = Objective(ObjectiveConfig("none"), nonnegative=True)
+    found = objective(z, zhat[:, :1], ())["prediction"]
+    assert torch.allclose(found, (zhat[:, 0] - z[:, 1]).square().mean())
+    for bad in (zhat[:, :0], torch.zeros(B, T, D)):
+        with pytest.raises(UserError, match="do not fit a clip of 4 frames"):
+            objective(z, bad, ())
+
+
+def test_the_rollout_term_holds_depths_two_to_n():
+    z, zhat = clip()
+    rollout = torch.randn(B, 3, D, generator=generator("r"))
+    objective = Objective(ObjectiveConfig("none", rollout_steps=3, rollout_weight=0.7), nonnegative=False)
+    terms = objective(z, zhat, (), rollout)
+    depths = [(rollout[:, n - 1] - z[:, n]).square().mean() for n in (2, 3)]
+    assert torch.allclose(terms["rollout"], sum(depths) / 2)
+    assert torch.allclose(terms["loss"], terms["prediction"] + 0.7 * terms["rollout"])
+    first_changed = torch.cat((rollout[:, :1] + 5, rollout[:, 1:]), dim=1)
+    assert torch.equal(objective(z, zhat, (), first_changed)["rollout"], terms["rollout"])
+    for bad in (None, rollout[:, :2]):
+        with pytest.raises(UserError, match="needs 3 fed-back predictions"):
+            objective(z, zhat, (), bad)
+
+
+@pytest.mark.parametrize("regulariser", ("rdmreg", "sigreg", "vicreg", "none"))
+def test_ranks(regulariser):
+    """Each term's mean over two ranks is the term of the whole batch."""
+    z, zhat = clip()
+    objective = Objective(
+        ObjectiveConfig(regulariser, tj_weight=0.1, rollout_steps=3, rdmreg=FEW), nonnegative=True
+    )
+    rollout = torch.randn(B, 3, D, generator=generator("r"))
+    draw = objective.draw((0,), B, T, D)
+    whole = objective(z, zhat, draw, rollout)
+    halves = [
+        objective(
+            z[s], zhat[s], objective.draw((0,), B, T, D, "cpu", rank, 2), rollout[s], lambda x: z, rank, 2
+        )
+        for rank, s in enumerate((slice(0, 3), slice(3, 6)))
+    ]
+    for name, value in whole.items():
+        assert torch.allclose((halves[0][name] + halves[1][name]) / 2, value, rtol=1e-5), name
+
+
+def test_the_target_follows_the_link():
+    config = ObjectiveConfig(rdmreg=RDMRegConfig(slices=8, p=2.0))
+    for nonnegative in (True, False):
+        regulariser = Objective(config, nonnegative).regulariser
+        assert isinstance(regulariser, RDMReg)
+        assert regulariser.target.rectify is nonnegative
+
+
+def test_float32_inside_bf16_autocast():
+    z, zhat = clip()
+    objective = Objective(ObjectiveConfig(tj_weight=0.1, rdmreg=FEW), nonnegative=True)
+    draw = objective.draw((0,), B, T, D)
+    want = objective(z.bfloat16().float(), zhat.bfloat16().float(), draw)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = objective(z.bfloat16(), zhat.bfloat16(), draw)
+    for name in want:
+        assert found[name].dtype == torch.float32
+        assert torch.equal(found[name], want[name]), name
+
+
+def test_errors_are_one_sentence():
+    with pytest.raises(UserError, match="non-negative link"):
+        Objective(ObjectiveConfig(tj_weight=0.1), nonnegative=False)
+    with pytest.raises(UserError, match="did you mean 'rdmreg'"):
+        ObjectiveConfig("rdmregg")
+    for name in ("lam", "tj_weight", "rollout_weight"):
+        for bad in (-1.0, math.nan):
+            with pytest.raises(UserError, match=f"{name} must not be negative"):
+                ObjectiveConfig(**{name: bad})
+    with pytest.raises(UserError, match="rollout_steps must be at least 1"):
+        ObjectiveConfig(rollout_steps=0)
+    with pytest.raises(UserError, match="needs clips of 5 frames, not 4"):
+        ObjectiveConfig(rollout_steps=4).validate(nonnegative=True, frames=4)
+    ObjectiveConfig(rollout_steps=3).validate(nonnegative=True, frames=4)
