@@ -24,14 +24,17 @@ class Verb:
 # In the order in which a newcomer meets them.
 VERBS = {
     "params": Verb("lpwm.cli.params", "The parameter table of the predictor ladder"),
-    "doctor": Verb("lpwm.cli.doctor", "What is installed, which worlds and devices work, how to mend the rest"),
+    "doctor": Verb(
+        "lpwm.cli.doctor", "What is installed, which worlds and devices work, how to mend the rest"
+    ),
 }
 
 
 def usage() -> str:
     width = max(map(len, VERBS))
     rows = "\n".join(f"  {name:<{width}}  {verb.help}" for name, verb in VERBS.items())
-    return f"lpwm {__version__}: train, plan with and read sparse world models\n\nusage: lpwm VERB …   (lpwm VERB --help)\n\n{rows}"
+    title = f"lpwm {__version__}: train, plan with and read sparse world models"
+    return f"{title}\n\nusage: lpwm VERB …   (lpwm VERB --help)\n\n{rows}"
 
 
 def call(argv: list[str]) -> int:

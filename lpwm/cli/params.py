@@ -1,0 +1,67 @@
+"""lpwm params: how many parameters each rung has at each width, counted on the meta device."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+import torch
+
+from lpwm.errors import UserError, choose
+from lpwm.model import RUNGS, TITLES, ModelConfig, PredictorConfig, WorldModel
+from lpwm.optim import OptimConfig, table
+
+
+@dataclass(frozen=True)
+class Args:
+    widths: tuple[int, ...] = (384, 768, 1536, 2048, 4096)
+    """Latent widths D."""
+    history: int = 3
+    """Context frames k."""
+    rungs: tuple[str, ...] = tuple(RUNGS)
+    """Which rungs."""
+    json: bool = False
+    """Print exact integers as JSON."""
+    schema: str = ""
+    """Instead: the μP schema (name, fan-in, rate, init) of a whole model with this rung, at the first width."""
+    action: int = 10
+    """Size of an action block, for the schema."""
+
+
+def count(rung: str, latent: int, history: int) -> int:
+    with torch.device("meta"):
+        predictor = PredictorConfig(rung=rung, history=history).build(latent)
+    return sum(p.numel() for p in predictor.parameters())
+
+
+def rounded(rung: str, n: int) -> str:
+    """The paper's rounding: one decimal of a million, two for the small rungs below ten million."""
+    millions = n / 1e6
+    return f"{millions:.1f}M" if "adaln" in rung or millions >= 9.995 else f"{millions:.2f}M"
+
+
+def run(args: Args) -> int:
+    if args.schema:
+        choose("rung", args.schema, RUNGS)
+        with torch.device("meta"):
+            config = ModelConfig(
+                latent=args.widths[0], predictor=PredictorConfig(rung=args.schema, history=args.history)
+            )
+            print(table(WorldModel(config, args.action), OptimConfig()))
+        return 0
+    for rung in args.rungs:
+        choose("rung", rung, RUNGS)
+    if not args.widths or min(args.widths) < 1:
+        raise UserError("--widths needs one or more positive widths, for instance --widths 384 768.")
+    counts = {rung: {D: count(rung, D, args.history) for D in args.widths} for rung in args.rungs}
+    if args.json:
+        print(json.dumps({"history": args.history, "predictor_parameters": counts}, indent=2))
+        return 0
+    width = max(len(TITLES[rung]) for rung in args.rungs)
+    print(
+        f"{'predictor, k=' + str(args.history):<{width}}"
+        + "".join(f"{'D=' + str(D):>10}" for D in args.widths)
+    )
+    for rung, row in counts.items():
+        print(f"{TITLES[rung]:<{width}}" + "".join(f"{rounded(rung, n):>10}" for n in row.values()))
+    return 0

@@ -1,0 +1,142 @@
+"""A Vision Transformer that reads one frame: o_t -> CLS features, then the projector to the latent width.
+
+Legend: B frames, N tokens (1 + patches), W width, P pixels of a patch (3·p²).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from einops import rearrange
+from torch import Tensor, nn
+
+from lpwm.errors import UserError
+from lpwm.model.layers import TwoLayer, linear
+
+# How uint8 pixels become numbers: (x/255 − mean)/std. The ladder pipeline centres, the support pipeline
+# uses the statistics of ImageNet.
+PIXELS = {
+    "half": ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
+    "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+}
+
+
+@dataclass(frozen=True)
+class EncoderConfig:
+    """The ViT. The defaults are the ladder pipeline's; `VIT_TINY` is the support pipeline's."""
+
+    image: int = 224
+    patch: int = 14
+    width: int = 384
+    depth: int = 12
+    heads: int = 3
+    head_dim: int = 64
+    mlp: int = 768
+    pixels: Literal["half", "imagenet"] = "half"
+
+    def __post_init__(self) -> None:
+        for name in ("image", "patch", "width", "depth", "heads", "head_dim", "mlp"):
+            if getattr(self, name) < 1:
+                raise UserError(f"encoder.{name} = {getattr(self, name)} must be at least 1.")
+        if self.image % self.patch:
+            below = max(self.image // self.patch, 1) * self.patch
+            raise UserError(
+                f"a {self.image}-pixel image is not divisible into patches of {self.patch}: "
+                f"use an image of {below} or {below + self.patch}, or another patch."
+            )
+
+
+VIT_TINY = EncoderConfig(width=192, pixels="imagenet")
+
+
+@dataclass(frozen=True)
+class ProjectorConfig:
+    hidden: int = 2048
+    norm: Literal["layer", "batch"] = "layer"
+
+    def __post_init__(self) -> None:
+        if self.hidden < 1:
+            raise UserError(f"projector.hidden = {self.hidden} must be at least 1.")
+
+
+class Block(nn.Module):
+    """Pre-norm transformer block: x += Attn(LN(x)); x += MLP(LN(x))."""
+
+    def __init__(self, c: EncoderConfig) -> None:
+        super().__init__()
+        inner = c.heads * c.head_dim
+        self.heads = c.heads
+        self.norm1 = nn.LayerNorm(c.width, eps=1e-6)
+        self.qkv = linear(c.width, 3 * inner)
+        self.out = linear(inner, c.width)
+        self.norm2 = nn.LayerNorm(c.width, eps=1e-6)
+        self.up = linear(c.width, c.mlp)
+        self.down = linear(c.mlp, c.width)
+
+    def forward(self, x: Tensor, cls_only: bool = False) -> Tensor:
+        q, k, v = rearrange(
+            self.qkv(self.norm1(x)), "b n (three h d) -> three b h n d", three=3, h=self.heads
+        )
+        if cls_only:  # the last block: only token 0 is read, so only token 0 asks
+            q, x = q[:, :, :1], x[:, :1]
+        x = x + self.out(rearrange(F.scaled_dot_product_attention(q, k, v), "b h n d -> b n (h d)"))
+        return x + self.down(F.gelu(self.up(self.norm2(x))))
+
+
+class ViT(nn.Module):
+    """uint8 (or float 0–255) frames (B, 3, H, H) -> features of the CLS token (B, W)."""
+
+    scale: Tensor
+    shift: Tensor
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        self.config = c = config
+        self.tokens = (c.image // c.patch) ** 2 + 1
+        self.embed = linear(3 * c.patch**2, c.width, problem=True)
+        self.cls = nn.Parameter(torch.empty(c.width))
+        self.position = nn.Parameter(torch.empty(self.tokens, c.width))
+        self.blocks = nn.ModuleList(Block(c) for _ in range(c.depth))
+        self.norm = nn.LayerNorm(c.width, eps=1e-6)
+        mean, std = (torch.tensor(v) for v in PIXELS[c.pixels])
+        self.register_buffer("scale", (1 / (255 * std)).view(3, 1, 1), persistent=False)
+        self.register_buffer("shift", (-mean / std).view(3, 1, 1), persistent=False)
+        for p in (self.cls, self.position):
+            nn.init.normal_(p, std=0.02)
+
+    def forward(self, frames: Tensor) -> Tensor:
+        c = self.config
+        if frames.shape[-3:] != (3, c.image, c.image):
+            raise UserError(
+                f"the encoder reads frames of shape (3, {c.image}, {c.image}), not {tuple(frames.shape[-3:])}: "
+                f"render or resize them to {c.image} pixels."
+            )
+        x = torch.addcmul(self.shift, frames.to(self.scale.dtype), self.scale)
+        x = rearrange(x, "b c (h p) (w q) -> b (h w) (c p q)", p=c.patch, q=c.patch)
+        x = self.embed(x)
+        cls = self.cls.to(x.dtype).expand(x.shape[0], 1, -1)
+        x = torch.cat((cls, x), dim=1) + self.position.to(x.dtype)
+        for i, block in enumerate(self.blocks):
+            x = block(x, cls_only=i == c.depth - 1)
+        return self.norm(x[:, 0])
+
+
+class Encoder(nn.Module):
+    """project(ViT(o) [+ E·proprio]): the code before the link."""
+
+    def __init__(self, vit: EncoderConfig, projector: ProjectorConfig, latent: int, proprio: int = 0) -> None:
+        super().__init__()
+        self.vit = ViT(vit)
+        self.proprio = linear(proprio, vit.width, problem=True) if proprio else None
+        self.project = TwoLayer(vit.width, projector.hidden, latent, projector.norm)
+
+    def forward(self, frames: Tensor, proprio: Tensor | None = None) -> Tensor:
+        features = self.vit(frames)
+        if self.proprio is not None:
+            if proprio is None:
+                raise UserError("this model was built with proprioception: give `proprio` beside the frames.")
+            features = features + self.proprio(proprio.to(features.dtype))
+        return self.project(features)

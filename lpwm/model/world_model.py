@@ -1,0 +1,157 @@
+"""The world model: z_t = link(project(ViT(o_t))), ẑ_{t+1} = link(predictor(z_{t−k+1..t}, a_t)).
+
+Legend: B batch or environments, T frames, K positions, C context frames, S samples, H horizon, D latent width,
+A size of an action block (raw action_dim × frameskip).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from lpwm.errors import UserError, choose
+from lpwm.model.encoder import Encoder, EncoderConfig, ProjectorConfig
+from lpwm.model.layers import linear
+from lpwm.model.link import LINKS, NONNEGATIVE
+from lpwm.model.predictors import PredictorConfig
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """Everything about the networks. Sizes that come from the world (A, proprioception) come at construction."""
+
+    latent: int = 384  # D
+    link: str = "reprelu"
+    encoder: EncoderConfig = field(default_factory=EncoderConfig)
+    projector: ProjectorConfig = field(default_factory=ProjectorConfig)
+    predictor: PredictorConfig = field(default_factory=PredictorConfig)
+    action_encoder: Literal["mlp", "linear"] = "mlp"
+    action_smooth: int = (
+        0  # outputs of the 1×1 convolution before the MLP; 0 = A (ladder), 10 in the support pipeline
+    )
+
+    def __post_init__(self) -> None:
+        choose("link", self.link, LINKS)
+        if self.latent < 1:
+            raise UserError(f"model.latent = {self.latent} must be at least 1.")
+        if self.action_smooth < 0:
+            raise UserError(
+                f"model.action_smooth = {self.action_smooth} must be 0 (= the action's size) or more."
+            )
+        if self.action_encoder not in ("mlp", "linear"):
+            raise UserError(f"unknown action encoder {self.action_encoder!r}: valid names: linear, mlp.")
+
+    @property
+    def sparse(self) -> bool:
+        """Whether codes are non-negative with exact zeros."""
+        return self.link in NONNEGATIVE
+
+
+class WorldModel(nn.Module):
+    def __init__(self, config: ModelConfig, action_dim: int, proprio_dim: int = 0) -> None:
+        super().__init__()
+        if action_dim < 1:
+            raise UserError(
+                f"the action block has size {action_dim}: a world model needs at least one action."
+            )
+        self.config, self.action_dim, self.proprio_dim = config, action_dim, proprio_dim
+        self.encoder = Encoder(config.encoder, config.projector, config.latent, proprio_dim)
+        self.embed_action = action_encoder(config, action_dim)
+        self.predictor: Any = config.predictor.build(config.latent)
+        self.link = LINKS[config.link]
+        deliberate_init(self)
+
+    @property
+    def history(self) -> int:
+        """How many past codes a prediction reads; longer contexts are cut to it."""
+        return self.predictor.lags
+
+    def encode(self, frames: Tensor, proprio: Tensor | None = None) -> Tensor:
+        """Frames (…, 3, h, w), uint8, [proprio (…, P)] -> codes (…, D)."""
+        lead = frames.shape[:-3]
+        flat = None if proprio is None else proprio.reshape(-1, proprio.shape[-1])
+        return self.link(self.encoder(frames.reshape(-1, *frames.shape[-3:]), flat)).reshape(*lead, -1)
+
+    def predict(self, z_BKD: Tensor, actions_BKA: Tensor) -> Tensor:
+        """Teacher-forced, causal: position t forecasts z_{t+1} from z_{≤t} and a_{≤t}; K ≤ history for AdaLN."""
+        return self.link(self.predictor(z_BKD, self.embed_action(actions_BKA)))
+
+    def rollout(
+        self,
+        z_BCD: Tensor,
+        actions_BSHA: Tensor,
+        past_BPA: Tensor | None = None,
+        last_only: bool = False,
+        cached: bool = True,
+    ) -> Tensor:
+        """Codes that S action sequences lead to: (B, S, H, D), or the last one alone (B, S, D).
+
+        The context is C real frames with the C−1 = P blocks executed between them; it grows to `history`
+        and then slides. What is common to all samples (the context) is computed once. `cached=False`
+        recomputes each window with the training-time pass: slower, kept as the definition.
+        """
+        z_BCD, past_BPA = self._context(z_BCD, past_BPA)
+        e = self.embed_action(actions_BSHA)
+        if not cached:
+            return self._rollout_windows(z_BCD, e, past_BPA, last_only)
+        cache = self.predictor.start()
+        if past_BPA is not None:
+            past = self.embed_action(past_BPA)
+            for c in range(past.shape[1]):
+                _, cache = self.predictor.step(cache, z_BCD[:, c : c + 1], past[:, c : c + 1])
+        z, out, horizon = z_BCD[:, -1:], [], e.shape[2]
+        for t in range(horizon):
+            u, cache = self.predictor.step(cache, z, e[:, :, t], keep=horizon - 1 - t)
+            z = self.link(u)
+            out.append(z)
+        return z if last_only else torch.stack(out, dim=2)
+
+    def _context(self, z_BCD: Tensor, past_BPA: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        frames, blocks = z_BCD.shape[1], 0 if past_BPA is None else past_BPA.shape[1]
+        if blocks != frames - 1:
+            raise UserError(
+                f"a context of {frames} frames needs the {frames - 1} action blocks executed between them, "
+                f"not {blocks}."
+            )
+        keep = min(frames, self.history)
+        z_BCD = z_BCD[:, frames - keep :]
+        return z_BCD, past_BPA[:, blocks - (keep - 1) :] if past_BPA is not None and keep > 1 else None
+
+    def _rollout_windows(self, z_BCD: Tensor, e: Tensor, past_BPA: Tensor | None, last_only: bool) -> Tensor:
+        B, S, H, _ = e.shape
+        z = z_BCD.unsqueeze(1).expand(-1, S, -1, -1).flatten(0, 1)
+        if past_BPA is not None:
+            past = self.embed_action(past_BPA).unsqueeze(1).expand(-1, S, -1, -1)
+            e = torch.cat((past, e), dim=2)
+        e, C = e.flatten(0, 1), z_BCD.shape[1]
+        for t in range(C, C + H):
+            low = max(0, t - self.history)
+            u = self.predictor(z[:, low:t], e[:, low:t])[:, -1:]
+            z = torch.cat((z, self.link(u)), dim=1)
+        out = z[:, C:].unflatten(0, (B, S))
+        return out[:, :, -1] if last_only else out
+
+
+def action_encoder(config: ModelConfig, action_dim: int) -> nn.Module:
+    """The paper's: 1×1 convolution over the block, Linear to 4D, SiLU, Linear to D. Or one linear map (for LQR)."""
+    D = config.latent
+    if config.action_encoder == "linear":
+        return linear(action_dim, D, problem=True)
+    smooth = config.action_smooth or action_dim
+    return nn.Sequential(
+        linear(action_dim, smooth, problem=True),
+        linear(smooth, 4 * D, problem=True),
+        nn.SiLU(),
+        linear(4 * D, D),
+    )
+
+
+def deliberate_init(model: nn.Module) -> None:
+    """Initialisations that are part of the method (AdaLN-zero, the identity, a closed gate), after any other."""
+    for module in model.modules():
+        deliberate = getattr(module, "deliberate_init", None)
+        if callable(deliberate):
+            deliberate()

@@ -1,0 +1,158 @@
+"""μP for the ladder: rates and initialisations under which one learning rate serves every width.
+
+Rule for Adam-type optimisers: a matrix whose fan-in is a *width* learns at η·384/fan_in; biases, norms, embeddings
+and matrices whose fan-in is set by the problem (pixels of a patch, raw actions, a rank) learn at η. Hidden matrices
+start at N(0, 1/fan_in), embeddings at N(0, 0.02²); deliberate initialisations come afterwards.
+
+The authors' code scales by 384/fan_in whatever the fan-in is: `input_lr="fan_in"`. Their published (λ, η) were tuned
+with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from lpwm.errors import UserError, choose
+from lpwm.rng import generator
+
+BASE_WIDTH = 384
+Kind = Literal["hidden", "input", "bias", "norm", "embedding"]
+
+
+@dataclass(frozen=True)
+class OptimConfig:
+    """The optimiser of a run. The defaults are the ladder's; see recipes for the support pipeline's."""
+
+    name: str = "adamw"
+    lr: float = 5e-4  # η
+    weight_decay: float = 0.01  # on matrices alone; ignored by Adam
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    mup: bool = True
+    input_lr: Literal["constant", "fan_in"] = "constant"
+    clip: float = 0.0  # largest gradient norm; 0 = no clipping
+    schedule: str = "constant"
+    warmup: float = 0.0  # share of the steps
+
+    def __post_init__(self) -> None:
+        from lpwm.optim.schedule import SCHEDULES
+
+        choose("optimiser", self.name, OPTIMISERS)
+        choose("schedule", self.schedule, SCHEDULES)
+        if not self.lr > 0:
+            raise UserError(f"optim.lr = {self.lr} must be positive.")
+        if not 0 <= self.warmup < 1:
+            raise UserError(f"optim.warmup = {self.warmup} is a share of the steps and must be in [0, 1).")
+        if min(self.weight_decay, self.clip) < 0:
+            raise UserError("optim.weight_decay and optim.clip must not be negative.")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One parameter in the schema."""
+
+    name: str
+    shape: tuple[int, ...]
+    kind: Kind
+    fan_in: int  # 0 where it has none
+    rate: float  # multiple of η
+    std: float  # of the initialisation; 0 = constant
+    parameter: Tensor
+
+
+def _kinds(model: nn.Module) -> Iterator[tuple[str, nn.Module, Tensor, Kind]]:
+    for prefix, module in model.named_modules():
+        for leaf, p in module.named_parameters(prefix=prefix, recurse=False):
+            if isinstance(module, nn.Linear):
+                kind: Kind = "bias" if p.ndim == 1 else "hidden"
+                if p.ndim == 2 and getattr(module, "problem_fan_in", False):
+                    kind = "input"
+            elif leaf.endswith((".weight", ".bias")) and p.ndim == 1:
+                kind = "norm"
+            else:
+                kind = "embedding"
+            yield leaf, module, p, kind
+
+
+def schema(model: nn.Module, config: OptimConfig | None = None) -> list[Row]:
+    """Name, kind, fan-in, rate and initialisation of every parameter; works on the meta device."""
+    config = config or OptimConfig()
+    rows = []
+    for name, module, p, kind in _kinds(model):
+        fan_in = p.shape[1] if kind in ("hidden", "input") else 0
+        scaled = kind == "hidden" or (kind == "input" and config.input_lr == "fan_in")
+        rate = BASE_WIDTH / fan_in if config.mup and scaled else 1.0
+        if fan_in:
+            std = fan_in**-0.5
+        else:
+            std = getattr(module, "position_std", 0.02) if kind == "embedding" else 0.0
+        rows.append(Row(name, tuple(p.shape), kind, fan_in, rate, std, p))
+    return rows
+
+
+@torch.no_grad()
+def initialise(model: nn.Module, *key: int | str) -> None:
+    """N(0, 1/fan_in) for matrices, N(0, 0.02²) for embeddings, 0 for biases, norms as they are; then deliberate ones.
+
+    Drawn on the CPU from the key, parameter by parameter, so that a seed means the same weights on every device.
+    """
+    for row in schema(model):
+        if row.kind == "bias":
+            row.parameter.zero_()
+        elif row.std:
+            g = generator("init", *key, row.name)
+            row.parameter.copy_(torch.randn(row.shape, generator=g) * row.std)
+    for module in model.modules():
+        deliberate = getattr(module, "deliberate_init", None)
+        if callable(deliberate):
+            deliberate()
+
+
+def groups(model: nn.Module, config: OptimConfig) -> list[dict[str, Any]]:
+    """Parameter groups, one per (rate, decayed or not), in a fixed order. `scale` is the multiple of η."""
+    table: dict[tuple[float, bool], list[Tensor]] = {}
+    for row in schema(model, config):
+        table.setdefault((row.rate, row.kind in ("hidden", "input")), []).append(row.parameter)
+    return [
+        {
+            "params": params,
+            "lr": config.lr * rate,
+            "scale": rate,
+            "weight_decay": config.weight_decay if matrix else 0.0,
+        }
+        for (rate, matrix), params in table.items()
+    ]
+
+
+OPTIMISERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+}
+
+
+def build(model: nn.Module, config: OptimConfig, **options: Any) -> torch.optim.Optimizer:
+    """The optimiser over the groups. Decay in AdamW is decoupled and scaled by each group's own rate, as in torch."""
+    made = groups(model, config)
+    if config.name == "adam":
+        for group in made:
+            group["weight_decay"] = 0.0
+    return OPTIMISERS[config.name](made, lr=config.lr, betas=config.betas, eps=config.eps, **options)
+
+
+def table(model: nn.Module, config: OptimConfig | None = None) -> str:
+    """The schema as text: name, shape, kind, fan-in, rate, init."""
+    rows = [("parameter", "shape", "kind", "fan-in", "rate", "init")]
+    for r in schema(model, config):
+        init = f"N(0, {r.std:.3g}²)" if r.std else ("1 or 0" if r.kind == "norm" else "0")
+        rows.append(
+            (r.name, "×".join(map(str, r.shape)), r.kind, str(r.fan_in or "–"), f"{r.rate:.4g}η", init)
+        )
+    widths = [max(len(row[i]) for row in rows) for i in range(6)]
+    return "\n".join(
+        "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows
+    )

@@ -1,0 +1,123 @@
+import pytest
+import torch
+
+from lpwm.errors import UserError
+from lpwm.model import VIT_TINY, EncoderConfig, ModelConfig, PredictorConfig, ProjectorConfig, WorldModel
+from lpwm.model.encoder import ViT
+from lpwm.model.layers import BatchNorm
+
+TINY = EncoderConfig(image=24, patch=8, width=16, depth=2, heads=2, head_dim=8, mlp=32)
+
+
+def frames(*lead, size=24, seed=0):
+    g = torch.Generator().manual_seed(seed)
+    return torch.randint(0, 256, (*lead, 3, size, size), generator=g, dtype=torch.uint8)
+
+
+def test_vit_against_an_independent_forward():
+    """The whole network re-written with explicit loops over patches, heads and all tokens of the last block."""
+    torch.manual_seed(0)
+    vit = ViT(TINY).double()
+    x = frames(2)
+    pixels = (x.double() / 255 - 0.5) / 0.5
+    tokens = [vit.cls.expand(2, -1)]
+    for r in range(3):
+        for c in range(3):
+            patch = pixels[:, :, 8 * r : 8 * r + 8, 8 * c : 8 * c + 8].reshape(2, -1)
+            tokens.append(patch @ vit.embed.weight.T + vit.embed.bias)
+    h = torch.stack(tokens, 1) + vit.position
+    for b in vit.blocks:
+        y = torch.nn.functional.layer_norm(h, (16,), b.norm1.weight, b.norm1.bias, 1e-6)
+        q, k, v = (y @ b.qkv.weight.T + b.qkv.bias).split(16, -1)
+        heads = []
+        for i in range(2):
+            s = slice(8 * i, 8 * i + 8)
+            heads.append(torch.softmax(q[..., s] @ k[..., s].transpose(1, 2) / 8**0.5, -1) @ v[..., s])
+        h = h + b.out(torch.cat(heads, -1))
+        y = torch.nn.functional.layer_norm(h, (16,), b.norm2.weight, b.norm2.bias, 1e-6)
+        h = h + b.down(torch.nn.functional.gelu(b.up(y)))
+    torch.testing.assert_close(vit(x), vit.norm(h[:, 0]), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("config", "tokens"), [(EncoderConfig(), 257), (VIT_TINY, 257), (EncoderConfig(image=64, patch=8), 65)]
+)
+def test_sizes_of_the_method(config, tokens):
+    with torch.device("meta"):
+        vit = ViT(config)
+    assert vit.position.shape == (tokens, config.width) and len(vit.blocks) == 12
+    assert vit.blocks[0].qkv.weight.shape == (3 * 192, config.width)
+
+
+def test_imagenet_pixels():
+    vit = ViT(
+        EncoderConfig(image=8, patch=8, width=8, depth=1, heads=1, head_dim=8, mlp=8, pixels="imagenet")
+    )
+    x = frames(1, size=8).float()
+    got = torch.addcmul(vit.shift, x, vit.scale)
+    want = (x / 255 - torch.tensor([0.485, 0.456, 0.406]).view(3, 1, 1)) / torch.tensor(
+        [0.229, 0.224, 0.225]
+    ).view(3, 1, 1)
+    torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
+
+
+def test_codes_are_non_negative_with_exact_zeros_and_any_leading_shape():
+    model = WorldModel(ModelConfig(latent=32, encoder=TINY, predictor=PredictorConfig(rung="lti")), 4)
+    x = frames(3, 5)
+    z = model.encode(x)
+    assert z.shape == (3, 5, 32) and (z >= 0).all() and 0.1 < (z == 0).float().mean() < 0.9
+    torch.testing.assert_close(z[1, 2], model.encode(x[1, 2]), rtol=1e-4, atol=1e-5)
+    dense = WorldModel(
+        ModelConfig(latent=32, link="identity", encoder=TINY, predictor=PredictorConfig(rung="lti")), 4
+    )
+    assert (dense.encode(x) < 0).any()
+
+
+def test_proprioception_moves_the_code_and_is_asked_for():
+    model = WorldModel(ModelConfig(latent=8, link="identity", encoder=TINY), 4, proprio_dim=3)
+    x = frames(2)
+    a, b = model.encode(x, torch.zeros(2, 3)), model.encode(x, torch.ones(2, 3))
+    assert (a - b).abs().max() > 1e-4
+    with pytest.raises(UserError, match="proprio"):
+        model.encode(x)
+
+
+def test_wrong_frame_size_is_one_sentence():
+    model = WorldModel(ModelConfig(latent=8, encoder=TINY), 4)
+    with pytest.raises(UserError, match=r"\(3, 24, 24\), not \(3, 32, 32\)"):
+        model.encode(frames(2, size=32))
+
+
+def test_batch_norm_equals_torch():
+    ours, theirs = BatchNorm(7), torch.nn.BatchNorm1d(7)
+    for step in range(3):
+        x = torch.randn(20, 7, generator=torch.Generator().manual_seed(step)) * 3 + 1
+        a, b = x.clone().requires_grad_(), x.clone().requires_grad_()
+        (ours(a.view(4, 5, 7)).view(20, 7) ** 3).sum().backward()
+        (theirs(b) ** 3).sum().backward()
+        torch.testing.assert_close(a.grad, b.grad, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(ours.running_mean, theirs.running_mean)
+    torch.testing.assert_close(ours.running_var, theirs.running_var)
+    ours.eval(), theirs.eval()
+    torch.testing.assert_close(ours(x), theirs(x), rtol=1e-5, atol=1e-5)
+
+
+def test_batch_norm_with_a_reduction_sees_the_global_batch():
+    """Two halves whose sums are shared give what the whole batch gives (the reduction is simulated)."""
+    whole = torch.randn(10, 4, generator=torch.Generator().manual_seed(0))
+    parts = (whole[:3], whole[3:])
+    expected = BatchNorm(4)(whole)
+    mean = whole.mean(0)
+    totals = [torch.cat((whole.sum(0), torch.tensor([10.0]))), (whole - mean).square().sum(0)]
+    out = []
+    for part in parts:
+        norm, calls = BatchNorm(4), iter(totals)
+        norm.reduce = lambda _, calls=calls: next(calls)
+        out.append(norm(part))
+    torch.testing.assert_close(torch.cat(out), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_projector_norms():
+    for norm, kind in (("layer", torch.nn.LayerNorm), ("batch", BatchNorm)):
+        config = ModelConfig(latent=8, encoder=TINY, projector=ProjectorConfig(hidden=16, norm=norm))
+        assert isinstance(WorldModel(config, 4).encoder.project[1], kind)

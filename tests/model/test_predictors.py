@@ -1,0 +1,209 @@
+"""The ladder: counts, causality, starts, and rollouts that equal the training-time pass."""
+
+import pytest
+import torch
+
+from lpwm.errors import UserError
+from lpwm.model import RUNGS, EncoderConfig, ModelConfig, PredictorConfig, WorldModel
+
+SMALL = dict(heads=2, head_dim=8, mlp=32, head_hidden=24, rank=4)
+TINY_VIT = EncoderConfig(image=16, patch=8, width=16, depth=1, heads=1, head_dim=16, mlp=16)
+
+EXACT_384 = {  # shared table of the paper's appendix, exact integers
+    3: dict(zip(RUNGS, (25_804_032, 5_618_432, 811_840, 738_048, 590_208, 295_296), strict=True)),
+    1: dict(zip(RUNGS, (25_803_264, 5_617_664, 480_032, 443_136, 295_296, 295_296), strict=True)),
+}
+PAPER_MILLIONS = {
+    "deep-adaln": ("25.8", "62.2", "166.9", "260.2", "822.4"),
+    "shallow-adaln": ("5.6", "13.0", "33.1", "50.4", "151.1"),
+    "mlp-ltv": ("0.81", "3.10", "12.1", "21.4", "84.7"),
+    "mlp-lti": ("0.74", "2.95", "11.8", "21.0", "83.9"),
+    "lti": ("0.59", "2.36", "9.44", "16.8", "67.1"),
+    "lti1": ("0.30", "1.18", "4.72", "8.39", "33.6"),
+}
+
+
+def count(rung, latent, history):
+    with torch.device("meta"):
+        return sum(p.numel() for p in PredictorConfig(rung=rung, history=history).build(latent).parameters())
+
+
+def scrambled(rung, history=3, latent=12, seed=0, **options):
+    """A model whose every parameter is random, so that no deliberate zero hides a mistake."""
+    config = ModelConfig(
+        latent=latent,
+        encoder=TINY_VIT,
+        predictor=PredictorConfig(rung=rung, history=history, dropout=0.0, **{**SMALL, **options}),
+    )
+    model = WorldModel(config, action_dim=6).double().eval()
+    g = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(0.3 * torch.randn(p.shape, generator=g, dtype=torch.float64))
+    return model
+
+
+def rand(*shape, seed=1):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+@pytest.mark.parametrize("history", [3, 1])
+@pytest.mark.parametrize("rung", RUNGS)
+def test_exact_counts_at_384(rung, history):
+    assert count(rung, 384, history) == EXACT_384[history][rung]
+
+
+@pytest.mark.parametrize("rung", RUNGS)
+def test_counts_round_to_the_papers_table(rung):
+    for latent, printed in zip((384, 768, 1536, 2048, 4096), PAPER_MILLIONS[rung], strict=True):
+        decimals = len(printed.partition(".")[2])
+        assert f"{count(rung, latent, 3) / 1e6:.{decimals}f}" == printed
+
+
+@pytest.mark.parametrize("rung", RUNGS)
+def test_causality(rung):
+    """Changing the code or the action at position j changes no prediction before j, and some at or after it."""
+    model = scrambled(rung)
+    z, a = rand(2, 3, 12), rand(2, 3, 6, seed=2)
+    base = model.predictor(z, model.embed_action(a))
+    for j in range(3):
+        for what in ("code", "action"):
+            z2, a2 = z.clone(), a.clone()
+            changed = z2 if what == "code" else a2
+            changed[:, j] += rand(*changed[:, j].shape, seed=9)
+            moved = (model.predictor(z2, model.embed_action(a2)) - base).abs().amax(dim=(0, 2))
+            assert (moved[:j] == 0).all(), (rung, what, j)
+            assert moved[j] > 1e-6, (rung, what, j)
+
+
+@pytest.mark.parametrize("rung", ["lti", "lti1"])
+@pytest.mark.parametrize("action_encoder", ["mlp", "linear"])
+def test_lti_starts_as_the_identity_for_every_action(rung, action_encoder):
+    config = ModelConfig(
+        latent=10, encoder=TINY_VIT, predictor=PredictorConfig(rung=rung), action_encoder=action_encoder
+    )
+    model = WorldModel(config, action_dim=4)
+    z, a = torch.rand(5, 3, 10), 10 * torch.randn(5, 3, 4)
+    assert torch.equal(model.predictor(z, model.embed_action(a)), z)
+    assert torch.equal(model.predict(z, a), z)  # non-negative codes pass the link unchanged
+
+
+def test_ltv_starts_as_mlp_lti():
+    ltv, lti = PredictorConfig(rung="mlp-ltv").build(16), PredictorConfig(rung="mlp-lti").build(16)
+    from lpwm.model.world_model import deliberate_init
+
+    deliberate_init(ltv)
+    lti.load_state_dict(ltv.base.state_dict())
+    z, e = torch.randn(4, 3, 16), torch.randn(4, 3, 16)
+    torch.testing.assert_close(ltv(z, e), lti(z, e), rtol=0, atol=1e-6)
+    with torch.no_grad():
+        ltv.U[1].weight.add_(1.0)
+    assert (ltv(z, e) - lti(z, e)).abs().max() > 1e-3  # the gate does something once it opens
+
+
+def test_adaln_blocks_start_as_the_identity():
+    model = WorldModel(ModelConfig(latent=12, encoder=TINY_VIT, predictor=PredictorConfig(**SMALL)), 6).eval()
+    p = model.predictor
+    z, e = torch.randn(2, 3, 12), torch.randn(2, 3, 12)
+    torch.testing.assert_close(p(z, e), p.head(p.norm(z + p.position)))
+
+
+def test_lti_by_hand():
+    """u_t = Σ A_i z_{t−i} + B e_t + b with missing lags zero, written with loops."""
+    p = scrambled("lti", latent=5).predictor
+    z, e = rand(2, 3, 5), rand(2, 3, 5, seed=3)
+    for b in range(2):
+        for t in range(3):
+            u = p.A[0].bias + p.B.weight @ e[b, t]
+            for i in range(min(t, 2) + 1):
+                u = u + p.A[i].weight @ z[b, t - i]
+            torch.testing.assert_close(p(z, e)[b, t], u)
+
+
+def test_ltv_by_hand():
+    p = scrambled("mlp-ltv", latent=5).predictor
+    z, e = rand(1, 3, 5), rand(1, 3, 5, seed=3)
+    for t in range(3):
+        g = torch.sigmoid(p.G.weight @ z[0, t] + p.G.bias).reshape(4, 4)  # (k+1, r)
+        B = p.base.B.weight + p.U[3].weight @ torch.diag(g[3]) @ p.V[3].weight
+        h = p.base.A[0].bias + B @ e[0, t]
+        for i in range(t + 1):
+            A = p.base.A[i].weight + p.U[i].weight @ torch.diag(g[i]) @ p.V[i].weight
+            h = h + A @ z[0, t - i]
+        u = p.base.W.weight @ torch.relu(h) + p.base.W.bias
+        torch.testing.assert_close(p(z, e)[0, t], u)
+
+
+@pytest.mark.parametrize("cached", [True, False])
+@pytest.mark.parametrize("rung", RUNGS)
+def test_rollout_agrees_with_the_teacher_forced_pass(rung, cached):
+    """One step from C real frames is the causal pass's prediction at position C; every C, both paths."""
+    model = scrambled(rung)
+    z, a = model.link(rand(2, 3, 12)), rand(2, 3, 6, seed=2)
+    forced = model.predict(z, a)
+    for C in (1, 2, 3):
+        past = a[:, : C - 1] if C > 1 else None
+        one = model.rollout(z[:, :C], a[:, None, C - 1 : C], past, cached=cached)
+        torch.testing.assert_close(one[:, 0, 0], forced[:, C - 1], rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("rung", RUNGS)
+@pytest.mark.parametrize("history", [1, 2, 3, 4])
+def test_rollout_slides_its_window(rung, history):
+    """Cached, uncached and a window re-run by hand, one sample at a time, agree to the last step."""
+    model = scrambled(rung, history)
+    C = min(history, 3)
+    z, past, a = model.link(rand(2, C, 12)), rand(2, C - 1, 6, seed=4), rand(2, 3, 6, 6, seed=5)
+    given_past = past if C > 1 else None
+    fast = model.rollout(z, a, given_past)
+    slow = model.rollout(z, a, given_past, cached=False)
+    last = model.rollout(z, a, given_past, last_only=True)
+    torch.testing.assert_close(fast, slow, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(last, fast[:, :, -1], rtol=1e-9, atol=1e-9)
+    codes, actions = [z[1, i] for i in range(C)], [*past[1], *a[1, 2]]
+    for t in range(6):
+        codes_w = torch.stack(codes[-history:])
+        actions_w = torch.stack(actions[: C + t][-history:])
+        codes.append(model.predict(codes_w[None], actions_w[None])[0, -1])
+    torch.testing.assert_close(fast[1, 2], torch.stack(codes[C:]), rtol=1e-9, atol=1e-9)
+
+
+def test_real_history_is_computed_once_for_all_samples():
+    """Tokens common to all samples enter the blocks with one sample, not S."""
+    model = scrambled("deep-adaln")
+    seen = []
+    for block in model.predictor.blocks:
+        block.register_forward_pre_hook(lambda m, args: seen.append(tuple(args[0].shape[1:3])))
+    model.rollout(model.link(rand(2, 3, 12)), rand(2, 50, 2, 6), rand(2, 2, 6), last_only=True)
+    tokens = sum(samples * n for samples, n in seen) / 6
+    # two history tokens once; then 1 sample token; then, slid, 1 shared + 2 sample tokens
+    assert tokens == 2 + 50 + 1 + 2 * 50
+
+
+def test_context_longer_than_the_history_is_cut():
+    model = scrambled("lti1")
+    z, past, a = rand(2, 3, 12), rand(2, 2, 6), rand(2, 4, 3, 6)
+    torch.testing.assert_close(model.rollout(z, a, past), model.rollout(z[:, -1:], a))
+
+
+def test_context_and_past_actions_must_match():
+    with pytest.raises(UserError, match="2 action blocks"):
+        scrambled("lti").rollout(rand(2, 3, 12), rand(2, 4, 3, 6))
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: PredictorConfig(rung="mlplti"), "did you mean 'mlp-lti'"),
+        (lambda: PredictorConfig(history=0), "at least 1"),
+        (lambda: PredictorConfig(dropout=1.0), "dropout"),
+        (lambda: ModelConfig(link="relux"), "did you mean 'relu'"),
+        (lambda: ModelConfig(latent=0), "latent"),
+        (lambda: EncoderConfig(image=225), "use an image of 224 or 238"),
+        (lambda: WorldModel(ModelConfig(), 0), "at least one action"),
+    ],
+)
+def test_bad_configs_are_one_sentence(make, words):
+    with pytest.raises(UserError, match=words) as error:
+        make()
+    assert "\n" not in str(error.value)

@@ -1,0 +1,162 @@
+"""μP: rates by rule, initialisation by key, and the coordinate check that says the rule works."""
+
+import math
+
+import pytest
+import torch
+
+from lpwm.errors import UserError
+from lpwm.model import EncoderConfig, ModelConfig, PredictorConfig, WorldModel
+from lpwm.optim import OptimConfig, build, factor, groups, initialise, schema, table
+
+
+def ladder(latent, rung="mlp-ltv"):
+    with torch.device("meta"):
+        return WorldModel(ModelConfig(latent=latent, predictor=PredictorConfig(rung=rung)), 10)
+
+
+RATES = {  # fan-in -> multiple of η, straight from the method
+    "encoder.vit.embed.weight": 1.0,  # 588 pixels: the problem's
+    "encoder.vit.blocks.3.qkv.weight": 1.0,  # 384
+    "encoder.vit.blocks.3.out.weight": 2.0,  # 192
+    "encoder.vit.blocks.3.down.weight": 0.5,  # 768
+    "encoder.project.3.weight": 0.1875,  # 2048
+    "embed_action.0.weight": 1.0,
+    "embed_action.1.weight": 1.0,
+    "embed_action.3.weight": 96 / 1536,  # 4D
+    "predictor.base.A.0.weight": 384 / 1536,  # D
+    "predictor.U.0.weight": 1.0,  # rank
+    "predictor.V.0.weight": 0.25,
+    "predictor.G.bias": 1.0,
+    "encoder.vit.position": 1.0,
+    "encoder.vit.norm.weight": 1.0,
+}
+
+
+def test_rates_of_the_method():
+    rows = {r.name: r for r in schema(ladder(1536))}
+    for name, rate in RATES.items():
+        assert rows[name].rate == pytest.approx(rate), name
+    deep = {r.name: r for r in schema(ladder(384, "deep-adaln"))}
+    assert deep["predictor.blocks.0.out.weight"].rate == 0.375  # 1024
+    assert deep["predictor.position"].kind == "embedding"
+
+
+def test_the_authors_input_rule():
+    rows = {r.name: r.rate for r in schema(ladder(1536), OptimConfig(input_lr="fan_in"))}
+    assert rows["predictor.U.0.weight"] == 24.0
+    assert rows["embed_action.0.weight"] == pytest.approx(38.4)
+    assert rows["encoder.vit.embed.weight"] == pytest.approx(0.653, abs=1e-3)
+
+
+def test_groups_cover_every_parameter_once_and_decay_matrices_only():
+    model = ladder(768)
+    made = groups(model, OptimConfig(lr=0.1, weight_decay=0.3))
+    ids = [id(p) for g in made for p in g["params"]]
+    assert len(ids) == len(set(ids)) == len(list(model.parameters()))
+    for g in made:
+        assert g["lr"] == pytest.approx(0.1 * g["scale"])
+        assert g["weight_decay"] == (
+            0.3 if all(p.ndim == 2 for p in g["params"]) and g["scale"] != 1.0 else g["weight_decay"]
+        )
+        decayed = g["weight_decay"] > 0
+        assert all((p.ndim == 2) == decayed or p.shape[0] in (257, 3) for p in g["params"])
+    plain = groups(model, OptimConfig(mup=False))
+    assert {g["scale"] for g in plain} == {1.0}
+
+
+def small(width, rung, seed=0):
+    config = ModelConfig(
+        latent=width,
+        link="identity",
+        encoder=EncoderConfig(
+            image=8, patch=4, width=width, depth=1, heads=width // 64, head_dim=64, mlp=width
+        ),
+        predictor=PredictorConfig(
+            rung=rung, history=2, dropout=0.0, heads=4, mlp=width, head_hidden=width, rank=4
+        ),
+    )
+    model = WorldModel(config, 4)
+    initialise(model, seed)
+    return model
+
+
+def test_initialisation_is_keyed_and_scaled():
+    a, b, c = small(128, "mlp-lti"), small(128, "mlp-lti"), small(128, "mlp-lti", seed=1)
+    for (name, p), q, r in zip(a.named_parameters(), b.parameters(), c.parameters(), strict=True):
+        assert torch.equal(p, q)
+        if p.ndim == 2 and "norm" not in name:
+            assert not torch.equal(p, r)
+    rows = {r.name: r for r in schema(a)}
+    w = rows["predictor.A.1.weight"].parameter
+    assert w.std().item() == pytest.approx(128**-0.5, rel=0.05)
+    assert rows["encoder.vit.position"].parameter.std().item() == pytest.approx(0.02, rel=0.15)
+    lti = small(128, "lti")
+    assert torch.equal(lti.predictor.A[0].weight, torch.eye(128))
+
+
+def activation_updates(width, rung, mup, steps=2, lr=2e-3):
+    """RMS of the change of every Linear's output on one fixed batch after a few Adam steps."""
+    model = small(width, rung)
+    optim = build(model, OptimConfig(name="adam", lr=lr, mup=mup))
+    g = torch.Generator().manual_seed(7)
+    frames = torch.randint(0, 256, (8, 3, 3, 8, 8), generator=g, dtype=torch.uint8)
+    actions, target = torch.randn(8, 2, 4, generator=g), torch.randn(8, 3, 1, generator=g)
+    seen: dict[str, torch.Tensor] = {}
+    for name, module in model.named_modules():
+        if isinstance(module, torch.nn.Linear):
+            module.register_forward_hook(
+                lambda m, i, o, name=name: seen.__setitem__(name, o.detach().clone())
+            )
+
+    def loss():
+        z = model.encode(frames)
+        zhat = model.predict(z[:, :2], actions)
+        return (zhat - z[:, 1:]).square().mean() + (z - target).square().mean()
+
+    loss()
+    before = dict(seen)
+    for _ in range(steps):
+        optim.zero_grad()
+        loss().backward()
+        optim.step()
+    loss()
+    return {name: (seen[name] - before[name]).square().mean().sqrt().item() for name in seen}
+
+
+@pytest.mark.parametrize("rung", ["shallow-adaln", "mlp-ltv"])
+def test_coordinate_check(rung):
+    """Width 128 to 2048: no layer's update changes by more than a factor of 2."""
+    low, high = activation_updates(128, rung, mup=True), activation_updates(2048, rung, mup=True)
+    ratios = {name: high[name] / low[name] for name in low if low[name] > 0}
+    bad = {n: round(r, 2) for n, r in ratios.items() if not 0.5 <= r <= 2.0}
+    assert len(ratios) > 8 and not bad, bad
+
+
+def test_coordinate_check_fails_with_the_plain_parametrisation():
+    low, high = activation_updates(128, "lti", mup=False), activation_updates(2048, "lti", mup=False)
+    assert max(high[n] / low[n] for n in low if low[n] > 0) > 4
+
+
+def test_schedules():
+    assert factor("constant", 0.0, 5, 10) == 1.0
+    values = [factor("cosine", 0.01, s, 1000) for s in range(1000)]
+    assert values[0] == pytest.approx(0.1) and values[9] == 1.0 and values[10] == 1.0
+    assert values[505] == pytest.approx(0.5, abs=1e-3) and 0 < values[-1] < 1e-5
+    assert all(a >= b for a, b in zip(values[10:], values[11:], strict=False))
+    assert math.isclose(factor("cosine", 0.0, 0, 1), 1.0)
+
+
+def test_table_prints_name_fan_in_rate_and_init():
+    line = next(x for x in table(ladder(384, "lti")).splitlines() if x.startswith("encoder.project.3.weight"))
+    assert "2048" in line and "0.1875η" in line and "N(0, 0.0221²)" in line
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [(dict(name="adan"), "did you mean 'adam'"), (dict(lr=0.0), "positive"), (dict(schedule="cosin"), "cosine"),
+     (dict(warmup=1.5), "share"), (dict(clip=-1.0), "negative")],
+)  # fmt: skip
+def test_bad_options(options, words):
+    with pytest.raises(UserError, match=words):
+        OptimConfig(**options)
