@@ -9,9 +9,13 @@ from lpwm.errors import UserError, choose, nearest
 from lpwm.worlds.base import Key, Renderer, TensorWorld, WorldSpec, row_keys
 from lpwm.worlds.piecewise import Piecewise
 from lpwm.worlds.policies import POLICIES, Policy, make_policy, rollout
+from lpwm.worlds.two_room import TwoRoom
+from lpwm.worlds.wall import Wall
 
 WORLDS: dict[str, type[Any]] = {
     "piecewise": Piecewise,
+    "two_room": TwoRoom,
+    "wall": Wall,
 }
 
 

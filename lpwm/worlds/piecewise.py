@@ -120,13 +120,12 @@ def _thresholds(g: int, device: torch.device) -> Tensor:
     inside = float(FRAME - 2 * BORDER)
     edges = []
     for k in range(1, g):
-        x = torch.tensor(BORDER + inside * k / g, dtype=torch.float32)
-        up, down = torch.tensor(math.inf), torch.tensor(-math.inf)
-        while (float(x) - BORDER) / inside * g >= k:
-            x = torch.nextafter(x, down)
-        while (float(x) - BORDER) / inside * g < k:
-            x = torch.nextafter(x, up)
-        edges.append(float(x))
+        x = BORDER + inside * k / g
+        ulp = 2.0 ** (math.floor(math.log2(x)) - 23)  # between neighbouring float32 numbers here
+        x = round(x / ulp) * ulp - 2 * ulp
+        while (x - BORDER) / inside * g < k:
+            x += ulp
+        edges.append(x)
     return torch.tensor(edges, dtype=torch.float32, device=device)
 
 
@@ -151,7 +150,7 @@ def _background(world: Piecewise) -> Tensor:
     return image
 
 
-@functools.lru_cache(maxsize=64)
+@functools.cache
 def _renderer(world: Piecewise, size: int, device: torch.device) -> Renderer:
     return dot_renderer(_background(world).to(device), size)
 

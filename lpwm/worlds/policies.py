@@ -9,7 +9,9 @@ N environments, S state, A action, M what the policy carries (0 for most).
 
 from __future__ import annotations
 
+import functools
 import inspect
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
@@ -21,6 +23,8 @@ from lpwm import rng
 from lpwm.errors import UserError, choose, nearest
 from lpwm.worlds.base import TensorWorld, uniform_at
 from lpwm.worlds.piecewise import SPEED, Piecewise
+from lpwm.worlds.two_room import CENTRE, TwoRoom
+from lpwm.worlds.wall import STEP_MAX, Wall
 
 
 @runtime_checkable
@@ -77,9 +81,72 @@ class PiecewiseExpert(_Forgetful):
         return action.clamp(-1.0, 1.0), carried
 
 
+@dataclass(frozen=True)
+class TwoRoomExpert(_Forgetful):
+    """Straight to the goal, or first to the nearest door while the goal is in the other room: a unit step in
+    that direction plus noise·ε, clipped to ±1. The data of stable-worldmodel's users have noise 2."""
+
+    world: TwoRoom
+    noise: float = 2.0
+    reached: float = 10.5  # this near the door's centre, the goal is next
+
+    def act(
+        self, state: Tensor, goal: Tensor, carried: Tensor, keys: Tensor, t: int
+    ) -> tuple[Tensor, Tensor]:
+        doors = state.new_tensor([(CENTRE, float(y)) for y in self.world.doors])  # (doors, 2)
+        away, nearest_door = torch.linalg.vector_norm(doors - state.unsqueeze(1), dim=-1).min(1)
+        other_room = (state[:, 0] > CENTRE) != (goal[:, 0] > CENTRE)
+        by_door = (other_room & (away > self.reached)).unsqueeze(1)
+        way = torch.where(by_door, doors[nearest_door], goal) - state
+        way = way / torch.linalg.vector_norm(way, dim=-1, keepdim=True).clamp(min=1e-8)
+        return (way + self.noise * rng.normal_at(_at(keys, t), 2)).clamp(-1.0, 1.0), carried
+
+
+@dataclass(frozen=True)
+class WallDrift:
+    """A walk that keeps its heading: the first is uniform, and each step adds a von Mises angle to it.
+
+    Step lengths are normal, of mean 1 and deviation 0.4, restricted to [0.2, 1.8]. Carried: the heading (N, 1).
+    """
+
+    world: Wall
+    concentration: float = 5.0
+
+    def begin(self, state: Tensor, goal: Tensor, keys: Tensor) -> Tensor:
+        return uniform_at(_at(keys, -1), 1) * (2 * math.pi)
+
+    def act(
+        self, state: Tensor, goal: Tensor, carried: Tensor, keys: Tensor, t: int
+    ) -> tuple[Tensor, Tensor]:
+        u, v = uniform_at(_at(keys, t), 2).split(1, dim=-1)
+        heading = carried if t == 0 else carried + _von_mises(u, self.concentration)
+        two_sd = 0.4 * math.sqrt(2) * torch.erfinv((2 * v - 1) * math.erf(math.sqrt(2)))
+        step = (1.0 + two_sd).clamp(0.2, STEP_MAX)
+        return step * torch.cat((torch.cos(heading), torch.sin(heading)), dim=-1), heading
+
+
+def _von_mises(u: Tensor, concentration: float) -> Tensor:
+    """The angle in [−π, π] below which a von Mises variable falls with probability u, any shape."""
+    angle, below = (x.to(u.device) for x in _von_mises_table(concentration))
+    i = torch.searchsorted(below, u.contiguous(), right=True).clamp(1, len(below) - 1)
+    part = (u - below[i - 1]) / (below[i] - below[i - 1]).clamp(min=1e-12)
+    return torch.lerp(angle[i - 1], angle[i], part.clamp(0.0, 1.0))
+
+
+@functools.cache
+def _von_mises_table(concentration: float, cells: int = 8192) -> tuple[Tensor, Tensor]:
+    """Angles −π…π and the probability below each: the density e^{κ cos θ}, summed by trapezia."""
+    angle = torch.linspace(-math.pi, math.pi, cells + 1, dtype=torch.float64)
+    density = torch.exp(concentration * (torch.cos(angle) - 1))
+    below = torch.cat((torch.zeros(1, dtype=torch.float64), torch.cumsum(density[1:] + density[:-1], 0)))
+    return angle.to(torch.float32), (below / below[-1]).to(torch.float32)
+
+
 # world -> name -> what builds the policy from the world
 POLICIES: dict[str, dict[str, Callable[..., Policy]]] = {
     "piecewise": {"random": Random, "expert": PiecewiseExpert},
+    "two_room": {"random": Random, "expert": TwoRoomExpert},
+    "wall": {"random": Random, "drift": WallDrift},
 }
 
 

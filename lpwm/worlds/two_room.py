@@ -1,0 +1,139 @@
+"""TwoRoom: a room cut by a wall with doors, as stable-worldmodel's users know it.
+
+    p' = collide(p, clamp(p + 5·clip(a, ±1), 21, 203))
+
+The dot of radius 7 may not enter the wall's band [100, 124] unless its new y lies within a door (±14, with
+1.75 of tolerance); otherwise its x is put back half a pixel before the band, on the side it came from. The
+test looks at the end of a step and never at the path, which is enough: a step (5) is shorter than the band.
+Equal, bit for bit on a CPU, to stable-worldmodel's environment, whose starts avoid the band and whose goals
+do not (a goal inside the band is still within the 16 pixels of success).
+
+State: the dot's x and y in pixels of the 224² frame, y downwards.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import asdict, dataclass
+
+import torch
+from torch import Tensor
+
+from lpwm.errors import UserError
+from lpwm.worlds.base import Key, Renderer, WorldSpec, row_keys, uniform_at
+from lpwm.worlds.piecewise import (
+    BORDER,
+    FRAME,
+    RADIUS,
+    SPEED,
+    START_HIGH,
+    START_LOW,
+    SUCCESS,
+    dot_renderer,
+    draw_border,
+)
+
+CENTRE = 112.0
+DOOR_TOLERANCE = 1.75
+BACK_OFF = 0.5
+
+
+@dataclass(frozen=True)
+class TwoRoom:
+    """Door centres (y, in pixels), half the height of a door, and the thickness of the wall."""
+
+    doors: tuple[int, ...] = (49,)
+    door_half: int = 14
+    thickness: int = 10
+
+    def __post_init__(self) -> None:
+        if not self.doors or not all(isinstance(d, int) and 0 <= d < FRAME for d in self.doors):
+            raise UserError(
+                f"TwoRoom needs door centres within 0…{FRAME - 1}, such as (49,), not {self.doors}."
+            )
+        if not 8 <= self.door_half <= 21:
+            raise UserError(f"TwoRoom needs a door_half of 8 to 21 pixels, not {self.door_half}.")
+        if not 7 <= self.thickness <= 41:
+            raise UserError(f"TwoRoom needs a wall thickness of 7 to 41 pixels, not {self.thickness}.")
+
+    @property
+    def spec(self) -> WorldSpec:
+        return WorldSpec(
+            name="two_room",
+            options=asdict(self),
+            state_names=("x", "y"),
+            action_names=("dx", "dy"),
+            action_low=(-1.0, -1.0),
+            action_high=(1.0, 1.0),
+            frame=FRAME,
+            episode=100,
+            proprio=(0, 1),
+            factors=("room", "x", "y"),
+            policy="expert",
+            state_low=(START_LOW, START_LOW),
+            state_high=(START_HIGH, START_HIGH),
+            success_within=SUCCESS,
+        )
+
+    @property
+    def band(self) -> tuple[float, float]:
+        """The x between which the dot would touch the wall."""
+        reach = self.thickness // 2 + RADIUS
+        return CENTRE - reach, CENTRE + reach
+
+    def sample_state(self, n: int, key: Key, start: int = 0) -> Tensor:
+        left, right = self.band
+        u = uniform_at(row_keys((*key, "state"), n, start), 2)
+        x = START_LOW + (START_HIGH - START_LOW - (right - left)) * u[:, 0]
+        x = torch.where(x < left, x, x + (right - left))  # the band is cut out and the rest drawn together
+        y = START_LOW + (START_HIGH - START_LOW) * u[:, 1]
+        return torch.stack((x, y), dim=-1)
+
+    def sample_goal(self, n: int, key: Key, start: int = 0) -> Tensor:
+        return START_LOW + (START_HIGH - START_LOW) * uniform_at(row_keys((*key, "goal"), n, start), 2)
+
+    def step(self, state: Tensor, action: Tensor) -> Tensor:
+        moved = state + action.clamp(-1.0, 1.0) * SPEED
+        moved = moved.clamp(BORDER + RADIUS, FRAME - BORDER - RADIUS)
+        left, right = self.band
+        x, y = moved[..., 0], moved[..., 1]
+        shut = ~self.in_door(y)
+        from_left = state[..., 0] < CENTRE
+        x = torch.where(shut & from_left & (x > left), left - BACK_OFF, x)
+        x = torch.where(shut & ~from_left & (x < right), right + BACK_OFF, x)
+        return torch.stack((x, y), dim=-1)
+
+    def in_door(self, y: Tensor) -> Tensor:
+        half = self.door_half + DOOR_TOLERANCE
+        open_ = torch.zeros_like(y, dtype=torch.bool)
+        for centre in self.doors:
+            open_ = open_ | ((y >= centre - half) & (y <= centre + half))
+        return open_
+
+    def render(self, state: Tensor, size: int | None = None) -> Tensor:
+        return self.renderer(size, state.device)(state)
+
+    def renderer(self, size: int | None = None, device: torch.device | str = "cpu") -> Renderer:
+        return _renderer(self, FRAME if size is None else size, torch.device(device))
+
+    def success(self, state: Tensor, goal: Tensor) -> Tensor:
+        return self.distance(state, goal) < SUCCESS
+
+    def distance(self, state: Tensor, goal: Tensor) -> Tensor:
+        return torch.linalg.vector_norm(state - goal, dim=-1)
+
+    def factors(self, state: Tensor) -> dict[str, Tensor]:
+        room = (state[..., 0] >= CENTRE).to(torch.int64)
+        return {"room": room, "x": state[..., 0], "y": state[..., 1]}
+
+
+@functools.cache
+def _renderer(world: TwoRoom, size: int, device: torch.device) -> Renderer:
+    image = torch.full((3, FRAME, FRAME), 255, dtype=torch.uint8)
+    half = world.thickness // 2
+    image[:, :, int(CENTRE) - half : int(CENTRE) + half + 1] = 0
+    for centre in world.doors:
+        rows = slice(max(0, centre - world.door_half), centre + world.door_half + 1)
+        image[:, rows, int(CENTRE) - half : int(CENTRE) + half + 1] = 255
+    draw_border(image)
+    return dot_renderer(image.to(device), size)
