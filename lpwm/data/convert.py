@@ -39,7 +39,7 @@ def convert(
 ) -> str:
     """Copy `source` to `out` with frames rendered from the states, or without any. Returns the digest.
 
-    All other columns are kept. The result appears under its name when it is complete.
+    All other columns of numbers are kept. The result appears under its name when it is complete.
     """
     source, out = Path(source), Path(out)
     if out.exists() and source.exists() and out.samefile(source):

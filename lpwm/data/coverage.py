@@ -40,7 +40,7 @@ class Coverage:
         self.seen[self._cell(states[:, self.axes])] = True
 
     def fraction(self) -> float:
-        return float((self.seen & self.counts).sum() / self.counts.sum())
+        return int((self.seen & self.counts).sum()) / int(self.counts.sum())
 
 
 def coverage(world: TensorWorld, states: Tensor) -> float:

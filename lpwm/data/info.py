@@ -118,7 +118,7 @@ def _success(world: TensorWorld, name: str, start: Tensor, goal: Tensor) -> tupl
         state = world.step(state, action)
         now = world.success(state, goal)
         ever = ever | now
-    return 100 * float(ever.float().mean()), 100 * float(now.float().mean())
+    return 100 * int(ever.sum()) / len(start), 100 * int(now.sum()) / len(start)
 
 
 def contact_sheet(data: EpisodeData, out: str | Path, world: TensorWorld | None = None) -> None:

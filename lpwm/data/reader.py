@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,8 @@ def opened(path: str | Path) -> Iterator[h5py.File]:
             head.read(1)
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}.") from error
+    with suppress(ImportError):
+        import hdf5plugin  # noqa: F401  (others compress with Blosc: reading that needs its filters, if installed)
     try:
         if not h5py.is_hdf5(path):
             raise UserError(f"{path} is not an HDF5 file, or it is cut off at the start.")
@@ -49,6 +51,8 @@ def opened(path: str | Path) -> Iterator[h5py.File]:
     except UserError:
         raise
     except _DAMAGE as error:
+        if "required filter" in str(error):
+            raise UserError(f"{path} is compressed with a filter h5py lacks: pip install hdf5plugin.") from error
         raise damaged(path, error) from error
 
 

@@ -1,0 +1,112 @@
+"""`lpwm data info FILE` and `lpwm data convert FILE OUT`."""
+
+from __future__ import annotations
+
+import json as json_
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from lpwm.cli.collect import progress_bar
+from lpwm.data import convert, describe, read
+from lpwm.data.info import AHEAD, BUDGET, contact_sheet
+from lpwm.errors import UserError
+
+
+@dataclass(frozen=True)
+class Info:
+    """Statistics of a data set, and what doing nothing and random actions would score on it."""
+
+    file: Annotated[Path, tyro.conf.Positional]
+    """An HDF5 file, ours or stable-worldmodel's."""
+    json: bool = False
+    """Print JSON."""
+    pictures: Path | None = None
+    """Also draw a contact sheet of frames here (.png)."""
+
+
+@dataclass(frozen=True)
+class Convert:
+    """Add frames to a data set of states, or take them away."""
+
+    file: Annotated[Path, tyro.conf.Positional]
+    """The file to read."""
+    out: Annotated[Path, tyro.conf.Positional]
+    """The file to write; it appears when it is complete."""
+    add_pixels: bool = False
+    """Render the states."""
+    remove_pixels: bool = False
+    """Leave the frames out."""
+    size: int | None = None
+    """The side of the frames to add; the world's own when not given."""
+    overwrite: bool = False
+    """Replace OUT."""
+
+
+@dataclass(frozen=True)
+class Args:
+    command: tyro.conf.OmitSubcommandPrefixes[
+        Annotated[Info, tyro.conf.subcommand("info")] | Annotated[Convert, tyro.conf.subcommand("convert")]
+    ]
+
+
+def run(args: Args) -> int:
+    return _info(args.command) if isinstance(args.command, Info) else _convert(args.command)
+
+
+def _info(args: Info) -> int:
+    info = describe(args.file)
+    if args.pictures is not None:
+        contact_sheet(read(args.file, verify=False), args.pictures)
+    print(json_.dumps(info) if args.json else table(info))
+    return 0
+
+
+def table(info: dict[str, Any]) -> str:
+    world = info["world"]
+    named = "unknown" if world is None else " ".join(f"{k}={v}" if k != "name" else v for k, v in world.items())
+    length = info["length"]
+    spread = f"{length['least']}" if length["least"] == length["most"] else f"{length['least']}–{length['most']}"
+    rows = [
+        ("world", named),
+        ("policy", f"{info['policy'] or 'unknown'}, seed {'unknown' if info['seed'] is None else info['seed']}"),
+        ("episodes", f"{info['episodes']} of {spread} frames, {info['steps']} steps"),
+        ("pixels", "none" if info["pixels"] is None else "×".join(map(str, info["pixels"]))),
+        ("on disk", f"{info['bytes'] / 1e6:.1f} MB"),
+        ("digest", info["digest"]),
+    ]
+    if info["coverage"] is not None:
+        rows.append(("coverage", f"{info['coverage']:.3f} of the cells where goals fall"))
+    lines = [f"{name:<10}{value}" for name, value in rows]
+    lines += ["", f"{'':<20}{'mean':>10}{'std':>10}{'min':>10}{'max':>10}"]
+    for kind in ("action", "state"):
+        for name, m in info[kind].items():
+            cells = "".join(f"{m[c]:>10.4g}" for c in ("mean", "std", "min", "max"))
+            lines.append(f"{kind + ' ' + name:<20}{cells}")
+    if info["controls"] is not None:
+        lines += ["", f"success in %, goals {AHEAD} steps ahead or anywhere, {BUDGET} raw steps:"]
+        lines.append(f"{'':<28}{'latched':>10}{'terminal':>10}")
+        for name, score in info["controls"].items():
+            lines.append(f"{name:<28}{score['latched']:>10.1f}{score['terminal']:>10.1f}")
+    return "\n".join(lines)
+
+
+def _convert(args: Convert) -> int:
+    if args.add_pixels == args.remove_pixels:
+        raise UserError("say one of --add-pixels and --remove-pixels.")
+    if args.size is not None and not args.add_pixels:
+        raise UserError("--size is the side of the frames to add: it needs --add-pixels.")
+    episodes = read(args.file, verify=False).episodes
+    with progress_bar("episodes", episodes) as progress:
+        digest = convert(
+            args.file,
+            args.out,
+            add_pixels=args.add_pixels,
+            size=args.size,
+            overwrite=args.overwrite,
+            progress=progress,
+        )
+    print(f"{args.out}: {args.out.stat().st_size / 1e6:.1f} MB, digest {digest}")
+    return 0
