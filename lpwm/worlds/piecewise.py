@@ -70,10 +70,8 @@ class Piecewise:
         return _anywhere(row_keys((*key, "goal"), n, start))
 
     def step(self, state: Tensor, action: Tensor) -> Tensor:
-        bias = _biases(self, state.device)[self.zone(state)]
-        return (state + action.clamp(-1.0, 1.0) * SPEED + bias).clamp(
-            BORDER + RADIUS, FRAME - BORDER - RADIUS
-        )
+        moved = state + action.clamp(-1.0, 1.0) * SPEED + self.bias(state)
+        return moved.clamp(BORDER + RADIUS, FRAME - BORDER - RADIUS)
 
     def zone(self, state: Tensor) -> Tensor:
         """(…, 2) -> (…) int64, row·g + column."""

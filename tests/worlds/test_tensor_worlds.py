@@ -1,0 +1,233 @@
+"""What every tensor world promises, checked over all of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lpwm.errors import UserError
+from lpwm.worlds import POLICIES, WORLDS, TensorWorld, make, make_policy, rollout, row_keys
+
+VARIANTS = [
+    ("piecewise", {}),
+    ("piecewise", {"g": 3, "scale": 4.0, "visible": True}),
+    ("two_room", {}),
+    ("two_room", {"doors": (60, 170), "thickness": 21}),
+    ("wall", {}),
+    ("wall", {"wall": 20, "door": 48}),
+]
+
+
+@pytest.fixture(params=VARIANTS, ids=lambda v: f"{v[0]}-{len(v[1])}")
+def world(request: pytest.FixtureRequest) -> TensorWorld:
+    name, options = request.param
+    return make(name, **options)
+
+
+def test_every_world_is_covered() -> None:
+    assert {name for name, _ in VARIANTS} == set(WORLDS) == set(POLICIES)
+
+
+def test_the_spec_rebuilds_the_world(world: TensorWorld) -> None:
+    spec = world.spec
+    assert isinstance(world, TensorWorld)
+    options = json.loads(json.dumps(spec.options))
+    assert make(spec.name, **options) == world
+    assert hash(make(spec.name, **options)) == hash(world)
+    assert len(spec.action_low) == len(spec.action_high) == spec.action_dim
+    assert len(spec.state_low) == len(spec.state_high) == spec.state_dim
+    assert spec.policy in POLICIES[spec.name]
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        world.anything = 1  # type: ignore[attr-defined]
+
+
+@settings(deadline=None, derandomize=True, max_examples=8)
+@given(n=st.integers(1, 50), start=st.integers(0, 10**6), seed=st.integers(0, 2**31))
+def test_rows_do_not_depend_on_the_draw(n: int, start: int, seed: int) -> None:
+    for name in WORLDS:
+        world = make(name)
+        for sample in (world.sample_state, world.sample_goal):
+            rows = sample(n, ("test", seed), start)
+            assert rows.shape == (n, world.spec.state_dim) and rows.dtype == torch.float32
+            one = sample(1, ("test", seed), start + n - 1)
+            assert torch.equal(rows[-1:], one)
+            assert not torch.equal(sample(n, ("test", seed + 1), start), rows)
+
+
+def test_states_fill_the_arena(world: TensorWorld) -> None:
+    spec = world.spec
+    low, high = torch.tensor(spec.state_low), torch.tensor(spec.state_high)
+    state, goal = world.sample_state(4000, (0,)), world.sample_goal(4000, (0,))
+    for drawn in (state, goal):
+        assert (drawn >= low).all() and (drawn <= high).all()
+        assert ((drawn.amax(0) - drawn.amin(0)) > 0.85 * (high - low)).all()
+    # Starts and goals of one key are independent of one another.
+    together = torch.corrcoef(torch.cat((state, goal), 1).T)
+    assert together[:2, 2:].abs().max() < 0.06
+
+
+def test_steps_stay_inside_and_rows_are_independent(world: TensorWorld) -> None:
+    spec = world.spec
+    n, steps = 64, 60
+    state, goal = world.sample_state(n, (1,)), world.sample_goal(n, (1,))
+    states, actions = rollout(
+        world, make_policy(world, "random"), state, goal, row_keys((1, "act"), n), steps
+    )
+    assert states.shape == (n, steps + 1, spec.state_dim) and actions.shape == (n, steps, spec.action_dim)
+    assert states.dtype == actions.dtype == torch.float32
+    low, high = torch.tensor(spec.state_low), torch.tensor(spec.state_high)
+    assert (states >= low).all() and (states <= high).all()
+    assert not torch.equal(states[:, 0], states[:, -1])
+    # Any leading shape, and any subset of rows, gives the same.
+    again = world.step(states[:, :-1], actions)
+    assert torch.equal(again, states[:, 1:])
+    assert torch.equal(world.step(states[5, 3], actions[5, 3]), states[5, 4])
+
+
+def test_every_policy_is_keyed_by_row(world: TensorWorld) -> None:
+    n, steps = 12, 20
+    state, goal = world.sample_state(n, (2,)), world.sample_goal(n, (2,))
+    for name in POLICIES[world.spec.name]:
+        policy = make_policy(world, name)
+        keys = row_keys((2, "act"), n)
+        states, actions = rollout(world, policy, state, goal, keys, steps)
+        some = slice(4, 9)
+        part = rollout(world, policy, state[some], goal[some], row_keys((2, "act"), 5, start=4), steps)
+        assert torch.allclose(part[0], states[some], atol=1e-4) and torch.allclose(
+            part[1], actions[some], atol=1e-5
+        )
+        assert (actions >= torch.tensor(world.spec.action_low)).all()
+        assert (actions <= torch.tensor(world.spec.action_high)).all()
+        other = rollout(world, policy, state, goal, row_keys((3, "act"), n), steps)[1]
+        assert torch.equal(other, actions) == (name == "expert" and world.spec.name == "piecewise")
+
+
+@pytest.mark.parametrize("size", [None, 32, 64, 65, 300])
+def test_frames(world: TensorWorld, size: int | None) -> None:
+    state = world.sample_state(5, (3,))
+    frame = world.render(state, size)
+    side = size or world.spec.frame
+    assert frame.shape == (5, 3, side, side) and frame.dtype == torch.uint8 and frame.is_contiguous()
+    assert torch.equal(frame, world.renderer(size)(state))
+    assert torch.equal(frame[2:3], world.render(state[2:3], size))
+    # The dot is red: green is lowest, off the walls, where the dot is.
+    scale = side / world.spec.frame
+    for i in range(5):
+        redness = frame[i, 0].int() - frame[i, 1].int()
+        y, x = divmod(int(redness.argmax()), side)
+        place = (torch.tensor([x, y]) + 0.5) / scale - 0.5
+        assert (place - state[i]).abs().max() <= 1.5 / scale + 1.5
+    assert redness.max() > 120 and len(frame.flatten(1).unique(dim=0)) == 5
+
+
+def test_drawing_many_frames_equals_drawing_few() -> None:
+    """The renderers work through large batches in parts."""
+    for name in WORLDS:
+        world = make(name)
+        state = world.sample_state(150, (4,))
+        for size in (None, 64):
+            assert torch.equal(world.render(state, size)[-3:], world.render(state[-3:], size))
+
+
+def test_no_frames_for_no_states(world: TensorWorld) -> None:
+    assert world.render(world.sample_state(0, (0,)), 64).shape == (0, 3, 64, 64)
+
+
+def test_success_is_a_short_distance(world: TensorWorld) -> None:
+    state, goal = world.sample_state(500, (5,)), world.sample_goal(500, (5,))
+    expected = torch.tensor(
+        [
+            sum((a - b) ** 2 for a, b in zip(s, g, strict=True)) ** 0.5
+            for s, g in zip(state.tolist(), goal.tolist(), strict=True)
+        ]
+    )
+    assert torch.allclose(world.distance(state, goal), expected, atol=1e-4)
+    within = world.spec.success_within
+    assert torch.equal(world.success(state, goal), world.distance(state, goal) < within)
+    near = state + torch.tensor([within - 0.01, 0.0])
+    far = state + torch.tensor([within + 0.01, 0.0])
+    assert world.success(state, near).all() and not world.success(state, far).any()
+
+
+def test_factors_are_named(world: TensorWorld) -> None:
+    state = world.sample_state(40, (6,))
+    factors = world.factors(state)
+    assert tuple(factors) == world.spec.factors
+    assert all(value.shape == (40,) for value in factors.values())
+    assert torch.equal(factors["x"], state[:, 0]) and torch.equal(factors["y"], state[:, 1])
+
+
+def test_zones_are_rows_and_columns() -> None:
+    world = make("piecewise", g=3)
+    corner = torch.tensor(
+        [[20.0, 20.0], [112.0, 20.0], [200.0, 20.0], [20.0, 112.0], [200.0, 200.0], [14.0, 209.0]]
+    )
+    assert world.factors(corner)["zone"].tolist() == [0, 1, 2, 3, 8, 6]
+
+
+@pytest.mark.filterwarnings("ignore:Dynamo detected a call to a `functools.lru_cache`")
+def test_compiled_whole() -> None:
+    """Steps and renderers trace into one graph: no waiting for the device, no branch on data."""
+    for name in WORLDS:
+        world = make(name)
+        state, action = world.sample_state(3, (7,)), torch.full((3, 2), 0.5)
+        draw = world.renderer(64)
+        for call, args in ((world.step, (state, action)), (draw.__call__, (state,))):  # type: ignore[operator]
+            compiled = torch.compile(call, fullgraph=True, backend="eager")
+            assert torch.equal(compiled(*args), call(*args))
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        ("picewise", {}, "did you mean 'piecewise'"),
+        ("piecewise", {"gg": 3}, "did you mean 'g'"),
+        ("piecewise", {"g": 0}, "1 to 14"),
+        ("piecewise", {"g": 2.5}, "takes g as int"),
+        ("piecewise", {"scale": float("nan")}, "finite"),
+        ("piecewise", {"visible": 1}, "takes visible as bool"),
+        ("two_room", {"doors": ()}, "door centres"),
+        ("two_room", {"doors": (300,)}, "door centres"),
+        ("two_room", {"door_half": 2}, "8 to 21"),
+        ("two_room", {"thickness": 100}, "7 to 41"),
+        ("wall", {"wall": 2}, "16…48"),
+        ("wall", {"door": 2}, "10…54"),
+    ],
+)
+def test_mistakes_are_one_sentence(name: str, options: dict[str, object], words: str) -> None:
+    with pytest.raises(UserError, match=words) as caught:
+        make(name, **options)
+    assert "\n" not in str(caught.value)
+
+
+def test_mistakes_in_policies_and_sizes() -> None:
+    world = make("piecewise")
+    with pytest.raises(UserError, match="did you mean 'expert'"):
+        make_policy(world, "exprt")
+    with pytest.raises(UserError, match="no option 'noize': did you mean 'noise'"):
+        make_policy(world, "expert", noize=1.0)
+    for name in WORLDS:
+        with pytest.raises(UserError, match="positive side"):
+            make(name).render(make(name).sample_state(1, (0,)), 0)
+
+
+@pytest.mark.gpu
+def test_gpu_follows_the_cpu(world: TensorWorld) -> None:
+    state, goal = world.sample_state(200, (8,)), world.sample_goal(200, (8,))
+    action = torch.linspace(-1, 1, 400).view(200, 2)
+    assert torch.allclose(world.step(state.cuda(), action.cuda()).cpu(), world.step(state, action), atol=1e-4)
+    assert torch.equal(world.success(state.cuda(), goal.cuda()).cpu(), world.success(state, goal))
+    for size in (None, 64, 224):
+        difference = world.render(state.cuda(), size).cpu().int() - world.render(state, size).int()
+        assert difference.abs().max() <= 1
+    keys = row_keys((8,), 200)
+    for name in POLICIES[world.spec.name]:
+        policy = make_policy(world, name)
+        here = policy.act(state, goal, policy.begin(state, goal, keys), keys, 1)[0]
+        s, g, k = state.cuda(), goal.cuda(), keys.cuda()
+        assert torch.allclose(policy.act(s, g, policy.begin(s, g, k), k, 1)[0].cpu(), here, atol=1e-3)
