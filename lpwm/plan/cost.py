@@ -1,0 +1,213 @@
+"""What a planner minimises.
+
+A Problem holds what is encoded once per plan (the context and the goal of every environment) and scores
+candidate action sequences. Everything lives in z-scored action space; a world clips what it receives.
+
+B environments, S candidates, H blocks, A = raw action size × frameskip, C context frames, D latent width,
+P = C − 1 executed blocks between the context frames.
+"""
+
+from __future__ import annotations
+
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from einops import rearrange
+from torch import Tensor
+
+from lpwm.errors import UserError
+from lpwm.worlds.base import TensorWorld
+
+Rows = slice | Tensor
+
+
+class Problem(ABC):
+    """B planning problems solved at once.
+
+    `env_ids` (B,) int64 names the environments: noise is keyed by it, so a plan does not depend on who
+    else is in the batch. A subclass lists its per-environment tensors in `rows`.
+    """
+
+    rows: tuple[str, ...] = ("env_ids",)
+    horizon: int
+    action_dim: int
+    env_ids: Tensor
+    dtype: torch.dtype
+
+    @abstractmethod
+    def cost(self, actions_BSHA: Tensor) -> Tensor:
+        """(B, S, H, A) -> (B, S). Only comparable within one call: ranks are allowed."""
+
+    def value(self, actions_BSHA: Tensor) -> Tensor:
+        """(B, S, H, A) -> (B, S), comparable between calls and differentiable; what a plan reports."""
+        return self.cost(actions_BSHA)
+
+    @property
+    def batch(self) -> int:
+        return self.env_ids.shape[0]
+
+    @property
+    def device(self) -> torch.device:
+        return self.env_ids.device
+
+    def tensors(self) -> list[Tensor]:
+        """Every per-environment tensor, in a fixed order."""
+        return [t for name in self.rows if (t := getattr(self, name)) is not None]
+
+    def with_tensors(self, tensors: Sequence[Tensor]) -> Problem:
+        """The same problem about other environments."""
+        other, given = copy.copy(self), iter(tensors)
+        for name in self.rows:
+            if getattr(self, name) is not None:
+                setattr(other, name, next(given))
+        return other
+
+    def select(self, rows: Rows) -> Problem:
+        """A sub-batch."""
+        return self.with_tensors([t[rows] for t in self.tensors()])
+
+    def candidate_bytes(self) -> int:
+        """About how much memory one candidate of one environment needs while it is scored."""
+        return 8 * self.horizon * self.action_dim * self.dtype.itemsize
+
+
+def _ids(env_ids: Tensor | None, batch: int, device: torch.device) -> Tensor:
+    if env_ids is None:
+        return torch.arange(batch, device=device)
+    if env_ids.shape != (batch,) or env_ids.dtype != torch.int64:
+        raise UserError(
+            f"env_ids has shape {tuple(env_ids.shape)} and type {env_ids.dtype}: "
+            f"give one int64 per environment, shape ({batch},)."
+        )
+    return env_ids.to(device)
+
+
+def check_horizon(horizon: int) -> int:
+    if horizon < 1:
+        raise UserError(f"the planning horizon is {horizon}: give at least 1 block.")
+    return horizon
+
+
+class LatentProblem(Problem):
+    """cost(a) = mean_d (ẑ_H − z_goal)²: the last predicted latent against the goal's (method §5).
+
+    `model.rollout(z_BCD, actions_BSHA, past_BPA=None, last_only=True) -> (B, S, D)` does the predicting.
+    `autocast` scores in a lower precision (torch.bfloat16 on CUDA); the plan itself keeps z's type.
+    """
+
+    rows = ("env_ids", "z_BCD", "z_goal_BD", "past_BPA")
+
+    def __init__(
+        self,
+        model: Any,
+        z_BCD: Tensor,
+        z_goal_BD: Tensor,
+        past_BPA: Tensor | None = None,
+        horizon: int = 5,
+        *,
+        action_dim: int | None = None,
+        env_ids: Tensor | None = None,
+        autocast: torch.dtype | None = None,
+    ) -> None:
+        if getattr(model, "training", False):
+            raise UserError(
+                "the model is in training mode (dropout is on): call model.eval() before planning."
+            )
+        if z_BCD.dim() != 3 or z_goal_BD.shape != (z_BCD.shape[0], z_BCD.shape[2]):
+            raise UserError(
+                f"context {tuple(z_BCD.shape)} and goal {tuple(z_goal_BD.shape)} do not match: "
+                "give latents (B, C, D) and (B, D)."
+            )
+        self.action_dim = action_dim if action_dim is not None else _action_dim(model)
+        blocks = (z_BCD.shape[0], z_BCD.shape[1] - 1, self.action_dim)
+        if past_BPA is not None and past_BPA.shape != blocks:
+            raise UserError(f"past actions have shape {tuple(past_BPA.shape)}: {blocks} join these frames.")
+        if past_BPA is None and blocks[1] > 0:
+            raise UserError(
+                f"{blocks[1] + 1} context frames need the {blocks[1]} blocks executed between them."
+            )
+        self.model = model
+        self.z_BCD, self.z_goal_BD = z_BCD, z_goal_BD
+        self.past_BPA = past_BPA if blocks[1] > 0 else None
+        self.horizon = check_horizon(horizon)
+        self.env_ids = _ids(env_ids, z_BCD.shape[0], z_BCD.device)
+        self.dtype = z_BCD.dtype
+        self.autocast = autocast
+
+    def _precision(self) -> AbstractContextManager[Any]:
+        if self.autocast is None:
+            return nullcontext()
+        return torch.autocast(self.z_BCD.device.type, dtype=self.autocast)
+
+    def cost(self, actions_BSHA: Tensor) -> Tensor:
+        with self._precision():
+            z_BSD = self.model.rollout(self.z_BCD, actions_BSHA, past_BPA=self.past_BPA, last_only=True)
+        return (z_BSD.to(self.dtype) - self.z_goal_BD[:, None]).square().mean(-1)
+
+    def candidate_bytes(self) -> int:
+        """An upper bound: the output of every predictor matrix kept for every token of context and plan."""
+        part = getattr(self.model, "predictor", self.model)
+        parameters: Callable[[], Any] = getattr(part, "parameters", lambda: ())
+        width = sum(p.shape[0] for p in parameters() if p.dim() == 2)
+        tokens = self.z_BCD.shape[1] + self.horizon
+        return tokens * (width + 4 * self.z_BCD.shape[2]) * self.dtype.itemsize
+
+
+def _action_dim(model: Any) -> int:
+    """The model's own block size, A = raw action size × frameskip."""
+    width = getattr(model, "action_dim", None)
+    if width is None:
+        raise UserError("the model does not tell the size of its action: pass action_dim=.")
+    return int(width)
+
+
+class OracleProblem(Problem):
+    """The true world as the model: cost(a) = distance(state after H·frameskip raw steps, goal)².
+
+    raw = mean + std · a undoes the z-scoring with the training set's statistics.
+    """
+
+    rows = ("env_ids", "state_BS", "goal_BS")
+
+    def __init__(
+        self,
+        world: TensorWorld,
+        state_BS: Tensor,
+        goal_BS: Tensor,
+        horizon: int = 5,
+        frameskip: int = 5,
+        mean: Sequence[float] | Tensor = (0.0,),
+        std: Sequence[float] | Tensor = (1.0,),
+        *,
+        env_ids: Tensor | None = None,
+    ) -> None:
+        if state_BS.dim() != 2 or state_BS.shape != goal_BS.shape:
+            raise UserError(
+                f"states {tuple(state_BS.shape)} and goals {tuple(goal_BS.shape)} do not match: give (B, S) both."
+            )
+        if frameskip < 1:
+            raise UserError(f"frameskip is {frameskip}: give at least 1.")
+        raw = world.spec.action_dim
+        self.world, self.frameskip = world, frameskip
+        self.state_BS, self.goal_BS = state_BS, goal_BS.to(state_BS)
+        self.mean_A = torch.as_tensor(mean).to(state_BS).expand(raw)
+        self.std_A = torch.as_tensor(std).to(state_BS).expand(raw)
+        self.horizon, self.action_dim = check_horizon(horizon), raw * frameskip
+        self.env_ids = _ids(env_ids, state_BS.shape[0], state_BS.device)
+        self.dtype = state_BS.dtype
+
+    def cost(self, actions_BSHA: Tensor) -> Tensor:
+        raw_TBSA = rearrange(actions_BSHA, "b s h (f a) -> (h f) b s a", f=self.frameskip)
+        raw_TBSA = self.mean_A + self.std_A * raw_TBSA
+        state = self.state_BS[:, None].expand(-1, actions_BSHA.shape[1], -1)
+        for action in raw_TBSA:
+            state = self.world.step(state, action)
+        return self.world.distance(state, self.goal_BS[:, None].expand_as(state)).square()
+
+    def candidate_bytes(self) -> int:
+        blocks = 4 * self.horizon * self.action_dim
+        return (blocks + 16 * self.state_BS.shape[1]) * self.dtype.itemsize

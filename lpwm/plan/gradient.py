@@ -1,0 +1,82 @@
+"""Adam through the rollout, from several starts; the best plan seen is kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lpwm.plan.cost import Problem
+from lpwm.plan.solver import Plan, Solver, finite_or_inf, noise, raise_if_dead, require, start_mean
+from lpwm.rng import fold
+
+
+@dataclass(frozen=True)
+class GradientConfig:
+    restarts: int = 8
+    iterations: int = 100
+    lr: float = 0.1
+    std: float = 1.0  # of the random starts around the first
+    beta1: float = 0.9
+    beta2: float = 0.999
+
+    def __post_init__(self) -> None:
+        require("restarts", self.restarts, 1)
+        require("iterations", self.iterations, 1)
+        require("lr", self.lr, 1e-12)
+        require("std", self.std, 0)
+        for name in ("beta1", "beta2"):
+            require(name, getattr(self, name), 0)
+            require(f"1 − {name}", 1 - getattr(self, name), 1e-9)
+
+    def build(self) -> Gradient:
+        return Gradient(self)
+
+
+class Gradient(Solver):
+    """a ← a − lr·m̂/(√v̂ + 1e−8) on ∇_a value(a), for R starts per environment; start 0 is the mean itself.
+
+    It follows `Problem.value`, so a consensus is descended by its mean cost, ranks having no gradient.
+    """
+
+    graph = True
+
+    def __init__(self, config: GradientConfig | None = None) -> None:
+        self.config = config or GradientConfig()
+        self.candidates = self.config.restarts
+
+    def solve(
+        self, problem: Problem, start: Tensor | None = None, seed: int = 0, compile: bool = False
+    ) -> Plan:
+        c = self.config
+        mean_BHA = start_mean(problem, start)
+        eps_BRHA = noise(
+            problem, fold(seed, problem.env_ids), torch.tensor(0, device=problem.device), c.restarts
+        )
+        eps_BRHA[:, 0] = 0
+        a = mean_BHA[:, None] + c.std * eps_BRHA
+        m, v = torch.zeros_like(a), torch.zeros_like(a)
+        best, best_BR = a, a.new_full(a.shape[:2], torch.inf)
+        for i in range(c.iterations + 1):
+            cost_BR, gradient = _descend(problem, a)
+            better_BR = cost_BR < best_BR
+            best = torch.where(better_BR[:, :, None, None], a, best)
+            best_BR = torch.where(better_BR, cost_BR, best_BR)
+            m = torch.lerp(gradient, m, c.beta1)
+            v = torch.lerp(gradient.square(), v, c.beta2)
+            scale = (1 - c.beta2 ** (i + 1)) ** 0.5
+            a = a - (c.lr / (1 - c.beta1 ** (i + 1))) * m / (v.sqrt() / scale + 1e-8)
+        raise_if_dead(best_BR.isfinite().any(1), problem)
+        cost_B, index_B = best_BR.min(1)
+        row_B = torch.arange(problem.batch, device=problem.device)
+        return Plan(best[row_B, index_B], cost_B, {"restart_costs": best_BR})
+
+
+def _descend(problem: Problem, actions_BRHA: Tensor) -> tuple[Tensor, Tensor]:
+    """Costs (non-finite as +inf) and their gradient (non-finite entries as 0), both detached."""
+    with torch.enable_grad():
+        a = actions_BRHA.detach().requires_grad_()
+        cost_BR = problem.value(a)
+        (gradient,) = torch.autograd.grad(cost_BR.sum(), a)
+    return finite_or_inf(cost_BR.detach()), torch.nan_to_num(gradient, nan=0.0, posinf=0.0, neginf=0.0)

@@ -1,0 +1,126 @@
+"""iCEM (Pinneri et al. 2020): coloured noise, elites that stay, a population that may shrink."""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from lpwm.plan.cem import check_elites, refit
+from lpwm.plan.cost import Problem
+from lpwm.plan.solver import Plan, Sampler, State, finite_or_inf, noise, require, take
+
+
+@functools.cache
+def _colour(horizon: int, beta: float) -> tuple[tuple[float, ...], ...]:
+    """The matrix L (H, H) for which L·white has spectral density ∝ f^−β and unit variance at every step.
+
+    A real Fourier basis: columns √2·cos(2πft/H), √2·sin(2πft/H) for 0 < f < H/2, and one column each for
+    f = 0 (with the amplitude of f = 1/H, so that the mean stays finite) and f = H/2.
+    """
+    t = torch.arange(horizon, dtype=torch.float64)
+    columns = [torch.ones(horizon, dtype=torch.float64)]
+    for f in range(1, horizon // 2 + 1):
+        angle, amplitude = 2 * math.pi * f * t / horizon, f ** (-beta / 2)
+        if 2 * f == horizon:
+            columns.append(amplitude * torch.cos(angle))
+        else:
+            columns += [
+                amplitude * math.sqrt(2) * torch.cos(angle),
+                amplitude * math.sqrt(2) * torch.sin(angle),
+            ]
+    basis = torch.stack(columns, 1)
+    rows: list[list[float]] = (basis / basis.norm(dim=1, keepdim=True)).tolist()
+    return tuple(tuple(row) for row in rows)
+
+
+def colour(horizon: int, beta: float) -> Tensor:
+    return torch.tensor(_colour(horizon, beta), dtype=torch.float64)
+
+
+@dataclass(frozen=True)
+class ICEMConfig:
+    samples: int = 300
+    elites: int = 30
+    iterations: int = 30
+    std: float = 1.0
+    beta: float = 2.0  # 0 is white noise; along the blocks of the plan
+    keep: float = 0.3  # the fraction of the elites that stays in the next population
+    momentum: float = 0.1  # of the old mean and std
+    decay: float = 1.0  # the population is divided by this at each iteration, down to 2·elites
+
+    def __post_init__(self) -> None:
+        check_elites(self.elites, self.samples)
+        require("iterations", self.iterations, 1)
+        require("std", self.std, 1e-6)
+        require("beta", self.beta, 0)
+        require("decay", self.decay, 1)
+        for name in ("keep", "momentum"):
+            require(name, getattr(self, name), 0)
+            require(f"1 − {name}", 1 - getattr(self, name), 0)
+
+    @property
+    def kept(self) -> int:
+        return min(int(self.keep * self.elites), self.samples - 1)
+
+    def at(self, iteration: int) -> ICEMConfig:
+        """The same with the population of a later iteration."""
+        shrunk = int(self.samples * self.decay**-iteration)
+        return replace(self, samples=min(self.samples, max(shrunk, 2 * self.elites)))
+
+    def build(self) -> ICEM:
+        return ICEM(self)
+
+
+class ICEM(Sampler):
+    """CEM whose candidates are coloured noise and the best of the last elites; the best candidate is the plan.
+
+    The kept elites are scored again beside the new candidates, so the best one is never lost, and costs that
+    are only ranks work too.
+    """
+
+    def __init__(self, config: ICEMConfig | None = None) -> None:
+        self.config = config or ICEMConfig()
+        self.candidates, self.iterations = self.config.samples, self.config.iterations
+
+    def solve(
+        self, problem: Problem, start: Tensor | None = None, seed: int = 0, compile: bool = False
+    ) -> Plan:
+        # A population that shrinks has new shapes at every iteration: compiling each would cost more.
+        return super().solve(problem, start, seed, compile and self.config.decay == 1)
+
+    def config_at(self, iteration: int) -> ICEMConfig:
+        return self.config.at(iteration)
+
+    def first(self, problem: Problem, mean_BHA: Tensor) -> State:
+        alive_B = torch.zeros(problem.batch, dtype=torch.bool, device=problem.device)
+        std_BHA = torch.full_like(mean_BHA, self.config.std)
+        kept_BEHA = mean_BHA[:, None].expand(-1, self.config.kept, -1, -1).contiguous()
+        colour_HH = colour(problem.horizon, self.config.beta).to(problem.device, problem.dtype)
+        return alive_B, mean_BHA, std_BHA, mean_BHA, kept_BEHA, colour_HH
+
+    @staticmethod
+    def iterate(
+        config: ICEMConfig, problem: Problem, state: State, key_B: Tensor, iteration: Tensor
+    ) -> State:
+        alive_B, mean_BHA, std_BHA, best_BHA, kept_BEHA, colour_HH = state
+        eps_BSHA = colour_HH @ noise(problem, key_B, iteration, config.samples)
+        eps_BSHA[:, 0] = 0
+        actions_BSHA = torch.addcmul(mean_BHA[:, None], std_BHA[:, None], eps_BSHA)
+        if config.kept:
+            new = actions_BSHA[:, -config.kept :]
+            actions_BSHA[:, -config.kept :] = torch.where(iteration > 0, kept_BEHA, new)
+        cost_BS = finite_or_inf(problem.cost(actions_BSHA))
+        cost_BK, index_BK = cost_BS.topk(config.elites, dim=1, largest=False)
+        elites_BKHA = take(actions_BSHA, index_BK)
+        mean, std, fine_B = refit(elites_BKHA, cost_BK, mean_BHA, std_BHA)
+        best_BHA = torch.where(fine_B[:, None, None], elites_BKHA[:, 0], best_BHA)
+        mean_BHA = torch.lerp(mean, mean_BHA, config.momentum)
+        std_BHA = torch.lerp(std, std_BHA, config.momentum)
+        return alive_B | fine_B, mean_BHA, std_BHA, best_BHA, elites_BKHA[:, : config.kept], colour_HH
+
+    def last(self, state: State) -> tuple[Tensor, dict[str, Tensor]]:
+        return state[3], {"mean": state[1], "std": state[2]}

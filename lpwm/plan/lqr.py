@@ -1,0 +1,192 @@
+"""The exact plan when the learned dynamics are linear (method §8).
+
+    z_{t+1} = Σ_{i<k} A_i z_{t−i} + B a_t + b,      J(a) = ‖z_H − z_goal‖²/D + ρ Σ_t ‖a_t‖²
+
+holds for LTI with the identity link and a linear action encoder. Two solutions of the same problem:
+  dense     z_H = f + G·(a_0 … a_{H−1}) is a least-squares problem, solved by one SVD for all environments;
+  riccati   dynamic programming on x_t = (z_t, …, z_{t−k+1}, 1): the constant carries b, and a linear term per
+            environment carries its goal. Its gains are also a feedback law.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from lpwm.errors import UserError, choose
+from lpwm.plan.cost import LatentProblem, Problem
+from lpwm.plan.solver import Plan, Solver, raise_if_dead, require, start_mean
+
+
+@dataclass(frozen=True)
+class LinearDynamics:
+    """A: k matrices (D, D), A[0] acting on the newest latent; B (D, A) on the z-scored block; bias (D,)."""
+
+    A: tuple[Tensor, ...]
+    B: Tensor
+    bias: Tensor
+
+    @classmethod
+    @torch.no_grad()
+    def from_model(cls, model: Any) -> LinearDynamics:
+        """The composite maps of a WorldModel, read by probing its rollout with zero and the basis vectors.
+
+        An affine map is known exactly from these, the action encoder's matrix and bias included.
+        """
+        config = model.config
+        rung = config.predictor.rung
+        if config.link != "identity" or rung not in ("lti", "lti1") or config.action_encoder != "linear":
+            raise UserError(
+                f"LQR needs linear dynamics, not link {config.link!r}, rung {rung!r} and action encoder "
+                f"{config.action_encoder!r}: train with link 'identity', rung 'lti' or 'lti1' and "
+                "action_encoder 'linear', or plan with CEM."
+            )
+        like = next(model.parameters())
+        D, width, lags = config.latent, model.action_dim, model.history
+
+        def probe(z_BCD: Tensor, actions_BA: Tensor) -> Tensor:
+            past = z_BCD.new_zeros(z_BCD.shape[0], z_BCD.shape[1] - 1, width)
+            return model.rollout(
+                z_BCD, actions_BA[:, None, None], past_BPA=past if past.shape[1] else None, last_only=True
+            )[:, 0].double()
+
+        bias = probe(like.new_zeros(1, 1, D), like.new_zeros(1, width))[0]
+        basis, actions = torch.eye(D).to(like), torch.eye(width).to(like)
+        A = []
+        for lag in range(lags):  # the basis vector `lag` frames ago, zeros since, nothing before
+            z = F.pad(basis[:, None], (0, 0, 0, lag))
+            A.append((probe(z, like.new_zeros(D, width)) - bias).T.contiguous())
+        B = (probe(like.new_zeros(width, 1, D), actions) - bias).T.contiguous()
+        return cls(tuple(A), B, bias)
+
+    def history(self, z_BCD: Tensor) -> list[Tensor]:
+        """[z_t, z_{t−1}, …], k of them in float64; lags before the first frame are zero."""
+        frames = [z.to(self.B) for z in reversed(z_BCD.unbind(1))][: len(self.A)]
+        return frames + [torch.zeros_like(frames[0])] * (len(self.A) - len(frames))
+
+    def free(self, z_BCD: Tensor, horizon: int) -> Tensor:
+        """Where no action leads, (B, D)."""
+        past = self.history(z_BCD)
+        for _ in range(horizon):
+            z = sum((z @ A.T for z, A in zip(past, self.A, strict=True)), start=self.bias)
+            past = [z, *past[:-1]]
+        return past[0]
+
+    def response(self, horizon: int) -> Tensor:
+        """G (D, H·A) = [M_{H−1} … M_0], with M_0 = B and M_j = Σ_i A_i M_{j−1−i}."""
+        M = [self.B]
+        for j in range(1, horizon):
+            M.append(
+                sum((A @ M[j - 1 - i] for i, A in enumerate(self.A[:j])), start=torch.zeros_like(self.B))
+            )
+        return torch.cat(M[::-1], 1)
+
+
+def dense_plan(
+    dynamics: LinearDynamics, z_BCD: Tensor, z_goal_BD: Tensor, horizon: int, control: float = 0.0
+) -> Tensor:
+    """argmin J by the SVD of G, (B, H, A); of several minimisers the shortest."""
+    D, width = dynamics.B.shape
+    gap_BD = z_goal_BD.to(dynamics.B) - dynamics.free(z_BCD, horizon)
+    U, s, Vh = torch.linalg.svd(dynamics.response(horizon), full_matrices=False)
+    cut = s[0] * max(D, horizon * width) * torch.finfo(s.dtype).eps
+    inverse = torch.where(s > cut, s / (s.square() + control * D).clamp(min=torch.finfo(s.dtype).tiny), 0)
+    return ((gap_BD @ U) * inverse @ Vh).view(-1, horizon, width)
+
+
+@dataclass(frozen=True)
+class Feedback:
+    """a_t = −gain x_t − push p_{t+1}: (A, n) both, n = k·D + 1."""
+
+    gain: Tensor
+    push: Tensor
+
+
+def augmented(dynamics: LinearDynamics) -> tuple[Tensor, Tensor]:
+    """x' = Φ x + Γ a on x = (z_t, …, z_{t−k+1}, 1): Φ (n, n), Γ (n, A)."""
+    D, lags = dynamics.B.shape[0], len(dynamics.A)
+    phi = dynamics.B.new_zeros(lags * D + 1, lags * D + 1)
+    phi[:D] = torch.cat((*dynamics.A, dynamics.bias[:, None]), 1)
+    phi[D : lags * D, : (lags - 1) * D] = torch.eye((lags - 1) * D).to(phi)
+    phi[-1, -1] = 1
+    return phi, F.pad(dynamics.B, (0, 0, 0, phi.shape[0] - D))
+
+
+def riccati(dynamics: LinearDynamics, horizon: int, control: float = 0.0) -> list[Feedback]:
+    """The gains, first step first. With V_t(x) = xᵀP_t x + 2 xᵀp_t + c and P_H = CᵀC/D, p_H = −Cᵀz_goal/D:
+
+    S = ρI + ΓᵀPΓ,  gain = S⁺ΓᵀPΦ,  push = S⁺Γᵀ,  P ← ΦᵀP(Φ − Γ·gain),  p ← (Φ − Γ·gain)ᵀp.
+    """
+    phi, gamma = augmented(dynamics)
+    D, width = dynamics.B.shape
+    P = torch.zeros_like(phi)
+    P[:D, :D] = torch.eye(D).to(phi) / D
+    steps = []
+    for _ in range(horizon):
+        S = gamma.T @ P @ gamma + control * torch.eye(width).to(phi)
+        inverse = torch.linalg.pinv(S, hermitian=True)
+        steps.append(Feedback(inverse @ (gamma.T @ P @ phi), inverse @ gamma.T))
+        P = phi.T @ P @ (phi - gamma @ steps[-1].gain)
+        P = (P + P.T) / 2
+    return steps[::-1]
+
+
+def riccati_plan(
+    dynamics: LinearDynamics, z_BCD: Tensor, z_goal_BD: Tensor, horizon: int, control: float = 0.0
+) -> Tensor:
+    """The same argmin, by the gains: the linear terms backwards, the states forwards."""
+    steps = riccati(dynamics, horizon, control)
+    phi, gamma = augmented(dynamics)
+    D = dynamics.B.shape[0]
+    p_Bn = F.pad(-z_goal_BD.to(phi) / D, (0, phi.shape[0] - D))
+    ahead = [p_Bn]  # p_H, p_{H−1}, …
+    for step in steps[:0:-1]:
+        ahead.append(ahead[-1] @ (phi - gamma @ step.gain))
+    x_Bn = torch.cat((*dynamics.history(z_BCD), phi.new_ones(z_BCD.shape[0], 1)), 1)
+    actions = []
+    for step, p in zip(steps, reversed(ahead), strict=True):
+        actions.append(-x_Bn @ step.gain.T - p @ step.push.T)
+        x_Bn = x_Bn @ phi.T + actions[-1] @ gamma.T
+    return torch.stack(actions, 1)
+
+
+METHODS = {"dense": dense_plan, "riccati": riccati_plan}
+
+
+@dataclass(frozen=True)
+class LQRConfig:
+    method: Literal["dense", "riccati"] = "dense"
+    control: float = 0.0  # ρ; 0 is the planners' own cost, more keeps actions within what the world can do
+
+    def __post_init__(self) -> None:
+        choose("LQR method", self.method, METHODS)
+        require("control", self.control, 0)
+
+    def build(self) -> LQR:
+        return LQR(self)
+
+
+class LQR(Solver):
+    """Linear algebra instead of search, in float64. It needs no start, no seed and no compilation."""
+
+    def __init__(self, config: LQRConfig | None = None) -> None:
+        self.config = config or LQRConfig()
+
+    @torch.no_grad()
+    def solve(
+        self, problem: Problem, start: Tensor | None = None, seed: int = 0, compile: bool = False
+    ) -> Plan:
+        if not isinstance(problem, LatentProblem):
+            raise UserError("LQR plans in the latent space of one linear model: use CEM for this problem.")
+        start_mean(problem, start)  # a wrong shape is a mistake here too
+        dynamics = LinearDynamics.from_model(problem.model)
+        solve = METHODS[self.config.method]
+        actions = solve(dynamics, problem.z_BCD, problem.z_goal_BD, problem.horizon, self.config.control)
+        actions_BHA = actions.to(problem.dtype)
+        costs_B = problem.value(actions_BHA[:, None])[:, 0]
+        raise_if_dead(costs_B.isfinite(), problem)
+        return Plan(actions_BHA, costs_B)

@@ -1,0 +1,78 @@
+"""Model-predictive path integral control (Williams et al. 2017): every candidate counts, by its cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lpwm.plan.cost import Problem
+from lpwm.plan.solver import Sampler, State, finite_or_inf, noise, require
+
+
+@dataclass(frozen=True)
+class MPPIConfig:
+    samples: int = 300
+    iterations: int = 30
+    std: float = 1.0
+    temperature: float = 0.1  # in standard deviations of the candidates' costs
+    decay: float = 0.9  # the noise is multiplied by this after each iteration
+
+    def __post_init__(self) -> None:
+        require("samples", self.samples, 2)
+        require("iterations", self.iterations, 1)
+        require("std", self.std, 1e-6)
+        require("temperature", self.temperature, 1e-6)
+        require("decay", self.decay, 0)
+        require("1 − decay", 1 - self.decay, 0)
+
+    def build(self) -> MPPI:
+        return MPPI(self)
+
+
+class MPPI(Sampler):
+    """mean ← Σ w_s a_s with w ∝ exp(−(c_s − min c)/(λ·sd(c))); a_0 is the mean, a_s = mean + σ·ε_s.
+
+    Latent costs have no natural unit, so the temperature λ is relative to their spread.
+    """
+
+    def __init__(self, config: MPPIConfig | None = None) -> None:
+        self.config = config or MPPIConfig()
+        self.candidates, self.iterations = self.config.samples, self.config.iterations
+
+    def first(self, problem: Problem, mean_BHA: Tensor) -> State:
+        alive_B = torch.zeros(problem.batch, dtype=torch.bool, device=problem.device)
+        return alive_B, mean_BHA, mean_BHA.new_full((), self.config.std), mean_BHA.new_zeros(problem.batch)
+
+    @staticmethod
+    def iterate(
+        config: MPPIConfig, problem: Problem, state: State, key_B: Tensor, iteration: Tensor
+    ) -> State:
+        alive_B, mean_BHA, std, _ = state
+        eps_BSHA = noise(problem, key_B, iteration, config.samples)
+        eps_BSHA[:, 0] = 0
+        actions_BSHA = torch.addcmul(mean_BHA[:, None], std, eps_BSHA)
+        cost_BS = finite_or_inf(problem.cost(actions_BSHA))
+        w_BS = weights(cost_BS, config.temperature)
+        fine_B = cost_BS.isfinite().any(1)
+        moved = torch.einsum("bs,bsha->bha", w_BS, actions_BSHA)
+        mean_BHA = torch.where(fine_B[:, None, None], moved, mean_BHA)
+        return alive_B | fine_B, mean_BHA, std * config.decay, cost_BS.amin(1)
+
+    def last(self, state: State) -> tuple[Tensor, dict[str, Tensor]]:
+        """The weighted mean; info: the cheapest cost of the last iteration (B,)."""
+        return state[1], {"best": state[3]}
+
+
+def weights(cost_BS: Tensor, temperature: float) -> Tensor:
+    """softmax(−c / (λ·sd(c))) over the finite costs; +inf weighs nothing."""
+    finite = cost_BS.isfinite()
+    n = finite.sum(1, keepdim=True).clamp(min=1)
+    least = cost_BS.amin(1, keepdim=True)
+    gap = torch.where(finite, cost_BS - least, 0)
+    centred = torch.where(finite, gap - gap.sum(1, keepdim=True) / n, 0)
+    spread = (centred.square().sum(1, keepdim=True) / n).sqrt()
+    tiny = torch.finfo(cost_BS.dtype).tiny
+    logit = torch.where(finite, -gap / (temperature * spread).clamp(min=tiny), -torch.inf)
+    return torch.nan_to_num(logit.softmax(1))  # a row without a finite cost is all NaN: it weighs nothing

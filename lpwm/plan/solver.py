@@ -1,0 +1,137 @@
+"""The contract of every planner, and the loop shared by those that sample.
+
+`solve(problem, start, seed) -> Plan`. Noise is a pure function of (seed, environment, iteration). Nothing
+inside the iterations waits for the device: non-finite costs count as +inf and are never elites, and one
+look at the end raises if an environment had no finite candidate at all.
+"""
+
+from __future__ import annotations
+
+import functools
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lpwm.errors import UserError
+from lpwm.plan.cost import Problem
+from lpwm.rng import fold, normal_at
+
+State = tuple[Tensor, ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """actions (B, H, A) z-scored; costs (B,) of those actions (`Problem.value`); info: tensors (B, …)."""
+
+    actions_BHA: Tensor
+    costs_B: Tensor
+    info: dict[str, Tensor] = field(default_factory=dict)
+
+
+class Solver(ABC):
+    """A planner. `candidates` per environment are alive at once, `graph` of them with their gradients."""
+
+    candidates: int = 1
+    graph: bool = False
+
+    @abstractmethod
+    def solve(
+        self, problem: Problem, start: Tensor | None = None, seed: int = 0, compile: bool = False
+    ) -> Plan:
+        """`start` (B, H, A) is a warm start; `compile` takes effect on CUDA, where a planner can use it."""
+
+
+def require(name: str, value: float, least: float) -> None:
+    """Config values that must not be smaller than `least`."""
+    if not value >= least:
+        raise UserError(f"{name} is {value}: give at least {least}.")
+
+
+def start_mean(problem: Problem, start: Tensor | None) -> Tensor:
+    """The mean to start from, (B, H, A): the warm start, or zero."""
+    shape = (problem.batch, problem.horizon, problem.action_dim)
+    if start is None:
+        return torch.zeros(shape, device=problem.device, dtype=problem.dtype)
+    if start.shape != shape:
+        raise UserError(f"the warm start has shape {tuple(start.shape)}: this problem needs {shape}.")
+    return start.to(problem.device, problem.dtype)
+
+
+def noise(problem: Problem, key_B: Tensor, iteration: Tensor, samples: int) -> Tensor:
+    """Standard normals (B, S, H, A): element i of environment e depends on (seed, e, iteration, i) alone."""
+    shape = (problem.batch, samples, problem.horizon, problem.action_dim)
+    return normal_at(fold(key_B, iteration), samples * shape[2] * shape[3], problem.dtype).view(shape)
+
+
+def finite_or_inf(cost: Tensor) -> Tensor:
+    return torch.where(cost.isfinite(), cost, torch.inf)
+
+
+def take(actions_BSHA: Tensor, index_BK: Tensor) -> Tensor:
+    """The chosen candidates, (B, K, H, A)."""
+    return actions_BSHA.gather(1, index_BK[:, :, None, None].expand(-1, -1, *actions_BSHA.shape[2:]))
+
+
+def raise_if_dead(alive_B: Tensor, problem: Problem) -> None:
+    """The one look at the device, after the last iteration."""
+    dead = problem.env_ids[~alive_B].tolist()
+    if dead:
+        raise UserError(
+            f"every candidate plan of {len(dead)} of {problem.batch} environments (first: {dead[0]}) has a "
+            "non-finite cost: check the checkpoint and the goal, or plan in float32."
+        )
+
+
+@functools.cache
+def _compiled(step: Callable[..., State]) -> Callable[..., State]:
+    """One compiled iteration per solver class; a new problem of the same shapes does not compile again."""
+    return torch.compile(step, dynamic=False, mode="reduce-overhead")
+
+
+class Sampler(Solver):
+    """A solver that repeats one pure function of tensors.
+
+    `first(problem, mean)` makes the state, `iterate(config, problem, state, key_B, iteration)` advances it
+    (static shapes, the iteration number as a tensor, no look at the device: it can be compiled or captured),
+    `last(problem, state)` reads the plan. `state[0]` is (B,) bool: some candidate was finite so far.
+    """
+
+    config: Any
+    iterations: int
+
+    def config_at(self, iteration: int) -> Any:
+        """The config of one iteration (iCEM's population may shrink)."""
+        return self.config
+
+    @abstractmethod
+    def first(self, problem: Problem, mean_BHA: Tensor) -> State: ...
+
+    @staticmethod
+    @abstractmethod
+    def iterate(config: Any, problem: Problem, state: State, key_B: Tensor, iteration: Tensor) -> State: ...
+
+    @abstractmethod
+    def last(self, state: State) -> tuple[Tensor, dict[str, Tensor]]: ...
+
+    @torch.no_grad()
+    def solve(
+        self, problem: Problem, start: Tensor | None = None, seed: int = 0, compile: bool = False
+    ) -> Plan:
+        state = self.first(problem, start_mean(problem, start))
+        key_B = fold(seed, problem.env_ids)
+        graphed = compile and problem.device.type == "cuda"
+        step = _compiled(type(self).iterate) if graphed else self.iterate
+        for i, iteration in enumerate(torch.arange(self.iterations, device=problem.device).unbind()):
+            if graphed:
+                # A captured graph writes its outputs to the same memory each time: copy before the next run.
+                torch.compiler.cudagraph_mark_step_begin()
+            state = step(self.config_at(i), problem, state, key_B, iteration)
+            if graphed:
+                state = tuple(t.clone() for t in state)
+        raise_if_dead(state[0], problem)
+        actions_BHA, info = self.last(state)
+        return Plan(actions_BHA, problem.value(actions_BHA[:, None])[:, 0], info)
