@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from lpwm.errors import UserError
-from lpwm.losses.base import no_autocast
 
 
 def temporal_jaccard(z_BTD: Tensor) -> Tensor:
@@ -16,9 +15,8 @@ def temporal_jaccard(z_BTD: Tensor) -> Tensor:
     """
     if z_BTD.shape[1] < 2:
         raise UserError("temporal Jaccard compares consecutive frames: give clips of at least 2 frames.")
-    with no_autocast(z_BTD):
-        z_BTD = z_BTD if z_BTD.dtype == torch.float64 else z_BTD.float()
-        before, after = z_BTD[:, :-1], z_BTD[:, 1:]
-        shared = torch.minimum(before, after).sum(-1)
-        either = torch.maximum(before, after).sum(-1)
-        return (1 - shared / (either + 1e-8)).mean()
+    z_BTD = z_BTD if z_BTD.dtype == torch.float64 else z_BTD.float()
+    before, after = z_BTD[:, :-1], z_BTD[:, 1:]
+    shared = torch.minimum(before, after).sum(-1)
+    either = torch.maximum(before, after).sum(-1)
+    return (1 - shared / (either + 1e-8)).mean()

@@ -7,6 +7,7 @@ No stop-gradient on the targets, no EMA: the regulariser alone prevents collapse
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor
 
 from lpwm.errors import UserError, choose
-from lpwm.losses.base import Draw, Gather, Key, Regulariser, no_autocast
+from lpwm.losses.base import Draw, Gather, Key, Regulariser
 from lpwm.losses.jaccard import temporal_jaccard
 from lpwm.losses.rdmreg import RDMReg, RDMRegConfig
 from lpwm.losses.sigreg import SIGReg, SIGRegConfig
@@ -94,6 +95,12 @@ class Objective:
         self.config = config
         self.regulariser = REGULARISERS[config.regulariser](config, nonnegative)
 
+    def without_regulariser(self) -> Objective:
+        """The terms that are means over clips; gradient accumulation handles the regulariser on its own."""
+        other = copy.copy(self)
+        other.regulariser = NoRegulariser()
+        return other
+
     def draw(
         self,
         key: Key,
@@ -116,21 +123,23 @@ class Objective:
         gather: Gather | None = None,
         rank: int = 0,
         ranks: int = 1,
+        share: float = 1.0,
     ) -> dict[str, Tensor]:
         """z: the encoded clip. ẑ_j predicts frame j+1 from frames ≤ j, j < K. `multistep_BND`: predictions of
         frames 1…N = `rollout_steps`, fed back from frame 0.
 
         With several ranks z, ẑ and the rollout are this rank's; the mean over ranks of each term is the term.
+        `share` weighs this rank's own means where ranks have unequal numbers of clips: b·N/B.
         """
         c, T = self.config, z_BTD.shape[1]
         K = zhat_BKD.shape[1]
         if not 1 <= K < T:
             raise UserError(f"{K} one-step predictions do not fit a clip of {T} frames: give 1 to {T - 1}.")
-        terms = {"prediction": _squared_error(zhat_BKD, z_BTD[:, 1 : K + 1])}
+        terms = {"prediction": share * _squared_error(zhat_BKD, z_BTD[:, 1 : K + 1])}
         terms["regulariser"] = self.regulariser(z_BTD, draw, gather, rank, ranks)
         loss = terms["prediction"] + c.lam * terms["regulariser"]
         if c.tj_weight > 0:
-            terms["temporal_jaccard"] = temporal_jaccard(z_BTD)
+            terms["temporal_jaccard"] = share * temporal_jaccard(z_BTD)
             loss = loss + c.tj_weight * terms["temporal_jaccard"]
         if c.rollout_steps > 1:
             N = c.rollout_steps
@@ -139,13 +148,12 @@ class Objective:
                     f"rollout_steps={N} needs {N} fed-back predictions and clips of {N + 1} frames."
                 )
             # Depth 1 is already in the one-step term.
-            terms["rollout"] = _squared_error(multistep_BND[:, 1:], z_BTD[:, 2 : N + 1])
+            terms["rollout"] = share * _squared_error(multistep_BND[:, 1:], z_BTD[:, 2 : N + 1])
             loss = loss + c.rollout_weight * terms["rollout"]
         return {"loss": loss, **terms}
 
 
 def _squared_error(zhat: Tensor, z: Tensor) -> Tensor:
     """mean((ẑ−z)²) in float32, or float64 if either is; gradients flow into both."""
-    with no_autocast(z):
-        wide = torch.promote_types(torch.promote_types(zhat.dtype, z.dtype), torch.float32)
-        return (zhat.to(wide) - z.to(wide)).square().mean()
+    wide = torch.promote_types(torch.promote_types(zhat.dtype, z.dtype), torch.float32)
+    return (zhat.to(wide) - z.to(wide)).square().mean()

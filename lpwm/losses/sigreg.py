@@ -67,8 +67,8 @@ class SIGReg:
         step = reach / (K - 1)
         tau_K = torch.linspace(0, reach, K, device=like.device, dtype=like.dtype)
         weight_K = torch.full_like(tau_K, 2 * step)
-        weight_K[0] = step
-        weight_K[-1] = step
+        weight_K[:1].fill_(step)  # `weight_K[0] = step` would wait for the device
+        weight_K[-1:].fill_(step)
         return tau_K, weight_K
 
     def __call__(
