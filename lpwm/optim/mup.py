@@ -122,6 +122,7 @@ def groups(model: nn.Module, config: OptimConfig) -> list[dict[str, Any]]:
         {
             "params": params,
             "lr": config.lr * rate,
+            "peak": config.lr * rate,  # what a schedule multiplies
             "scale": rate,
             "weight_decay": config.weight_decay if matrix else 0.0,
         }
@@ -138,9 +139,11 @@ OPTIMISERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
 def build(model: nn.Module, config: OptimConfig, **options: Any) -> torch.optim.Optimizer:
     """The optimiser over the groups. Decay in AdamW is decoupled and scaled by each group's own rate, as in torch."""
     made = groups(model, config)
-    if config.name == "adam":
-        for group in made:
+    for group in made:
+        if config.name == "adam":
             group["weight_decay"] = 0.0
+        if options.get("capturable"):  # a captured graph reads the rate from memory
+            group["lr"] = torch.tensor(group["lr"], device=group["params"][0].device)
     return OPTIMISERS[config.name](made, lr=config.lr, betas=config.betas, eps=config.eps, **options)
 
 

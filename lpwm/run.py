@@ -1,0 +1,381 @@
+"""A run: everything that makes a model, as one JSON file that makes it again.
+
+`RunConfig` composes the components' configs. `Run` is a folder:
+
+    run.json          the config, the data's digest, and the hash of both (which names the run)
+    log.jsonl         what was logged;  tensorboard/ the same
+    checkpoints/      step-00001000/ …; each also loads as a pretrained model
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lpwm import worlds
+from lpwm.config import digest, from_dict, to_dict
+from lpwm.data import ActionStats, EpisodeData, ResidentClips, collect, read, world_of
+from lpwm.errors import UserError
+from lpwm.losses import Objective, ObjectiveConfig
+from lpwm.losses.rdmreg import floor
+from lpwm.model import ModelConfig, WorldModel
+from lpwm.optim import OptimConfig, build, initialise
+from lpwm.train import checkpoint
+from lpwm.train.cost import Cost, check_memory, estimate, free_bytes
+from lpwm.train.depth import depth_errors
+from lpwm.train.distributed import Ranks
+from lpwm.train.log import Logger
+from lpwm.train.loop import Callbacks, TrainConfig, train
+from lpwm.train.step import Stepper
+from lpwm.version import __version__
+from lpwm.worlds import WorldSpec
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Which clips. Without `file`, the data are collected once, in the folder of data, and found again."""
+
+    world: str = "piecewise"
+    options: tuple[str, ...] = ()  # of the world, e.g. g=3
+    episodes: int = 1000
+    steps: int = 100  # raw steps of an episode
+    policy: str = ""  # the world's own when empty
+    seed: int = 0
+    file: str = ""  # a recorded data set instead
+    holdout: float = 0.1  # share of the trajectories kept for evaluation
+    frameskip: int = 5
+
+    def __post_init__(self) -> None:
+        if min(self.episodes, self.steps, self.frameskip) < 1:
+            raise UserError("data.episodes, data.steps and data.frameskip must be at least 1.")
+        if not 0 < self.holdout < 1:
+            raise UserError(f"data.holdout = {self.holdout} is a share of the trajectories, between 0 and 1.")
+
+    def build_world(self) -> worlds.TensorWorld:
+        return worlds.make(self.world, **parse_options(self.options))
+
+
+def parse_options(pairs: tuple[str, ...]) -> dict[str, Any]:
+    """("g=3", "visible=true") -> {"g": 3, "visible": True}; what is not JSON is text."""
+    options: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not equals or not name:
+            raise UserError(f"{pair!r} is no option: write name=value, e.g. g=3.")
+        try:
+            options[name] = json.loads(text)
+        except ValueError:
+            options[name] = {"True": True, "False": False}.get(text, text)
+    return options
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """A run. Every field can be set on the command line: --model.latent 768, --objective.lam 0.1."""
+
+    data: DataConfig = field(default_factory=DataConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
+    optim: OptimConfig = field(default_factory=OptimConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+
+    def __post_init__(self) -> None:
+        self.objective.validate(self.model.sparse, self.frames)
+        span = (self.frames - 1) * self.data.frameskip
+        if not self.data.file and span > self.data.steps:
+            raise UserError(
+                f"a history of {self.model.predictor.history} needs clips of {self.frames} frames, {span} raw steps, "
+                f"but episodes have {self.data.steps}: use longer episodes (data.steps) or a shorter history."
+            )
+
+    @property
+    def frames(self) -> int:
+        """T: the history and one frame more, or as many as fed-back predictions need."""
+        return max(self.model.predictor.history, self.objective.rollout_steps) + 1
+
+    def cost(self, action_dim: int, half: bool) -> Cost:
+        return estimate(self.model, self.objective, action_dim, self.frames, self.train.batch, half)
+
+
+def run_hash(config: RunConfig, data_digest: str) -> str:
+    return digest({"config": to_dict(config), "data": data_digest})
+
+
+def pick_device(name: str) -> torch.device:
+    """auto: CUDA where there is one."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name.startswith("cuda") and not torch.cuda.is_available():
+        raise UserError("no GPU that torch can use: run with --device cpu, and see lpwm doctor.")
+    try:
+        return torch.device(name)
+    except RuntimeError:
+        raise UserError(f"unknown device {name!r}: use auto, cpu, cuda or cuda:N.") from None
+
+
+def prepare_data(
+    config: DataConfig, folder: Path, progress: Callable[[int], None] | None = None
+) -> EpisodeData:
+    """The run's data set: the given file, or one collected into `folder` under the hash of its description."""
+    if config.file:
+        return read(config.file)
+    world = config.build_world()
+    steps, policy = config.steps, config.policy or None
+    name = digest({"spec": to_dict(world.spec), "n": config.episodes, "steps": steps, "policy": policy,
+                   "seed": config.seed, "version": __version__})  # fmt: skip
+    path = folder / f"{config.world}-{name}.h5"
+    if not path.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        collect(world, path, episodes=config.episodes, steps=steps, policy=policy, seed=config.seed,
+                workers=None, progress=progress)  # fmt: skip
+    return read(path)
+
+
+@dataclass
+class Run:
+    """A run folder, made or found again."""
+
+    config: RunConfig
+    folder: Path
+    data: EpisodeData
+    hash: str
+
+    @classmethod
+    def create(cls, config: RunConfig, root: Path, name: str = "run", progress: Callable[[int], None] | None = None,
+               ranks: Ranks | None = None) -> Run:  # fmt: skip
+        """The folder ROOT/NAME-HASH; one that is there already is the same run and is continued."""
+        ranks = ranks or Ranks()
+        if ranks.first:
+            prepare_data(config.data, root / "data", progress)
+        ranks.wait()
+        data = prepare_data(config.data, root / "data")
+        code = run_hash(config, data.digest)
+        folder = root / f"{name.replace('/', '-')}-{code}"
+        if ranks.first:
+            folder.mkdir(parents=True, exist_ok=True)
+            text = json.dumps(
+                {
+                    "hash": code,
+                    "name": name,
+                    "data": data.digest,
+                    "version": __version__,
+                    "config": to_dict(config),
+                },
+                indent=2,
+            )
+            _write_atomically(folder / "run.json", text)
+        ranks.wait()
+        return cls(config, folder, data, code)
+
+    @classmethod
+    def open(cls, folder: Path) -> Run:
+        record = _read_run(folder)
+        config = from_dict(RunConfig, record["config"])
+        data = prepare_data(config.data, folder.parent / "data")
+        if data.digest != record["data"]:
+            raise UserError(
+                f"the data of {folder} changed (digest {data.digest[:12]}, the run had {record['data'][:12]}): "
+                "restore the file, or start a new run."
+            )
+        return cls(config, folder, data, record["hash"])
+
+    def world(self) -> worlds.TensorWorld | None:
+        """The world that renders the states; None for recorded pixels without a world."""
+        return world_of(self.data) if self.data.spec is not None and self.data.pixels is None else None
+
+    def source(
+        self, device: torch.device, ranks: Ranks | None = None, split: str = "train", **changes: Any
+    ) -> Any:
+        c, ranks = self.config, ranks or Ranks()
+        options: dict[str, Any] = {
+            "frames": c.frames, "batch": c.train.batch, "seed": c.train.seed, "size": c.model.encoder.image,
+            "rank": ranks.rank, "ranks": ranks.ranks, **changes,
+        }  # fmt: skip
+        return ResidentClips(self.data, world=self.world(), frameskip=c.data.frameskip, split=split,
+                             holdout=c.data.holdout, device=device, **options)  # fmt: skip
+
+    def build_model(self, device: torch.device) -> WorldModel:
+        """Fresh weights, a function of the seed alone."""
+        action_dim = self.data.actions.shape[1] * self.config.data.frameskip
+        model = WorldModel(self.config.model, action_dim)
+        initialise(model, self.config.train.seed)
+        return model.to(device)
+
+    def meta(self, stats: ActionStats) -> dict[str, Any]:
+        """What a model needs beside its weights to be used without its data."""
+        return {
+            "world": to_dict(self.data.spec) if self.data.spec else None,
+            "normalisation": stats.as_dict(),
+            "frameskip": self.config.data.frameskip,
+            "image": self.config.model.encoder.image,
+            "data_digest": self.data.digest,
+            "run_hash": self.hash,
+        }
+
+    def train(
+        self, device: torch.device, ranks: Ranks | None = None, *, console: bool = True, wandb: str | None = None,
+        report: Callable[[str], None] = lambda sentence: None,
+    ) -> WorldModel:  # fmt: skip
+        """Train to the end, from the last good checkpoint if there is one. `report` gets sentences for the user."""
+        ranks, c = ranks or Ranks(), self.config
+        half = _half(c.train.precision, device)
+        action_dim = self.data.actions.shape[1] * c.data.frameskip
+        cost = c.cost(action_dim, half)
+        local = -(-c.train.batch // ranks.ranks // c.train.accumulate)
+        check_memory(cost, local, free_bytes(device), str(device))
+        model = self.build_model(device)
+        source = self.source(device, ranks)
+        graphed = (
+            device.type == "cuda"
+            and c.train.compile != "off"
+            and ranks.ranks == 1
+            and c.train.accumulate == 1
+        )
+        options = {"fused": True, "capturable": True} if device.type == "cuda" else {}
+        optimiser = build(model, c.optim, **options)
+        start = self._restore(model, optimiser, report)
+        if start >= c.train.steps:
+            report(f"{self.folder} is already trained to step {start}.")
+            return model.eval()
+        objective = Objective(c.objective, c.model.sparse)
+        stepper = Stepper(
+            model, objective, optimiser, c.train.batch, c.train.seed, c.optim.clip,
+            torch.bfloat16 if half else torch.float32,
+            compiled=c.train.compile == "on" or (c.train.compile == "auto" and device.type == "cuda"),
+            graphed=graphed, accumulate=c.train.accumulate, ranks=ranks,
+        )  # fmt: skip
+        logger = None
+        if ranks.first:
+            logger = Logger(
+                self.folder, total_steps=c.train.steps, resume_step=start, console=console, wandb=wandb
+            )
+        try:
+            with _out_of_memory(cost, local, device):
+                callbacks = self._callbacks(model, optimiser, source, ranks)
+                train(model, source, objective, stepper, c.train, c.optim, logger, callbacks, start)
+        finally:
+            if logger is not None:
+                logger.close()
+        return model.eval()
+
+    def _restore(
+        self, model: WorldModel, optimiser: torch.optim.Optimizer, report: Callable[[str], None]
+    ) -> int:
+        if not (self.folder / "checkpoints").exists():
+            return 0
+        try:
+            found = checkpoint.latest(self.folder)
+        except UserError as error:
+            report(f"{error} Starting from the beginning.")
+            return 0
+        for sentence in found.refused:
+            report(sentence)
+        return checkpoint.restore(found, model, optimiser)
+
+    def _callbacks(
+        self, model: WorldModel, optimiser: torch.optim.Optimizer, source: ResidentClips, ranks: Ranks
+    ) -> Callbacks:
+        c, device = self.config, source.device
+
+        def evaluate(step: int) -> dict[str, Any]:
+            return depth_errors(model, lambda frames: self.source(
+                device, split="val", frames=frames, batch=min(c.train.batch, 64), stats=source.stats, seed=0
+            ), batches=c.train.eval_batches)  # fmt: skip
+
+        def save(step: int, metric: float | None) -> None:
+            if ranks.first:
+                checkpoint.save(
+                    self.folder, model=model, optimiser=optimiser, step=step, run=to_dict(c), run_hash=self.hash,
+                    meta=self.meta(source.stats), metric=metric, keep=c.train.keep,
+                )  # fmt: skip
+            ranks.wait()
+
+        return Callbacks(evaluate=evaluate if ranks.first else None, save=save)
+
+    def regulariser_floor(self) -> float:
+        """What RDMReg costs at a perfect match with this batch and width; 0 for other regularisers."""
+        c = self.config
+        if c.objective.regulariser != "rdmreg":
+            return 0.0
+        return floor(c.objective.rdmreg, c.train.batch, c.model.latent, (0,), c.model.sparse).match
+
+
+@dataclass
+class Loaded:
+    """A trained model with what is needed to use it."""
+
+    model: WorldModel
+    config: RunConfig
+    spec: WorldSpec
+    world: worlds.TensorWorld | None
+    stats: ActionStats
+    frameskip: int
+    image: int
+    run_hash: str
+    step: int
+    path: Path
+    holdout: float
+
+    def episodes(self) -> EpisodeData:
+        """The run's data set."""
+        return Run.open(self.path).data
+
+
+def load(path: str | Path, device: str | torch.device = "cpu", checkpoint: str = "latest") -> Loaded:
+    """The model of a run folder, ready to plan with."""
+    folder = Path(path)
+    record = _read_run(folder)
+    config = from_dict(RunConfig, record["config"])
+    model = WorldModel.from_pretrained(str(folder), device=str(device), checkpoint=checkpoint)
+    meta = model.meta
+    spec = from_dict(WorldSpec, meta["world"])
+    return Loaded(
+        model=model, config=config, spec=spec, world=worlds.make(spec.name, **spec.options),
+        stats=ActionStats.from_dict(meta["normalisation"]), frameskip=meta["frameskip"], image=meta["image"],
+        run_hash=record["hash"], step=int(meta.get("step", 0)), path=folder, holdout=config.data.holdout,
+    )  # fmt: skip
+
+
+def _half(precision: str, device: torch.device) -> bool:
+    return precision == "bf16" or (precision == "auto" and device.type == "cuda")
+
+
+@contextlib.contextmanager
+def _out_of_memory(cost: Cost, batch: int, device: torch.device) -> Any:
+    """The device's own refusal, as the sentence it should have been."""
+    try:
+        yield
+    except torch.cuda.OutOfMemoryError:
+        torch.cuda.empty_cache()
+        total = torch.cuda.get_device_properties(device).total_memory
+        fits = max(1, min(cost.batch_that_fits(0.8 * total), batch * 3 // 4))
+        raise UserError(
+            f"{device} ran out of memory with {batch} clips per process: train.batch {fits} should fit, "
+            "or use train.accumulate."
+        ) from None
+
+
+def _read_run(folder: Path) -> dict[str, Any]:
+    try:
+        record = json.loads((folder / "run.json").read_text())
+        return {key: record[key] for key in ("hash", "name", "data", "version", "config")}
+    except FileNotFoundError:
+        raise UserError(f"{folder} is not a run: it has no run.json. lpwm train makes one.") from None
+    except (ValueError, KeyError, TypeError):
+        raise UserError(f"{folder / 'run.json'} is damaged: restore it, or start the run again.") from None
+
+
+def _write_atomically(path: Path, text: str) -> None:
+    temporary = path.with_suffix(".partial")
+    with open(temporary, "w") as f:
+        f.write(text)
+        f.flush()
+        os.fsync(f.fileno())
+    os.replace(temporary, path)

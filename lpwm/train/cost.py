@@ -1,0 +1,88 @@
+"""What a run will cost, before anything is allocated: operations and bytes, counted from the config.
+
+Counts follow the arithmetic of the networks (a multiply-add is two operations; the backward pass costs twice the
+forward pass). Times are those counts over a rate measured on a machine; they are estimates and are called so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from lpwm.errors import UserError
+from lpwm.losses import ObjectiveConfig
+from lpwm.model import ModelConfig, WorldModel
+
+# Operations per second that whole training steps reached, from bench/train_step.py: bf16 on one H200, float32 on two
+# CPU cores. Small models reach less; the estimate is for planning one's day, not for papers.
+RATES = {"cuda": 200e12, "cpu": 60e9}
+
+
+@dataclass(frozen=True)
+class Cost:
+    parameters: int
+    flops: float  # of one step
+    clip_bytes: float  # activations kept for the backward pass, per clip
+    fixed_bytes: float  # weights, gradients, optimiser, slices
+
+    def bytes(self, batch: int) -> float:
+        return self.fixed_bytes + batch * self.clip_bytes
+
+    def batch_that_fits(self, free: float) -> int:
+        return int((free - self.fixed_bytes) // self.clip_bytes)
+
+    def minutes(self, steps: int, device: str) -> float:
+        return steps * self.flops / RATES[device] / 60
+
+
+def estimate(
+    model: ModelConfig, objective: ObjectiveConfig, action_dim: int, frames: int, batch: int, half: bool
+) -> Cost:
+    """`frames` per clip; `half`: activations in bf16."""
+    with torch.device("meta"):
+        network = WorldModel(model, action_dim)
+    parameters = sum(p.numel() for p in network.parameters())
+    predictor = sum(p.numel() for p in network.predictor.parameters() if p.ndim == 2)
+    head = sum(p.numel() for p in network.encoder.project.parameters() if p.ndim == 2)
+    v, D = model.encoder, model.latent
+    inner, tokens = v.heads * v.head_dim, (v.image // v.patch) ** 2 + 1
+    layer = 2 * (4 * v.width * inner + 2 * v.width * v.mlp) + 4 * tokens * inner
+    frame = tokens * (v.depth * layer + 2 * 3 * v.patch**2 * v.width) + 2 * head
+    positions = frames - 1
+    passes = positions + (objective.rollout_steps if objective.rollout_steps > 1 else 0)
+    clip = frames * frame + passes * 2 * (predictor + 4 * D * D)
+    slices = objective.rdmreg.slices if objective.regulariser == "rdmreg" else objective.sigreg.slices
+    regulariser = 0.0 if objective.regulariser in ("vicreg", "none") else 2.0 * batch * frames * D * slices
+    item = 2 if half else 4
+    kept = frames * tokens * v.depth * (4 * v.width + 4 * inner + 2 * v.mlp) * item
+    kept += frames * v.image**2 * 3 * (1 + item)
+    kept += 0.0 if objective.regulariser in ("vicreg", "none") else frames * slices * 4 * 6
+    return Cost(
+        parameters=parameters,
+        flops=3 * batch * clip + 2 * regulariser,
+        clip_bytes=kept,
+        fixed_bytes=parameters * 4 * 4 + parameters * (2 if half else 0) + 4.0 * slices * D,
+    )
+
+
+def check_memory(cost: Cost, batch: int, free: float, where: str) -> None:
+    """Refuse a batch that cannot fit, naming the one that does."""
+    if cost.bytes(batch) <= free:
+        return
+    fits = cost.batch_that_fits(free)
+    remedy = f"train.batch {fits} fits" if fits >= 1 else "even one clip does not fit: use a smaller model"
+    raise UserError(
+        f"a batch of {batch} clips needs about {cost.bytes(batch) / 2**30:.1f} GiB and {where} has "
+        f"{free / 2**30:.1f} GiB free: {remedy}, or use train.accumulate."
+    )
+
+
+def free_bytes(device: torch.device) -> float:
+    if device.type == "cuda":
+        return float(torch.cuda.mem_get_info(device)[0])
+    try:
+        with open("/proc/meminfo") as f:
+            return next(1024.0 * int(line.split()[1]) for line in f if line.startswith("MemAvailable"))
+    except (OSError, StopIteration):  # not Linux: no check is better than a wrong one
+        return float("inf")

@@ -1,0 +1,164 @@
+"""Several processes as one: what every rank must see of the others.
+
+The contract: the global batch is cut into contiguous slices, one per rank (uneven where it does not divide); each rank
+computes a scalar whose *mean over ranks* is the loss of the global batch; gradients are averaged over ranks. Then loss
+and gradients of N ranks equal those of one process, regulariser and BatchNorm included, because both see every code:
+
+  gather   all codes, in rank order; its backward sums what each rank's loss says of a code
+  reduce   the sum over ranks; its backward is the sum over ranks
+
+This is the only file that talks to other processes. Gradients are averaged in one flat buffer after the backward pass:
+the models are small (tens of millions of parameters), and one all-reduce is simpler to trust than overlapped buckets.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from lpwm.errors import UserError
+from lpwm.model.layers import BatchNorm
+
+
+class _Gather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, sizes: tuple[int, ...], rank: int) -> Tensor:
+        ctx.sizes, ctx.rank = sizes, rank
+        widest = max(sizes)
+        mine = x.new_zeros(widest, *x.shape[1:])
+        mine[: x.shape[0]] = x
+        parts = [torch.empty_like(mine) for _ in sizes]
+        dist.all_gather(parts, mine)
+        return torch.cat([part[:n] for part, n in zip(parts, sizes, strict=True)])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        total = grads[0].contiguous()
+        dist.all_reduce(total)
+        start = sum(ctx.sizes[: ctx.rank])
+        return total[start : start + ctx.sizes[ctx.rank]], None, None
+
+
+class _Reduce(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        total = x.clone()
+        dist.all_reduce(total)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        total = grads[0].contiguous()
+        dist.all_reduce(total)
+        return total
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """This process among its peers. One process alone is `Ranks()`."""
+
+    rank: int = 0
+    ranks: int = 1
+    local: int = 0  # which device of this machine
+
+    @classmethod
+    def from_environment(cls, device: str) -> Ranks:
+        """What torchrun set up; a lone process where it set up nothing."""
+        ranks = int(os.environ.get("WORLD_SIZE", "1"))
+        if ranks == 1:
+            return cls()
+        local = int(os.environ.get("LOCAL_RANK", "0"))
+        if not dist.is_initialized():
+            if device == "cuda":
+                torch.cuda.set_device(local)
+            dist.init_process_group("nccl" if device == "cuda" else "gloo")
+        return cls(dist.get_rank(), ranks, local)
+
+    @property
+    def first(self) -> bool:
+        """Whether this process writes files and prints."""
+        return self.rank == 0
+
+    def sizes(self, batch: int) -> tuple[int, ...]:
+        """How many clips of a global batch each rank has."""
+        edges = [r * batch // self.ranks for r in range(self.ranks + 1)]
+        sizes = tuple(b - a for a, b in zip(edges, edges[1:], strict=False))
+        if min(sizes) < 1:
+            raise UserError(
+                f"a batch of {batch} clips cannot feed {self.ranks} processes: use {self.ranks} or more."
+            )
+        return sizes
+
+    def share(self, batch: int) -> float:
+        """What this rank's mean counts: b·N/B, so that the mean over ranks is the mean over clips."""
+        return self.sizes(batch)[self.rank] * self.ranks / batch
+
+    def gather(self, batch: int) -> Any:
+        """The all-gather of a global batch, or None for a lone process."""
+        if self.ranks == 1:
+            return None
+        sizes, rank = self.sizes(batch), self.rank
+
+        @torch.compiler.disable
+        def gather(x: Tensor) -> Tensor:
+            return _Gather.apply(x, sizes, rank)  # type: ignore[no-any-return]
+
+        return gather
+
+    @torch.compiler.disable
+    def reduce(self, x: Tensor) -> Tensor:
+        return _Reduce.apply(x) if self.ranks > 1 else x  # type: ignore[no-any-return]
+
+    def join_norms(self, model: nn.Module) -> None:
+        """Give every BatchNorm the statistics of the global batch."""
+        if self.ranks > 1:
+            for module in model.modules():
+                if isinstance(module, BatchNorm):
+                    module.reduce = self.reduce
+
+    @torch.no_grad()
+    def average_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
+        if self.ranks == 1:
+            return
+        with_grad = [p for p in parameters if p.requires_grad]
+        for p in with_grad:
+            if p.grad is None:  # unused on this rank; it must still take part
+                p.grad = torch.zeros_like(p)
+        grads = [p.grad for p in with_grad if p.grad is not None]
+        flat = torch.cat([g.flatten() for g in grads])
+        dist.all_reduce(flat)
+        flat /= self.ranks
+        for g, mean in zip(grads, flat.split([g.numel() for g in grads]), strict=True):
+            g.copy_(mean.view_as(g))
+
+    @torch.no_grad()
+    def mean(self, values: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Scalars averaged over ranks, in one call."""
+        if self.ranks == 1 or not values:
+            return values
+        flat = torch.stack([v.detach().float() for v in values.values()])
+        dist.all_reduce(flat)
+        flat /= self.ranks
+        return dict(zip(values, flat.unbind(), strict=True))
+
+    def agree(self, value: bool, device: torch.device) -> bool:
+        """Whether any rank says yes: interrupts and deaths must stop all of them at the same step."""
+        if self.ranks == 1:
+            return value
+        flag = torch.tensor(float(value), device=device)
+        dist.all_reduce(flag)
+        return bool(flag.item())
+
+    def wait(self) -> None:
+        if self.ranks > 1:
+            dist.barrier()
+
+    def leave(self) -> None:
+        if self.ranks > 1 and dist.is_initialized():
+            dist.destroy_process_group()

@@ -1,0 +1,184 @@
+"""The training loop.
+
+    for step in start … steps:
+        clip ← source(step);  draw ← randomness(seed, step)
+        θ ← θ − η_step · ∇ loss(θ; clip, draw)
+        sometimes: log and look for signs of death · evaluate on held-out clips · checkpoint
+
+Everything random is a function of (seed, step), so a run that stops anywhere continues as if it had not.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from lpwm.data import ClipSource
+from lpwm.errors import UserError
+from lpwm.losses import Objective
+from lpwm.model import WorldModel
+from lpwm.optim import OptimConfig, factor
+from lpwm.train.distributed import Ranks
+from lpwm.train.health import Health, HealthConfig
+from lpwm.train.log import Logger
+from lpwm.train.monitors import ActivityWindow, measure
+from lpwm.train.step import Stepper
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """How long, how often, and on what."""
+
+    steps: int = 10_000
+    batch: int = 64  # clips of the global batch, over all ranks
+    seed: int = 0
+    precision: Literal["auto", "float32", "bf16"] = "auto"  # auto: bf16 on CUDA, float32 on CPU
+    compile: Literal["auto", "on", "off"] = "auto"  # auto: on CUDA
+    accumulate: int = 1  # micro-batches per step, with the gradient of the whole batch
+    log_every: int = 50
+    eval_every: int = 1000  # held-out errors; 0 = only at the end
+    eval_batches: int = 4
+    checkpoint_every: int = 1000
+    keep: int = 2  # last checkpoints kept, the best beside them
+    stop_dead: bool = True  # a run that is dead says so; whether it also stops
+    health: HealthConfig = field(default_factory=HealthConfig)
+
+    def __post_init__(self) -> None:
+        for name, least in (("steps", 1), ("batch", 1), ("accumulate", 1), ("log_every", 1), ("keep", 1),
+                            ("eval_every", 0), ("eval_batches", 1), ("checkpoint_every", 1)):  # fmt: skip
+            if getattr(self, name) < least:
+                raise UserError(f"train.{name} = {getattr(self, name)} must be at least {least}.")
+
+
+class DeadRun(UserError):
+    """The run cannot become a world model; the sentence names the evidence."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """Asked to stop: the step in flight was finished and a checkpoint written."""
+
+
+@dataclass
+class Callbacks:
+    """What the loop calls and does not know: evaluation on held-out clips, and saving."""
+
+    evaluate: Callable[[int], dict[str, Any]] | None = None  # step -> scalars and lists for the log
+    save: Callable[[int, float | None], None] | None = None  # (step, metric)
+    metric: str = "val/error_depth_1"  # which evaluated value names the best checkpoint: lower is better
+
+
+def train(
+    model: WorldModel,
+    source: ClipSource,
+    objective: Objective,
+    stepper: Stepper,
+    config: TrainConfig,
+    optim: OptimConfig,
+    logger: Logger | None = None,
+    callbacks: Callbacks | None = None,
+    start: int = 0,
+) -> None:
+    """Train in place from `start` to `config.steps`. Raises DeadRun or Interrupted after saving what there is."""
+    ranks, device, dim = stepper.ranks, stepper.device, model.config.latent
+    callbacks, health = callbacks or Callbacks(), Health(config.health)
+    frames = source.frames
+    window = ActivityWindow(dim, device)
+    metric: float | None = None
+    model.train()
+    with _Interrupts() as interrupts:
+        for step in range(start, config.steps):
+            clip = source.batch(step)
+            draw = objective.draw(
+                (config.seed, step), config.batch, frames, dim, device, ranks.rank, ranks.ranks
+            )
+            rate = factor(optim.schedule, optim.warmup, step, config.steps)
+            out = stepper(clip.pixels, clip.actions, draw, rate, step)
+            window.update(out["z"])
+            done = step + 1
+            last, log_due = done == config.steps, done % config.log_every == 0 or done == config.steps
+            death = None
+            if log_due:
+                record = _measure(model, clip.actions, out, window, ranks)
+                death = health.check(done, config.steps, record)
+                _write(logger, done, {**record, "rate": rate * optim.lr}, death)
+            if callbacks.evaluate and (last or (config.eval_every and done % config.eval_every == 0)):
+                metric = _evaluate(model, callbacks, done, logger)
+            # Ranks must stop at the same step, so they compare notes where they log anyway.
+            asked = (
+                interrupts.asked if ranks.ranks == 1 else log_due and ranks.agree(interrupts.asked, device)
+            )
+            dead = bool(death) and config.stop_dead
+            if callbacks.save and (last or asked or dead or done % config.checkpoint_every == 0):
+                callbacks.save(done, metric)
+            if dead:
+                raise DeadRun(str(death))
+            if asked and not last:
+                raise Interrupted
+
+
+@torch.no_grad()
+def _measure(
+    model: WorldModel, actions: Tensor, out: dict[str, Tensor], window: ActivityWindow, ranks: Ranks
+) -> dict[str, float]:
+    """The terms and monitors of this step as numbers: the one moment at which the host waits for the device."""
+    z, zhat = out["z"].float(), out["zhat"].float()
+    K = zhat.shape[1]
+    model.eval()  # dropout off: the predictor's own answer to the same codes under other actions
+    permuted = model.predict(z[:, :K], actions[:, :K].roll(1, dims=0)) if z.shape[0] > 1 else None
+    plain = model.predict(z[:, :K], actions[:, :K])
+    model.train()
+    values = {name: term for name, term in out.items() if name not in ("z", "zhat")}
+    values |= measure(z, plain, permuted_zhat_BKD=permuted, sparse=model.config.sparse)
+    values["dead_units"] = window.read_and_reset()
+    values = ranks.mean(values)
+    numbers = torch.stack([v.detach().float() for v in values.values()]).tolist()
+    return dict(zip(values, numbers, strict=True))
+
+
+def _write(logger: Logger | None, step: int, record: dict[str, float], death: str | None) -> None:
+    if logger is not None:
+        logger.log(step, record, "train")
+        if death:
+            logger.event(step, death)
+
+
+def _evaluate(model: WorldModel, callbacks: Callbacks, step: int, logger: Logger | None) -> float | None:
+    assert callbacks.evaluate is not None
+    model.eval()
+    with torch.no_grad():
+        found = callbacks.evaluate(step)
+    model.train()
+    if logger is not None:
+        logger.log(step, found, "val")
+    value = found.get(callbacks.metric)
+    return None if value is None else float(value)
+
+
+class _Interrupts:
+    """Ctrl-C and SIGTERM ask; the loop finishes its step, saves and leaves. Asked twice, it leaves at once."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        self._previous: dict[int, Any] = {}
+
+    def __enter__(self) -> _Interrupts:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._previous[number] = signal.signal(number, self._ask)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def _ask(self, number: int, frame: FrameType | None) -> None:
+        if self.asked:
+            raise KeyboardInterrupt
+        self.asked = True

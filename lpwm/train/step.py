@@ -1,0 +1,198 @@
+"""One training step: a pure loss on a clip, and the engines that apply it.
+
+Legend: B clips of the global batch, b of this rank, T frames, K positions, D latent width, A action block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from lpwm.errors import UserError
+from lpwm.losses import Objective
+from lpwm.model import WorldModel
+from lpwm.model.layers import BatchNorm
+from lpwm.rng import seed_of
+from lpwm.train.distributed import Ranks
+
+Terms = dict[str, Tensor]
+
+
+def clip_loss(
+    model: WorldModel,
+    objective: Objective,
+    pixels_bTchw: Tensor,
+    actions_bTA: Tensor,
+    draw: tuple[Tensor, ...],
+    gather: Callable[[Tensor], Tensor] | None = None,
+    rank: int = 0,
+    ranks: int = 1,
+    share: float = 1.0,
+) -> Terms:
+    """loss = mean((ẑ−z)²) + λR(z) [+ …] of this rank's clips, with the codes z and predictions ẑ beside it.
+
+    The predictor is causal over k positions and is trained at each of them.
+    """
+    z = model.encode(pixels_bTchw)
+    terms, zhat = _predict(model, objective, z, actions_bTA, draw, gather, rank, ranks, share)
+    return {**terms, "z": z.detach(), "zhat": zhat.detach()}
+
+
+def _predict(
+    model: WorldModel,
+    objective: Objective,
+    z: Tensor,
+    actions: Tensor,
+    draw: tuple[Tensor, ...],
+    gather: Callable[[Tensor], Tensor] | None,
+    rank: int,
+    ranks: int,
+    share: float,
+) -> tuple[Terms, Tensor]:
+    K = min(model.config.predictor.history, z.shape[1] - 1)
+    zhat = model.predict(z[:, :K], actions[:, :K])
+    n, multistep = objective.config.rollout_steps, None
+    if n > 1:
+        multistep = model.rollout(z[:, :1], actions[:, None, :n]).squeeze(1)
+    return objective(z, zhat, draw, multistep, gather, rank, ranks, share), zhat
+
+
+@dataclass
+class Stepper:
+    """Forward, backward, average over ranks, clip, update: `stepper(pixels, actions, draw, factor, step)`.
+
+    On CUDA the forward and backward passes are compiled and the whole update is captured once as a CUDA graph, whose
+    inputs are fixed buffers; randomness (the draw, dropout's seed) stays outside. On CPU the same code runs eagerly.
+    """
+
+    model: WorldModel
+    objective: Objective
+    optimiser: torch.optim.Optimizer
+    batch: int  # B, global
+    seed: int = 0
+    clip: float = 0.0
+    precision: torch.dtype = torch.float32
+    compiled: bool = False
+    graphed: bool = False
+    accumulate: int = 1
+    ranks: Ranks = field(default_factory=Ranks)
+
+    def __post_init__(self) -> None:
+        self.device = next(self.model.parameters()).device
+        self.parameters = [p for p in self.model.parameters() if p.requires_grad]
+        self.ranks.join_norms(self.model)
+        self._gather = self.ranks.gather(self.batch)
+        self._share = self.ranks.share(self.batch)
+        self._loss: Callable[..., Terms] = (
+            torch.compile(clip_loss, dynamic=False) if self.compiled else clip_loss
+        )
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._inputs: list[Tensor] = []
+        self._outputs: Terms = {}
+        self._calls = 0
+        self._dropout = any(getattr(m, "dropout", 0) for m in self.model.modules())
+        if self.accumulate > 1 and any(isinstance(m, BatchNorm) for m in self.model.modules()):
+            raise UserError(
+                "gradient accumulation cannot be exact with BatchNorm, whose statistics need the whole batch at once: "
+                "use accumulate=1, or LayerNorm (projector.norm=layer, predictor.head_norm=layer)."
+            )
+
+    def __call__(
+        self, pixels: Tensor, actions: Tensor, draw: tuple[Tensor, ...], factor: float, step: int
+    ) -> Terms:
+        """One update. `factor` scales every rate (the schedule). The result stays on the device."""
+        self._set_rates(factor)
+        if self._dropout:
+            torch.manual_seed(seed_of("dropout", self.seed, step, self.ranks.rank))
+        if not self.graphed:
+            return self._update(pixels, actions, draw)
+        return self._replay([pixels, actions, *draw])
+
+    def _set_rates(self, factor: float) -> None:
+        for group in self.optimiser.param_groups:
+            if isinstance(group["lr"], Tensor):  # a graph reads the tensor; a number would be frozen into it
+                group["lr"].fill_(group["peak"] * factor)
+            else:
+                group["lr"] = group["peak"] * factor
+
+    def _update(self, pixels: Tensor, actions: Tensor, draw: tuple[Tensor, ...]) -> Terms:
+        self.optimiser.zero_grad(set_to_none=True)
+        backward = self._accumulated if self.accumulate > 1 else self._whole
+        terms = backward(pixels, actions, draw)
+        self.ranks.average_gradients(self.parameters)
+        norm = nn.utils.get_total_norm([p.grad for p in self.parameters if p.grad is not None], foreach=True)
+        if self.clip:
+            nn.utils.clip_grads_with_norm_(self.parameters, self.clip, norm, foreach=True)
+        self.optimiser.step()
+        return {**terms, "gradient_norm": norm}
+
+    def _whole(self, pixels: Tensor, actions: Tensor, draw: tuple[Tensor, ...]) -> Terms:
+        with torch.autocast(self.device.type, self.precision, enabled=self.precision != torch.float32):
+            terms = self._loss(
+                self.model, self.objective, pixels, actions, draw,
+                self._gather, self.ranks.rank, self.ranks.ranks, self._share,
+            )  # fmt: skip
+        terms["loss"].backward()
+        return {k: v.detach() for k, v in terms.items()}
+
+    def _accumulated(self, pixels: Tensor, actions: Tensor, draw: tuple[Tensor, ...]) -> Terms:
+        """The same gradient in less memory: two passes over micro-batches.
+
+        The regulariser needs all codes at once, but only the codes. Pass one encodes without gradient and asks the
+        regulariser for dR/dz; pass two encodes again, piece by piece, and adds ⟨dR/dz, z⟩ to the piece's own
+        prediction loss, whose gradient is then exactly that of the whole.
+        """
+        lam, b = self.objective.config.lam, pixels.shape[0]
+        pieces = [
+            slice(i * b // self.accumulate, (i + 1) * b // self.accumulate) for i in range(self.accumulate)
+        ]
+        if any(p.stop == p.start for p in pieces):
+            raise UserError(f"{b} clips cannot be accumulated in {self.accumulate} pieces: use fewer.")
+        autocast = torch.autocast(self.device.type, self.precision, enabled=self.precision != torch.float32)
+        with torch.no_grad(), autocast:
+            codes = torch.cat([self.model.encode(pixels[p]) for p in pieces])
+        codes.requires_grad_()
+        with autocast:
+            value = self.objective.regulariser(codes, draw, self._gather, self.ranks.rank, self.ranks.ranks)
+        (slope,) = torch.autograd.grad(lam * value, codes)
+        total: Terms = {}
+        predictions = []
+        for p in pieces:
+            part = (p.stop - p.start) / b
+            with autocast:
+                z = self.model.encode(pixels[p])
+                terms, zhat = _predict(
+                    self.model, self.objective.without_regulariser(), z, actions[p], (),
+                    None, 0, 1, self._share * part,
+                )  # fmt: skip
+                (terms["loss"] + (z.float() * slope[p].float()).sum()).backward()
+            predictions.append(zhat.detach())
+            for name, term in terms.items():
+                total[name] = total.get(name, torch.zeros_like(term)) + term.detach()
+        total["regulariser"] = value.detach()
+        total["loss"] = total["loss"] + lam * value.detach()
+        return {**total, "z": codes.detach(), "zhat": torch.cat(predictions)}
+
+    def _replay(self, inputs: list[Tensor]) -> Terms:
+        """Three eager updates on a side stream (they compile and allocate), then capture, then replay."""
+        self._calls += 1
+        if self._graph is None and self._calls <= 3:
+            side = torch.cuda.Stream()
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                terms = self._update(inputs[0], inputs[1], tuple(inputs[2:]))
+            torch.cuda.current_stream().wait_stream(side)
+            return terms
+        if self._graph is None:
+            self._inputs = [x.clone() for x in inputs]
+            self._graph = torch.cuda.CUDAGraph()
+            self.optimiser.zero_grad(set_to_none=True)
+            with torch.cuda.graph(self._graph):
+                self._outputs = self._update(self._inputs[0], self._inputs[1], tuple(self._inputs[2:]))
+        for fixed, fresh in zip(self._inputs, inputs, strict=True):
+            fixed.copy_(fresh, non_blocking=True)
+        self._graph.replay()
+        return self._outputs

@@ -1,0 +1,138 @@
+"""N processes equal one: loss and every gradient, for each regulariser and norm, uneven batches included."""
+
+import functools
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from lpwm.errors import UserError
+from lpwm.losses import Objective, ObjectiveConfig, RDMRegConfig, SIGRegConfig
+from lpwm.model import EncoderConfig, ModelConfig, PredictorConfig, ProjectorConfig, WorldModel
+from lpwm.optim import OptimConfig, build, initialise
+from lpwm.train.distributed import Ranks
+from lpwm.train.step import Stepper
+
+FRAMES, LATENT = 4, 12
+CASES = [
+    # regulariser, projector norm, head norm, link, tj, rollout
+    ("rdmreg", "layer", "layer", "reprelu", 0.1, 1),
+    ("rdmreg", "batch", "batch", "reprelu", 0.0, 3),
+    ("sigreg", "batch", "layer", "identity", 0.0, 1),
+    ("vicreg", "layer", "batch", "identity", 0.0, 2),
+]
+
+
+def make(case):
+    regulariser, projector, head, link, tj, rollout = case
+    config = ModelConfig(
+        latent=LATENT,
+        link=link,
+        encoder=EncoderConfig(image=8, patch=4, width=16, depth=1, heads=1, head_dim=16, mlp=16),
+        projector=ProjectorConfig(hidden=16, norm=projector),
+        predictor=PredictorConfig(
+            rung="shallow-adaln", heads=2, head_dim=8, mlp=16, head_hidden=16, head_norm=head, dropout=0.0
+        ),
+    )
+    model = WorldModel(config, 4)
+    initialise(model, 0)
+    with torch.no_grad():  # open the AdaLN gates, so that gradients reach everything
+        for p in model.predictor.parameters():
+            p.add_(0.1 * torch.randn(p.shape, generator=torch.Generator().manual_seed(p.numel())))
+    objective = Objective(
+        ObjectiveConfig(
+            regulariser=regulariser,
+            lam=2.0,
+            tj_weight=tj,
+            rollout_steps=rollout,
+            rdmreg=RDMRegConfig(slices=15),
+            sigreg=SIGRegConfig(slices=15),
+        ),
+        config.sparse,
+    )
+    return model, objective
+
+
+def one_step(case, batch, ranks, accumulate=1):
+    """Loss and gradients of one update on this rank's slice of a fixed global batch."""
+    torch.set_num_threads(1)
+    model, objective = make(case)
+    stepper = Stepper(
+        model, objective, build(model, OptimConfig(lr=1e-12)), batch, ranks=ranks, accumulate=accumulate
+    )
+    g = torch.Generator().manual_seed(5)
+    pixels = torch.randint(0, 256, (batch, FRAMES, 3, 8, 8), generator=g, dtype=torch.uint8)
+    actions = torch.randn(batch, FRAMES - 1, 4, generator=g)
+    sizes = ranks.sizes(batch)
+    mine = slice(sum(sizes[: ranks.rank]), sum(sizes[: ranks.rank + 1]))
+    draw = objective.draw((0, 0), batch, FRAMES, LATENT, "cpu", ranks.rank, ranks.ranks)
+    terms = stepper(pixels[mine], actions[mine], draw, 1.0, 0)
+    loss = ranks.mean({"loss": terms["loss"]})["loss"].item()
+    buffers = {n: b.clone() for n, b in model.named_buffers() if "running" in n}
+    return loss, {n: p.grad.clone() for n, p in model.named_parameters()}, buffers
+
+
+def worker(rank, ranks, port, batch, folder):
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), WORLD_SIZE=str(ranks), RANK=str(rank))
+    me = Ranks.from_environment("cpu")
+    results = [one_step(case, batch, me) for case in CASES]
+    torch.save(results, f"{folder}/{rank}.pt")
+    me.leave()
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+@functools.cache
+def alone(case, batch):
+    return one_step(case, batch, Ranks())
+
+
+@pytest.mark.parametrize(("ranks", "batch"), [(2, 8), (3, 8)])  # 8 over 3 ranks is 2 + 3 + 3
+def test_ranks_equal_one_process(ranks, batch, tmp_path):
+    port = free_port()
+    commands = [
+        [sys.executable, __file__, *map(str, (rank, ranks, port, batch, tmp_path))] for rank in range(ranks)
+    ]
+    workers = [subprocess.Popen(command) for command in commands]
+    assert [w.wait(timeout=300) for w in workers] == [0] * ranks
+    for rank in range(ranks):
+        results = torch.load(tmp_path / f"{rank}.pt")
+        for case, (loss, grads, buffers) in zip(CASES, results, strict=True):
+            want_loss, want_grads, want_buffers = alone(case, batch)
+            assert loss == pytest.approx(want_loss, abs=1e-5), (case, rank)
+            for name, want in want_grads.items():
+                torch.testing.assert_close(grads[name], want, rtol=1e-5, atol=1e-5, msg=f"{case} {name}")
+            for name, want in want_buffers.items():
+                torch.testing.assert_close(buffers[name], want, rtol=1e-5, atol=1e-6)
+            assert max(g.abs().max() for g in want_grads.values()) > 1e-2  # the comparison sees something
+
+
+@pytest.mark.parametrize("pieces", [2, 3])
+@pytest.mark.parametrize("case", [CASES[0], ("sigreg", "layer", "layer", "identity", 0.0, 3)])
+def test_accumulated_gradients_equal_the_whole_batch(case, pieces):
+    loss, grads, _ = alone(case, 8)
+    got_loss, got, _ = one_step(case, 8, Ranks(), accumulate=pieces)
+    assert got_loss == pytest.approx(loss, abs=1e-5)
+    for name, want in grads.items():
+        torch.testing.assert_close(got[name], want, rtol=1e-4, atol=1e-5, msg=name)
+
+
+def test_accumulation_is_refused_with_batch_norm():
+    with pytest.raises(UserError, match="BatchNorm"):
+        one_step(CASES[1], 8, Ranks(), accumulate=2)
+
+
+def test_more_ranks_than_clips_is_refused():
+    with pytest.raises(UserError, match="cannot feed 4"):
+        Ranks(0, 4).sizes(3)
+
+
+if __name__ == "__main__":  # one rank
+    worker(*map(int, sys.argv[1:5]), sys.argv[5])
