@@ -100,7 +100,7 @@ class ICEM(Sampler):
         std_BHA = torch.full_like(mean_BHA, self.config.std)
         kept_BEHA = mean_BHA[:, None].expand(-1, self.config.kept, -1, -1).contiguous()
         colour_HH = colour(problem.horizon, self.config.beta).to(problem.device, problem.dtype)
-        return alive_B, mean_BHA, std_BHA, mean_BHA, kept_BEHA, colour_HH
+        return alive_B, mean_BHA, std_BHA, mean_BHA.clone(), kept_BEHA, colour_HH
 
     @staticmethod
     def iterate(
@@ -120,7 +120,8 @@ class ICEM(Sampler):
         best_BHA = torch.where(fine_B[:, None, None], elites_BKHA[:, 0], best_BHA)
         mean_BHA = torch.lerp(mean, mean_BHA, config.momentum)
         std_BHA = torch.lerp(std, std_BHA, config.momentum)
-        return alive_B | fine_B, mean_BHA, std_BHA, best_BHA, elites_BKHA[:, : config.kept], colour_HH
+        kept_BEHA = elites_BKHA[:, : config.kept].contiguous()  # the strides it had: no second compilation
+        return alive_B | fine_B, mean_BHA, std_BHA, best_BHA, kept_BEHA, colour_HH
 
     def last(self, state: State) -> tuple[Tensor, dict[str, Tensor]]:
         return state[3], {"mean": state[1], "std": state[2]}

@@ -1,0 +1,218 @@
+"""The contract of every solver."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lpwm.errors import UserError
+from lpwm.plan import SOLVERS, ConsensusProblem, Problem, chunked, make_solver
+from lpwm.plan.chunk import chunk_size
+
+SMALL = {
+    "cem": {"samples": 64, "elites": 8, "iterations": 10},
+    "icem": {"samples": 64, "elites": 8, "iterations": 10, "decay": 1.2},
+    "mppi": {"samples": 64, "iterations": 20},
+    "gradient": {"restarts": 3, "iterations": 60},
+    "lqr": {},
+}
+SAMPLERS = ("cem", "icem", "mppi", "gradient")
+
+
+class Bowl(Problem):
+    """cost = Σ (a − target_e)²; NaN where asked."""
+
+    rows = ("env_ids", "target_BHA", "bad_B")
+
+    def __init__(self, batch=3, horizon=2, width=3, bad=(), dtype=torch.float64):
+        self.env_ids = torch.arange(batch)
+        self.horizon, self.action_dim, self.dtype = horizon, width, dtype
+        wave = torch.sin(torch.arange(batch * horizon * width, dtype=dtype))
+        self.target_BHA = 0.5 * wave.view(batch, horizon, width)
+        self.bad_B = torch.tensor([e in bad for e in range(batch)])
+        self.calls = 0
+
+    def cost(self, actions_BSHA):
+        self.calls += 1
+        cost = (actions_BSHA - self.target_BHA[:, None]).square().sum((-1, -2))
+        return torch.where(self.bad_B[:, None], torch.nan, cost)
+
+
+def test_every_solver_is_tried():
+    assert set(SMALL) == set(SOLVERS)
+
+
+@pytest.mark.parametrize("name", SOLVERS)
+def test_shapes_determinism_and_improvement(name, linear_problem):
+    problem = linear_problem(batch=4, horizon=3)
+    solver = make_solver(name, **SMALL[name])
+    plan, again, other = (solver.solve(problem, seed=s) for s in (1, 1, 2))
+    assert plan.actions_BHA.shape == (4, 3, 2) and plan.actions_BHA.dtype == torch.float64
+    assert plan.costs_B.shape == (4,)
+    assert torch.equal(plan.actions_BHA, again.actions_BHA)
+    assert all(len(t) == 4 for t in plan.info.values())
+    if name != "lqr":
+        assert not torch.equal(plan.actions_BHA, other.actions_BHA)
+    nothing = problem.value(torch.zeros(4, 1, 3, 2, dtype=torch.float64))[:, 0]
+    assert (plan.costs_B < 0.2 * nothing).all()
+    torch.testing.assert_close(plan.costs_B, problem.value(plan.actions_BHA[:, None])[:, 0])
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_finds_the_bottom_of_a_bowl(name):
+    problem = Bowl()
+    budget = {"restarts": 3, "iterations": 300} if name == "gradient" else {"samples": 300, "iterations": 30}
+    plan = make_solver(name, **budget).solve(problem, seed=3)
+    # iCEM returns its best candidate, not a mean, and MPPI's last noise is 0.9³⁰: both stop a little short.
+    tolerance = {"mppi": 0.05, "icem": 0.05}.get(name, 0.005)
+    torch.testing.assert_close(plan.actions_BHA, problem.target_BHA, atol=tolerance, rtol=0)
+
+
+@pytest.mark.parametrize("name", SOLVERS)
+def test_a_plan_does_not_depend_on_who_else_is_in_the_batch(name, linear_problem):
+    solver = make_solver(name, **SMALL[name])
+    many = linear_problem(batch=50)
+    together = solver.solve(many, seed=5)
+    alone = solver.solve(linear_problem(batch=1, first=17), seed=5)
+    picked = solver.solve(many.select(torch.tensor([40, 17])), seed=5)
+    in_chunks = chunked(many, solver, seed=5, budget_bytes=7 * solver.candidates * many.candidate_bytes())
+    compare = torch.testing.assert_close if name == "lqr" else _equal  # BLAS rounds by shape
+    compare(together.actions_BHA[17], alone.actions_BHA[0])
+    compare(together.actions_BHA[17], picked.actions_BHA[1])
+    compare(together.actions_BHA, in_chunks.actions_BHA)
+    compare(together.costs_B, in_chunks.costs_B)
+    for key, value in together.info.items():
+        compare(value, in_chunks.info[key])
+
+
+def _equal(a, b):
+    assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_a_warm_start_is_where_the_search_begins(name):
+    problem = Bowl()
+    options = SMALL[name] | {"iterations": 1, "std": 1e-6}
+    plan = make_solver(name, **options).solve(problem, start=problem.target_BHA, seed=0)
+    torch.testing.assert_close(plan.actions_BHA, problem.target_BHA, atol=1e-4, rtol=0)
+    with pytest.raises(UserError, match="warm start has shape"):
+        make_solver(name, **options).solve(problem, start=torch.zeros(3, 1, 3))
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_an_environment_without_a_finite_candidate_is_one_sentence(name):
+    solver = make_solver(name, **SMALL[name])
+    with pytest.raises(UserError, match=r"1 of 3 environments \(first: 1\).*non-finite"):
+        solver.solve(Bowl(bad=(1,)))
+
+
+class Holed(Bowl):
+    """Half of space costs NaN, −inf or +inf: never to be chosen."""
+
+    def cost(self, actions_BSHA):
+        cost = super().cost(actions_BSHA)
+        x = actions_BSHA[..., 0, 0]
+        cost = torch.where(x > 0.1, torch.nan, cost)
+        cost = torch.where(x < -0.8, -torch.inf, cost)
+        return torch.where(actions_BSHA[..., 0, 1] > 0.9, torch.inf, cost)
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_non_finite_candidates_are_never_chosen(name):
+    plan = make_solver(name, **SMALL[name]).solve(Holed(), seed=1)
+    assert plan.actions_BHA.isfinite().all() and plan.costs_B.isfinite().all()
+    assert (plan.actions_BHA[:, 0, 0] <= 0.1).all() and (plan.actions_BHA[:, 0, 0] >= -0.8).all()
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_consensus_of_one_problem_repeated_agrees_with_it(name):
+    """A vote of equals is the problem itself: ranks order candidates as costs do."""
+    problem = Bowl()
+    solver = make_solver(name, **SMALL[name])
+    vote = solver.solve(ConsensusProblem([problem, problem, problem]), seed=2)
+    if name == "mppi":  # it weighs ranks otherwise than costs
+        torch.testing.assert_close(vote.actions_BHA, problem.target_BHA, atol=0.2, rtol=0)
+    else:
+        torch.testing.assert_close(vote.actions_BHA, solver.solve(problem, seed=2).actions_BHA)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "says"),
+    [
+        ("cem", {"elites": 0}, "elites is 0"),
+        ("cem", {"elites": 1}, "elites is 1"),
+        ("cem", {"elites": 31, "samples": 30}, "at most as many elites"),
+        ("cem", {"iterations": 0}, "iterations is 0"),
+        ("cem", {"std": float("nan")}, "std is nan"),
+        ("icem", {"elites": 0}, "elites is 0"),
+        ("icem", {"keep": 1.5}, "keep"),
+        ("icem", {"decay": 0.5}, "decay"),
+        ("mppi", {"temperature": 0.0}, "temperature"),
+        ("mppi", {"samples": 0}, "samples"),
+        ("gradient", {"restarts": 0}, "restarts"),
+        ("gradient", {"beta1": 1.0}, "beta1"),
+        ("lqr", {"method": "dens"}, "did you mean 'dense'"),
+        ("lqr", {"control": -1.0}, "control"),
+        ("cme", {}, "did you mean 'cem'"),
+        ("cem", {"elite": 3}, "did you mean 'elites'"),
+    ],
+)
+def test_bad_configs_are_one_sentence(name, options, says):
+    with pytest.raises(UserError, match=says):
+        make_solver(name, **options)
+
+
+@settings(deadline=None, max_examples=12, derandomize=True)
+@given(
+    name=st.sampled_from(SAMPLERS),
+    batch=st.integers(1, 4),
+    horizon=st.integers(1, 6),
+    width=st.integers(1, 5),
+    seed=st.integers(0, 2**62),
+    dtype=st.sampled_from([torch.float32, torch.float64]),
+)
+def test_any_shape(name, batch, horizon, width, seed, dtype):
+    problem = Bowl(batch, horizon, width, dtype=dtype)
+    plan = make_solver(name, **SMALL[name]).solve(problem, seed=seed)
+    assert plan.actions_BHA.shape == (batch, horizon, width) and plan.actions_BHA.dtype == dtype
+    start = problem.value(torch.zeros(batch, 1, horizon, width, dtype=dtype))[:, 0]
+    assert (plan.costs_B <= start + 1e-6).all()
+
+
+@settings(deadline=None, max_examples=20, derandomize=True)
+@given(batch=st.integers(1, 64), budget=st.integers(0, 200))
+def test_chunks_are_level_and_fit(batch, budget):
+    problem, solver = Bowl(batch), make_solver("cem", samples=10, elites=2)
+    unit = 10 * problem.candidate_bytes()
+    size = chunk_size(problem, solver, budget * unit)
+    assert 1 <= size <= max(1, min(batch, budget))
+    assert size * -(-batch // max(1, min(batch, budget))) >= batch
+
+
+def test_running_out_of_cuda_memory_halves_the_chunk():
+    problem, solver, seen = Bowl(7), make_solver("cem", samples=10, elites=2, iterations=2), []
+    honest = solver.solve
+
+    def tight(part, *rest):
+        seen.append(part.batch)
+        if part.batch > 2:
+            raise torch.cuda.OutOfMemoryError("no room")
+        return honest(part, *rest)
+
+    solver.solve = tight
+    plan = chunked(problem, solver, seed=1)
+    assert seen == [7, 4, 2, 2, 2, 1]
+    assert torch.equal(plan.actions_BHA, honest(problem, None, 1).actions_BHA)
+    solver.solve = lambda *_: (_ for _ in ()).throw(torch.cuda.OutOfMemoryError("none"))
+    with pytest.raises(UserError, match="use fewer samples"):
+        chunked(problem, solver)
+
+
+def test_an_empty_batch_and_a_wrong_start_are_one_sentence():
+    solver = make_solver("cem")
+    with pytest.raises(UserError, match="no environment"):
+        chunked(Bowl(3).select(slice(0, 0)), solver)
+    with pytest.raises(UserError, match="2 environments, the problem has 3"):
+        chunked(Bowl(3), solver, start=torch.zeros(2, 2, 3))
