@@ -1,0 +1,261 @@
+"""`lpwm eval RUN…`: plan to goals in the run's world, beside three controls."""
+
+from __future__ import annotations
+
+import json as json_
+import re
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import torch
+import tyro
+
+from lpwm.cli.collect import parse_options, progress_bar
+from lpwm.config import digest, from_dict
+from lpwm.data.files import disk_errors, make_folder
+from lpwm.errors import UserError, choose
+from lpwm.evaluate.agent import consensus
+from lpwm.evaluate.controls import Store
+from lpwm.evaluate.evaluate import Evaluator, episode_sets, evaluate
+from lpwm.evaluate.gif import episode_gif
+from lpwm.evaluate.goals import EpisodeSet, image_goals
+from lpwm.evaluate.outcome import Evaluation, differences
+from lpwm.evaluate.protocol import PRESETS, EvalConfig
+from lpwm.evaluate.runs import Team, load_team
+from lpwm.evaluate.table import table
+from lpwm.evaluate.timing import duration, predict
+from lpwm.plan import VOTES
+from lpwm.run import pick_device
+
+
+@dataclass(frozen=True)
+class Args:
+    runs: Annotated[tuple[Path, ...], tyro.conf.Positional] = ()
+    """Run folders. Runs that differ only in their training seed are one method."""
+    preset: str = "paper"
+    """Where the options below come from: paper, quick, ladder (closed loop), open (one plan), horizons (H = 1…10)."""
+    goals: tuple[str, ...] | None = None
+    """random: anywhere; dataset: ahead in a held-out trajectory."""
+    episodes: int | None = None
+    """Episodes of each kind of goals."""
+    offset: int | None = None
+    """Raw steps from start to goal, for dataset goals."""
+    seed: int | None = None
+    """Which episodes; the planner has seeds of its own."""
+    budgets: tuple[int, ...] | None = None
+    """Raw steps at which success is read, all from one run to the largest."""
+    horizon: tuple[int, ...] | None = None
+    """Blocks planned ahead; several make a sweep."""
+    receding: tuple[int, ...] | None = None
+    """Blocks executed of each plan; 0 is the whole horizon."""
+    cold: bool = False
+    """Start every plan from zero instead of the tail of the last one."""
+    context: int | None = None
+    """Real frames a plan starts from; 0 is the model's own history, 1 the current frame alone."""
+    test: Literal["step", "plan"] | None = None
+    """When success counts: after each raw step, or after each executed plan."""
+    planner_seeds: int | None = None
+    """Each plans all episodes anew."""
+    solver: str | None = None
+    """cem, icem, mppi, gradient or lqr."""
+    solver_options: tuple[str, ...] = ()
+    """Options of the solver, e.g. --solver-options samples=300 elites=30 iterations=30."""
+    controls: tuple[str, ...] | None = None
+    """Of nothing, random and oracle."""
+    oracle_options: tuple[str, ...] = ()
+    """What the oracle's solver does differently, e.g. --oracle-options samples=64 iterations=10."""
+    consensus: str = ""
+    """Evaluate the runs together too, voting by borda or median."""
+    goal_image: Path | None = None
+    """Plan to this picture instead; it must have the size of the frames the model reads."""
+    precision: Literal["float32", "bfloat16"] | None = None
+    """In which candidate plans are scored."""
+    checkpoint: Literal["latest", "best"] = "latest"
+    """Which checkpoint of each run."""
+    device: str = "auto"
+    """auto, cpu, cuda or cuda:N."""
+    compile: bool = False
+    """Compile the planner (CUDA)."""
+    out: Path | None = None
+    """The JSON to write; without it, eval/HASH.json in the first run's folder."""
+    gif: int = 0
+    """Draw this many episodes of each method and kind of goals, beside the JSON."""
+    repeat: Path | None = None
+    """Repeat an earlier JSON with its own settings (and runs, unless given) and say whether it comes out the same."""
+    cache: Path | None = None
+    """Where finished episodes are kept; without it, the folder `episodes` beside the first run."""
+    fresh: bool = False
+    """Run everything anew, whatever is kept."""
+    json: bool = False
+    """Print the JSON instead of the table."""
+
+
+def settings(args: Args) -> EvalConfig:
+    """The preset with what was given on the command line."""
+    config = choose("preset", args.preset, PRESETS)
+    given: dict[str, Any] = {
+        name: getattr(args, name)
+        for name in (
+            *(
+                "goals",
+                "episodes",
+                "offset",
+                "seed",
+                "budgets",
+                "receding",
+                "context",
+                "test",
+                "planner_seeds",
+            ),
+            *("solver", "controls", "precision"),
+        )
+        if getattr(args, name) is not None
+    }
+    if args.horizon is not None:
+        given["horizons"] = args.horizon
+        if args.receding is None and len(args.horizon) == 1:  # the preset's R, as far as it fits
+            given["receding"] = tuple(r for r in config.receding if r <= args.horizon[0]) or (0,)
+    if args.cold:
+        given["warm"] = False
+    if args.solver is not None and args.solver != config.solver:
+        given["options"] = {}
+    if args.solver_options:
+        given["options"] = {**given.get("options", config.options), **parse_options(args.solver_options)}
+    if args.oracle_options:
+        given["oracle_options"] = parse_options(args.oracle_options)
+    if args.horizon is None and args.receding is not None:
+        for r in args.receding:
+            if r > max(config.horizons):
+                raise UserError(
+                    f"{r} blocks are to be executed of plans of {max(config.horizons)}: lengthen --horizon or execute "
+                    "fewer."
+                )
+    return replace(config, **given)
+
+
+def read_picture(path: Path) -> torch.Tensor:
+    """uint8 (3, h, w)."""
+    import numpy as np
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        with Image.open(path) as image:
+            return torch.from_numpy(np.array(image.convert("RGB"))).permute(2, 0, 1).contiguous()
+    except FileNotFoundError:
+        raise UserError(f"there is no picture {path}.") from None
+    except (UnidentifiedImageError, OSError):
+        raise UserError(f"{path} is not a picture that can be read: give a PNG or JPEG.") from None
+
+
+def read_earlier(path: Path) -> dict[str, Any]:
+    try:
+        earlier = json_.loads(path.read_text())
+        if earlier["kind"] != "lpwm evaluation":
+            raise ValueError
+        return earlier
+    except FileNotFoundError:
+        raise UserError(f"there is no {path} to repeat.") from None
+    except (ValueError, KeyError, TypeError, UnicodeDecodeError):
+        raise UserError(f"{path} is not an evaluation that lpwm eval wrote.") from None
+
+
+def _check_runs(team: Team, earlier: dict[str, Any]) -> None:
+    """A repetition needs the same weights."""
+    before = {r["weights"] for r in earlier["runs"]}
+    for agent in team.agents:
+        if agent.weights not in before:
+            raise UserError(
+                f"{agent.path} is not the checkpoint that was evaluated (step {agent.step}): restore it, or evaluate "
+                "without --repeat."
+            )
+
+
+def run(args: Args) -> int:
+    earlier = None if args.repeat is None else read_earlier(args.repeat)
+    config = settings(args) if earlier is None else from_dict(EvalConfig, earlier["settings"])
+    picture = None if args.goal_image is None else read_picture(args.goal_image)
+    if args.gif < 0:
+        raise UserError(f"--gif {args.gif}: give the number of episodes to draw.")
+    if args.consensus:
+        choose("vote", args.consensus, VOTES)
+    paths = args.runs or tuple(Path(r["path"]) for r in (earlier or {"runs": []})["runs"] if r["path"])
+    device = pick_device(args.device)
+    wants_data = picture is None and "dataset" in config.goals
+    team = load_team(paths, device=device, checkpoint=args.checkpoint, data=wants_data)
+    agents = list(team.agents)
+    vote = args.consensus or next((r["vote"] for r in (earlier or {"runs": []})["runs"] if r["vote"]), "")
+    if earlier is not None:
+        _check_runs(team, earlier)
+        if ("image" in earlier["episode_sets"]) != (picture is not None):
+            raise UserError("the evaluation to repeat planned to a picture: give the same --goal-image.")
+    if vote:
+        agents.append(consensus(team.agents, vote))
+    folder = args.cache or Path(paths[0]).resolve().parent / "episodes"
+    store = Store(folder, fresh=args.fresh or earlier is not None)
+    sets: dict[str, EpisodeSet]
+    if picture is not None:
+        for agent in agents:
+            agent.see_image(picture, device)  # a wrong size is said before anything is planned
+        sets = {"image": image_goals(team.world, picture, config.episodes, seed=config.seed)}
+        config = replace(config, controls=())
+    else:
+        frameskip = max(a.frameskip for a in agents)
+        sets = episode_sets(team.world, config, team.data, team.holdout, frameskip)
+    runner = Evaluator(agents, team.world, config, sets, device=device, store=store, compile=args.compile)
+    jobs = runner.jobs()
+    kept = sum(runner.stored(job) for job in jobs)
+    predicted = predict(runner)
+    note = f", {kept} of {len(jobs)} runs of the episodes are kept from before" if kept else ""
+    print(f"predicted time: about {duration(predicted)} on {device}{note}", file=sys.stderr)
+    with progress_bar("plans", sum(job.plans for job in jobs)) as progress:
+        found = evaluate(
+            agents, team.world, config, holdout=team.holdout, sets=sets, device=device, store=store,
+            compile=args.compile, progress=progress, predicted_s=predicted,
+        )  # fmt: skip
+    return report(args, found, Path(paths[0]), earlier)
+
+
+def report(args: Args, found: Evaluation, first: Path, earlier: dict[str, Any] | None) -> int:
+    """Write, draw, print; the exit status is 1 when a repetition came out differently."""
+    content = found.as_dict()
+    name = digest({"settings": content["settings"], "runs": [[r["weights"], r["vote"]] for r in content["runs"]],
+                   "episodes": {k: s["digest"] for k, s in content["episode_sets"].items()}})  # fmt: skip
+    out = args.out or first / "eval" / f"{name}.json"
+    different = None if earlier is None else differences(earlier, content)
+    if different is not None:
+        content["repeats"] = {"file": str(args.repeat), "differences": different}
+    if earlier is None or args.out is not None:
+        make_folder(out.parent)
+        with disk_errors(out):
+            out.write_text(json_.dumps(content, allow_nan=False) + "\n")
+        print(f"wrote {out}", file=sys.stderr)
+    for path in draw(found, args.gif, out.with_suffix("")):
+        print(f"wrote {path}", file=sys.stderr)
+    print(json_.dumps(content, allow_nan=False) if args.json else table(found))
+    if not args.json:
+        print(f"\n{duration(found.wall_s)} on {found.device}; predicted {duration(found.predicted_s or 0)}")
+    if different:
+        print(f"lpwm: it came out differently: {'; '.join(different[:5])}.", file=sys.stderr)
+        return 1
+    if different is not None and not args.json:
+        print(f"every outcome is that of {args.repeat}")
+    return 0
+
+
+def draw(found: Evaluation, count: int, stem: Path) -> list[Path]:
+    """The first `count` episodes of every method in every cell, first training and planner seed."""
+    paths = []
+    for cell in found.cells if count else ():
+        for row in cell.methods:
+            for i in range(min(count, found.config.episodes)):
+                who = re.sub(r"[^\w.-]+", "-", row.name)
+                name = f"{cell.goals}-H{cell.horizon}-R{cell.receding}-{who}-{i}.gif"
+                episodes = found.sets[cell.goals]
+                paths.append(
+                    episode_gif(
+                        stem.parent / f"{stem.name}-gif" / name, found.world, episodes, row.records[0][0], i
+                    )
+                )
+    return paths

@@ -1,0 +1,276 @@
+"""A trained model as one who acts: it sees rendered frames, plans in latent space, sends raw actions.
+
+B episodes, R executed blocks, A block size (raw action size × frameskip), D latent width, S state entries.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lpwm.data import ActionStats
+from lpwm.data.normalise import from_blocks
+from lpwm.errors import UserError
+from lpwm.evaluate.goals import EpisodeSet
+from lpwm.plan import MPC, ConsensusProblem, LatentProblem, MPCConfig, Plan, Problem, Solver
+from lpwm.plan.chunk import chunked
+from lpwm.worlds.base import TensorWorld
+
+FRAMES = 256  # rendered and encoded at a time
+
+
+@dataclass(frozen=True, eq=False)
+class Agent:
+    """One checkpoint (or several that vote) with what it takes to see and to act.
+
+    models   each has encode(frames) and rollout(z, actions, past_BPA=, last_only=), and is in eval mode
+    images   the side of the frames each of them reads
+    seed     the training seed; method names what is the same but for it: runs of one method are its sample
+    """
+
+    name: str
+    models: tuple[Any, ...]
+    images: tuple[int, ...]
+    stats: ActionStats
+    frameskip: int
+    seed: int | str = 0
+    method: str = ""
+    vote: str = "borda"
+    run_hash: str = ""
+    step: int = 0
+    path: str = ""
+
+    @property
+    def history(self) -> int:
+        """The longest context a member reads."""
+        return max(int(getattr(model, "history", 1)) for model in self.models)
+
+    @cached_property
+    def weights(self) -> str:
+        """The digest of all weights: what a stored result of this agent depends on. "" if there are none."""
+        state = hashlib.sha256()
+        for model in self.models:
+            entries = model.state_dict() if hasattr(model, "state_dict") else {}
+            if not entries:
+                return ""
+            for name, tensor in entries.items():
+                state.update(name.encode())
+                state.update(
+                    tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+                )
+        return state.hexdigest()[:16]
+
+    def _proprio(self, model: Any) -> None:
+        if getattr(model, "proprio_dim", 0):
+            raise UserError(
+                f"{self.name} was trained with proprioception, which evaluation does not feed yet."
+            )
+
+    @torch.no_grad()
+    def see(self, world: TensorWorld, state_BS: Tensor) -> Tensor:
+        """The codes of the members side by side, (B, ΣD)."""
+        return torch.cat([torch.cat(self.codes(world, s), -1) for s in state_BS.split(FRAMES)])
+
+    @torch.no_grad()
+    def codes(self, world: TensorWorld, state_BS: Tensor) -> list[Tensor]:
+        """One code (B, D) per member."""
+        frames: dict[int, Tensor] = {}
+        codes = []
+        for model, image in zip(self.models, self.images, strict=True):
+            self._proprio(model)
+            if image not in frames:
+                frames[image] = world.render(state_BS, image)
+            codes.append(model.encode(frames[image]))
+        return codes
+
+    @torch.no_grad()
+    def see_image(self, image_CHW: Tensor, device: torch.device | str = "cpu") -> Tensor:
+        """The code of a given picture, (ΣD,). It must have the size the model reads: it is never resized silently."""
+        codes = []
+        for model, image in zip(self.models, self.images, strict=True):
+            self._proprio(model)
+            if image_CHW.dtype != torch.uint8 or tuple(image_CHW.shape) != (3, image, image):
+                raise UserError(
+                    f"the goal image is {image_CHW.dtype} of shape {tuple(image_CHW.shape)}, but {self.name} reads "
+                    f"uint8 frames of shape (3, {image}, {image}): resize it to {image}×{image} pixels."
+                )
+            codes.append(model.encode(image_CHW.to(device)[None])[0])
+        return torch.cat(codes)
+
+
+def consensus(agents: Sequence[Agent], vote: str = "borda", name: str = "") -> Agent:
+    """Several checkpoints as one agent: each ranks the candidates, the votes decide."""
+    if len(agents) < 2:
+        raise UserError("a consensus needs at least two runs.")
+    first = agents[0]
+    for other in agents[1:]:
+        if other.frameskip != first.frameskip or other.stats != first.stats:
+            raise UserError(
+                f"{first.name} and {other.name} scale actions differently: a consensus needs runs on the same data "
+                "with the same frameskip."
+            )
+    return Agent(
+        name=name or f"consensus of {len(agents)} ({vote})",
+        models=tuple(m for a in agents for m in a.models),
+        images=tuple(i for a in agents for i in a.images),
+        stats=first.stats,
+        frameskip=first.frameskip,
+        seed="+".join(str(a.seed) for a in agents),
+        method=f"consensus of {len(agents)} ({vote})",
+        vote=vote,
+        run_hash="+".join(a.run_hash for a in agents),
+        step=max(a.step for a in agents),
+        path="",
+    )
+
+
+class PlanActor:
+    """Receding-horizon planning as an Actor. A subclass says what a frame is and what is minimised."""
+
+    def __init__(
+        self,
+        mpc: MPC,
+        stats: ActionStats,
+        frameskip: int,
+        seed: int,
+        on_plan: Callable[[], None] | None = None,
+    ) -> None:
+        self.mpc, self.stats, self.frameskip, self.seed = mpc, stats, frameskip, seed
+        self.on_plan = on_plan
+        self._pending: list[Tensor] = []
+
+    def see(self, state_BS: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def problem(self, frames_BC: Tensor, past_BPA: Tensor | None, horizon: int) -> Problem:
+        raise NotImplementedError
+
+    def begin(self, episodes: EpisodeSet, state_BS: Tensor) -> None:
+        self.mpc.begin(self.see(state_BS))
+
+    def act(self) -> Tensor:
+        blocks_BRA = self.mpc.plan(self.problem, self.seed)
+        self._pending = list(blocks_BRA.unbind(1))
+        if self.on_plan is not None:
+            self.on_plan()
+        return from_blocks(self.stats.denormalise(blocks_BRA), self.frameskip)
+
+    def observe(self, state_BS: Tensor) -> None:
+        self.mpc.observe(self.see(state_BS), self._pending.pop(0))
+
+    def traces(self) -> Mapping[str, Tensor]:
+        return {}
+
+
+class LatentActor(PlanActor):
+    """Plans with the agent's model. Traces, K blocks: `latent` (B, K + 1), the RMS distance ‖z − z_goal‖/√D of
+    every frame seen, and `predicted` (B, K), what the plan in force had forecast for it.
+    """
+
+    def __init__(
+        self,
+        agent: Agent,
+        world: TensorWorld,
+        solver: Solver,
+        config: MPCConfig,
+        seed: int = 0,
+        *,
+        compile: bool = False,
+        autocast: torch.dtype | None = None,
+        on_plan: Callable[[], None] | None = None,
+    ) -> None:
+        mpc = config.build(solver, compile=compile)
+        super().__init__(mpc, agent.stats, agent.frameskip, seed, on_plan)
+        self.agent, self.world, self.autocast = agent, world, autocast
+        self.latent: list[Tensor] = []
+        self.predicted: list[Tensor] = []
+
+    def begin(self, episodes: EpisodeSet, state_BS: Tensor) -> None:
+        device = state_BS.device
+        self.number_B = episodes.number_B.to(device)
+        if episodes.image is not None:
+            goal = self.agent.see_image(episodes.image, device).expand(len(episodes), -1)
+        else:
+            goal = self.agent.see(self.world, episodes.goal_BS.to(device))
+        self.goal_BD = goal
+        self.widths = [z.shape[-1] for z in self.agent.codes(self.world, state_BS[:1])]
+        self.latent, self.predicted = [], []
+        super().begin(episodes, state_BS)
+
+    def see(self, state_BS: Tensor) -> Tensor:
+        z_BD = self.agent.see(self.world, state_BS)
+        self.latent.append(self._distance(z_BD, self.goal_BD))
+        return z_BD
+
+    def _distance(self, z: Tensor, goal: Tensor) -> Tensor:
+        """RMS distance, the mean over members."""
+        pairs = zip(z.split(self.widths, -1), goal.split(self.widths, -1), strict=True)
+        return torch.stack([(a - b).square().mean(-1).sqrt() for a, b in pairs]).mean(0)
+
+    def problem(self, frames_BC: Tensor, past_BPA: Tensor | None, horizon: int) -> Problem:
+        width = len(self.stats.mean) * self.frameskip
+        frames = frames_BC.split(self.widths, -1)
+        goals = self.goal_BD.split(self.widths, -1)
+        members = [
+            LatentProblem(
+                model,
+                z.contiguous(),
+                goal.contiguous(),
+                past_BPA,
+                horizon,
+                action_dim=width,
+                env_ids=self.number_B,
+                autocast=self.autocast,
+            )
+            for model, z, goal in zip(self.agent.models, frames, goals, strict=True)
+        ]
+        self._last_members = members
+        return members[0] if len(members) == 1 else ConsensusProblem(members, self.agent.vote)
+
+    def act(self) -> Tensor:
+        raw = super().act()
+        assert self.mpc.last is not None
+        self.predicted += self._forecast(self.mpc.last)[: self.mpc.config.receding]
+        return raw
+
+    def _forecast(self, plan: Plan) -> list[Tensor]:
+        """The latent distance the plan expects after each of its blocks, H tensors (B,)."""
+        z = [
+            m.model.rollout(m.z_BCD, plan.actions_BHA[:, None], past_BPA=m.past_BPA, last_only=False)[:, 0]
+            for m in self._last_members
+        ]
+        return list(self._distance(torch.cat(z, -1), self.goal_BD[:, None]).unbind(1))
+
+    def traces(self) -> Mapping[str, Tensor]:
+        blocks = len(self.latent) - 1
+        out = {"latent": torch.stack(self.latent, 1)}
+        if self.predicted and blocks > 0:
+            out["predicted"] = torch.stack(self.predicted[:blocks], 1)
+        return out
+
+
+@torch.no_grad()
+def plan_to_image(
+    agent: Agent,
+    frame_CHW: Tensor,
+    goal_CHW: Tensor,
+    solver: Solver,
+    *,
+    horizon: int = 5,
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+) -> tuple[Tensor, Plan]:
+    """One plan from a picture to a picture, no world needed: raw actions (H·frameskip, A) and the plan itself."""
+    if len(agent.models) != 1:
+        raise UserError("plan_to_image plans with one model: evaluate a consensus in its world.")
+    z, goal = (agent.see_image(image, device)[None] for image in (frame_CHW, goal_CHW))
+    width = len(agent.stats.mean) * agent.frameskip
+    problem = LatentProblem(agent.models[0], z[:, None], goal, None, horizon, action_dim=width)
+    plan = chunked(problem, solver, seed=seed)
+    return from_blocks(agent.stats.denormalise(plan.actions_BHA), agent.frameskip)[0], plan

@@ -1,0 +1,167 @@
+"""What a result must be seen beside: doing nothing, acting at random, and planning with the true simulator.
+
+All on the same episodes, through the same loop.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import zipfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lpwm import rng
+from lpwm.config import to_dict
+from lpwm.data import ActionStats
+from lpwm.data.files import disk_errors, make_folder
+from lpwm.errors import UserError
+from lpwm.evaluate.agent import PlanActor
+from lpwm.evaluate.episodes import Record
+from lpwm.evaluate.goals import EpisodeSet
+from lpwm.plan import MPCConfig, OracleProblem, Problem, Solver
+from lpwm.version import __version__
+from lpwm.worlds.base import TensorWorld
+from lpwm.worlds.policies import Random
+
+CONTROLS = ("nothing", "random", "oracle")
+SCHEME = 1  # part of every key of the store: raise it when the loop or a control changes its meaning
+
+
+class Nothing:
+    """The zero action, or the nearest the world allows."""
+
+    def __init__(self, world: TensorWorld, frameskip: int) -> None:
+        self.world, self.frameskip = world, frameskip
+
+    def begin(self, episodes: EpisodeSet, state_BS: Tensor) -> None:
+        spec = self.world.spec
+        low, high = (state_BS.new_tensor(x) for x in (spec.action_low, spec.action_high))
+        still = state_BS.new_zeros(spec.action_dim).clamp(low, high)
+        self.block = still.expand(len(episodes), self.frameskip, spec.action_dim)
+
+    def act(self) -> Tensor:
+        return self.block
+
+    def observe(self, state_BS: Tensor) -> None:
+        pass
+
+    def traces(self) -> Mapping[str, Tensor]:
+        return {}
+
+
+class RandomActions:
+    """Uniform within the world's bounds; episode e's action at step t is a function of (seed, e, t)."""
+
+    def __init__(self, world: TensorWorld, frameskip: int, seed: int = 0) -> None:
+        self.policy, self.frameskip, self.seed = Random(world), frameskip, seed
+
+    def begin(self, episodes: EpisodeSet, state_BS: Tensor) -> None:
+        self.keys = rng.fold(rng.seed_of(self.seed, "random control"), episodes.number_B.to(state_BS.device))
+        self.state, self.t = state_BS, 0
+
+    def act(self) -> Tensor:
+        actions = []
+        for _ in range(self.frameskip):
+            action, _ = self.policy.act(self.state, self.state, self.state[:, :0], self.keys, self.t)
+            actions.append(action)
+            self.t += 1
+        return torch.stack(actions, 1)
+
+    def observe(self, state_BS: Tensor) -> None:
+        pass
+
+    def traces(self) -> Mapping[str, Tensor]:
+        return {}
+
+
+class Oracle(PlanActor):
+    """The same planner with the true simulator as its model: the ceiling of this planner, not of all of them."""
+
+    def __init__(
+        self,
+        world: TensorWorld,
+        stats: ActionStats,
+        frameskip: int,
+        solver: Solver,
+        config: MPCConfig,
+        seed: int = 0,
+        on_plan: Callable[[], None] | None = None,
+    ) -> None:
+        if hasattr(world, "open"):
+            raise UserError(
+                f"{world.spec.name} steps live simulators, which the batched oracle cannot: leave the oracle out."
+            )
+        super().__init__(config.build(solver), stats, frameskip, seed, on_plan)
+        self.world = world
+
+    def begin(self, episodes: EpisodeSet, state_BS: Tensor) -> None:
+        self.number_B = episodes.number_B.to(state_BS.device)
+        self.goal_BS = episodes.goal_BS.to(state_BS.device)
+        super().begin(episodes, state_BS)
+
+    def see(self, state_BS: Tensor) -> Tensor:
+        return state_BS
+
+    def problem(self, frames_BC: Tensor, past_BPA: Tensor | None, horizon: int) -> Problem:
+        return OracleProblem(
+            self.world,
+            frames_BC[:, -1],
+            self.goal_BS,
+            horizon,
+            self.frameskip,
+            self.stats.mean,
+            self.stats.std,
+            env_ids=self.number_B,
+        )
+
+
+class Store:
+    """Records on disk, named by a hash of everything they depend on. Without a folder nothing is stored."""
+
+    def __init__(self, folder: str | Path | None, fresh: bool = False) -> None:
+        self.folder, self.fresh = None if folder is None else Path(folder), fresh
+
+    @staticmethod
+    def name(depends: Mapping[str, Any]) -> str:
+        text = json.dumps(
+            {"scheme": SCHEME, "lpwm": __version__, "torch": torch.__version__, **to_dict(dict(depends))},
+            sort_keys=True,
+        )
+        return hashlib.sha256(text.encode()).hexdigest()[:24]
+
+    def has(self, depends: Mapping[str, Any]) -> bool:
+        return self.folder is not None and not self.fresh and self._path(depends).exists()
+
+    def _path(self, depends: Mapping[str, Any]) -> Path:
+        assert self.folder is not None
+        return self.folder / f"{self.name(depends)}.npz"
+
+    def record(self, depends: Mapping[str, Any], make: Callable[[], Record]) -> tuple[Record, bool]:
+        """The stored record and True, or a new one (stored) and False. A damaged file counts as absent."""
+        if self.folder is None:
+            return make(), False
+        path = self._path(depends)
+        if self.has(depends):
+            try:
+                with np.load(path, allow_pickle=False) as arrays:
+                    return Record.of_arrays(dict(arrays)), True
+            except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+                pass
+        record = make()
+        make_folder(self.folder)
+        temporary = self.folder / f".{path.name}.{os.getpid()}.tmp"
+        with disk_errors(path):
+            try:
+                with temporary.open("wb") as file:
+                    np.savez_compressed(file, **record.arrays())  # type: ignore[arg-type]
+                os.replace(temporary, path)
+            finally:
+                temporary.unlink(missing_ok=True)
+        return record, False

@@ -1,0 +1,127 @@
+"""How far the planner's cost stays informative: latent distance against state distance.
+
+A planner that minimises ‖ẑ − z_goal‖ finds its way only where that distance still grows with the true one.
+Where it has saturated, all far goals look equally far.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from scipy import stats
+from torch import Tensor
+
+from lpwm.errors import UserError
+from lpwm.worlds.base import TensorWorld
+
+# In units of the world's own success radius: 10, 25, 50 and 100 px in Piecewise, the same parts of other rooms.
+EDGES = (0.625, 1.5625, 3.125, 6.25)
+STATES = 512
+PER_BIN = 2000  # pairs
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Bin i holds pairs of states with edges[i] ≤ distance < edges[i + 1]; the last bin is "far" and the unit."""
+
+    edges: tuple[float, ...]  # bins + 1, in the world's unit
+    relative: tuple[float, ...]  # mean latent distance / that of the far bin; NaN for an empty bin
+    sd: tuple[float, ...]  # of the same, between pairs
+    pairs: tuple[int, ...]
+    far: float  # mean RMS latent distance ‖z − z'‖/√D of far pairs
+    spearman: float  # rank correlation of the two distances over the pairs used, each bin weighing alike
+
+    @property
+    def saturates(self) -> float | None:
+        """The state distance from which on the latent distance is 90 % of far or more; None if only far is."""
+        for low, high, value in zip(self.edges[:-2], self.edges[1:-1], self.relative[:-1], strict=True):
+            if value >= 0.9:
+                return (low + high) / 2
+        return None
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "saturates": self.saturates}
+
+    def text(self) -> str:
+        """`latent distance, far = 1: 0–10 .22, 10–25 .54, …`."""
+        cells = []
+        for i, value in enumerate(self.relative):
+            to = f"–{self.edges[i + 1]:.3g}" if i < len(self.relative) - 1 else "+"
+            cells.append(f"{self.edges[i]:.3g}{to} {value:.2f}")
+        return f"latent distance (far = 1) at state distance {', '.join(cells)}; rank correlation {self.spearman:.2f}"
+
+
+def distance_curve(
+    see: Callable[[Tensor], Tensor],
+    world: TensorWorld,
+    *,
+    states: int = STATES,
+    edges: Sequence[float] | None = None,
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+) -> Curve:
+    """`see` maps states (N, S) to codes (N, D). Pairs of random states, at most PER_BIN in each bin of distance.
+
+    edges: the inner borders of the bins; without them EDGES × the success radius, or, in a world whose success
+    is no distance, the 1, 5, 20 and 50 % quantiles of the distances.
+    """
+    if states < 8:
+        raise UserError(f"{states} states make no curve: give at least 8.")
+    state_NS = world.sample_goal(states, (seed, "curve")).to(device)
+    z_ND = see(state_NS).float()
+    i, j = torch.triu_indices(states, states, 1, device=state_NS.device)
+    true = world.distance(state_NS[i], state_NS[j]).double()
+    # In rows, because all pairs of wide codes would not fit.
+    latent = torch.cat([(z_ND[n : n + 1] - z_ND[n + 1 :]).square().mean(1).sqrt() for n in range(states - 1)])
+    inner = _inner(world, true, edges)
+    return _binned(true.cpu().numpy(), latent.double().cpu().numpy(), inner)
+
+
+def _inner(world: TensorWorld, true: Tensor, edges: Sequence[float] | None) -> list[float]:
+    if edges is not None:
+        inner = [float(e) for e in edges]
+        if not inner or inner[0] <= 0 or sorted(set(inner)) != inner:
+            raise UserError(f"bins at {inner}: give positive, ascending distances.")
+        return inner
+    radius = world.spec.success_within
+    if radius > 0:
+        return [e * radius for e in EDGES]
+    return torch.quantile(
+        true[:: max(1, len(true) // 100_000)], true.new_tensor([0.01, 0.05, 0.2, 0.5])
+    ).tolist()
+
+
+def _binned(true: np.ndarray, latent: np.ndarray, inner: list[float]) -> Curve:
+    if not np.isfinite(latent).all():
+        raise UserError("the encoder gives non-finite codes: check the checkpoint.")
+    which = np.digitize(true, inner)
+    chosen = [np.flatnonzero(which == b) for b in range(len(inner) + 1)]
+    # Evenly spread over the list of pairs, so that no state dominates a bin.
+    chosen = [c[np.linspace(0, len(c) - 1, PER_BIN).astype(int)] if len(c) > PER_BIN else c for c in chosen]
+    if not len(chosen[-1]):
+        raise UserError(f"no two states of this world are {inner[-1]:g} apart: give smaller bins.")
+    far = float(latent[chosen[-1]].mean())
+    if far <= 0:
+        far = float("nan")  # a collapsed code: every distance is 0 and the curve says so
+    used = np.concatenate(chosen)
+    weight = np.concatenate([np.full(len(c), 1 / max(len(c), 1)) for c in chosen])
+    return Curve(
+        edges=(0.0, *inner, float(true.max())),
+        relative=tuple(float(latent[c].mean()) / far if len(c) else float("nan") for c in chosen),
+        sd=tuple(float(latent[c].std()) / far if len(c) else float("nan") for c in chosen),
+        pairs=tuple(len(c) for c in chosen),
+        far=far,
+        spearman=_weighted_spearman(true[used], latent[used], weight),
+    )
+
+
+def _weighted_spearman(x: np.ndarray, y: np.ndarray, w: np.ndarray) -> float:
+    a, b = (stats.rankdata(v) for v in (x, y))
+    w = w / w.sum()
+    a, b = a - (w * a).sum(), b - (w * b).sum()
+    scale = np.sqrt((w * a * a).sum() * (w * b * b).sum())
+    return float((w * a * b).sum() / scale) if scale > 0 else float("nan")

@@ -1,0 +1,188 @@
+"""The one episode loop. Planners, the oracle, random actions and doing nothing all act through it.
+
+B episodes side by side on one device, T raw steps, K blocks, A raw action size, S state entries.
+
+The loop always runs to the last budget and records success after every raw step; nobody in it is told of it.
+The protocols are ways to read the record:
+  test every raw step (support pipeline)      latched: any step up to the budget; terminal: the step at it
+  test after executed plans (ladder)          the same, at the ends of plans only
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lpwm.errors import UserError
+from lpwm.evaluate.goals import EpisodeSet
+
+
+class Actor(Protocol):
+    """Chooses raw actions; sees states, and what it makes of them (a renderer, an encoder) is its own affair."""
+
+    def begin(self, episodes: EpisodeSet, state_BS: Tensor) -> None: ...
+
+    def act(self) -> Tensor:
+        """The raw actions to execute next, (B, n·frameskip, A)."""
+        ...
+
+    def observe(self, state_BS: Tensor) -> None:
+        """A whole block of frameskip raw steps was executed."""
+        ...
+
+    def traces(self) -> Mapping[str, Tensor]:
+        """What it noted along the way, (B, …) each."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Record:
+    """All that happened. NumPy arrays, so that it can be stored and read anywhere."""
+
+    ids: tuple[str, ...]
+    states_BTS: np.ndarray  # (B, T + 1, S)
+    actions_BTA: np.ndarray  # (B, T, A), as sent: the world clips
+    success_BT: np.ndarray  # bool, after each raw step
+    distance_BT: np.ndarray  # (B, T + 1), in the world's unit
+    frameskip: int
+    tested: int = 1  # success counts at every `tested`-th raw step
+    traces: Mapping[str, np.ndarray] = field(default_factory=dict)
+    wall_s: float = 0.0
+
+    @property
+    def steps(self) -> int:
+        return self.success_BT.shape[1]
+
+    def _tests(self, budget: int | None) -> np.ndarray:
+        """The success at each test up to the budget, (B, tests)."""
+        budget = self.steps if budget is None else budget
+        if not 0 < budget <= self.steps:
+            raise UserError(
+                f"a budget of {budget} steps: the episodes were run for {self.steps}, give 1 to that."
+            )
+        if budget < self.tested:
+            raise UserError(
+                f"a budget of {budget} raw steps ends before the first plan of {self.tested} is executed: give at "
+                f"least {self.tested}."
+            )
+        return self.success_BT[:, :budget][:, self.tested - 1 :: self.tested]
+
+    def latched(self, budget: int | None = None) -> np.ndarray:
+        """Success at any test up to the budget, (B,) bool."""
+        return np.asarray(self._tests(budget).any(1))
+
+    def terminal(self, budget: int | None = None) -> np.ndarray:
+        """Success at the last test of the budget, (B,) bool."""
+        return self._tests(budget)[:, -1]
+
+    def steps_to_success(self, budget: int | None = None) -> np.ndarray:
+        """Raw steps until the first test that succeeds, (B,) int64; −1 for never."""
+        tests = self._tests(budget)
+        return np.where(tests.any(1), (tests.argmax(1) + 1) * self.tested, -1)
+
+    def final_distance(self, budget: int | None = None) -> np.ndarray:
+        return self.distance_BT[:, self.steps if budget is None else budget]
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """For np.savez; `Record.of_arrays` reads it back."""
+        out = {f"trace_{name}": values for name, values in self.traces.items()}
+        for name in ("states_BTS", "actions_BTA", "success_BT", "distance_BT"):
+            out[name] = getattr(self, name)
+        out["ids"] = np.array(self.ids)
+        out["numbers"] = np.array([self.frameskip, self.tested, self.wall_s])
+        return out
+
+    @classmethod
+    def of_arrays(cls, arrays: Mapping[str, np.ndarray]) -> Record:
+        frameskip, tested, wall_s = arrays["numbers"].tolist()
+        return cls(
+            ids=tuple(arrays["ids"].tolist()),
+            states_BTS=arrays["states_BTS"],
+            actions_BTA=arrays["actions_BTA"],
+            success_BT=arrays["success_BT"],
+            distance_BT=arrays["distance_BT"],
+            frameskip=int(frameskip),
+            tested=int(tested),
+            traces={n.removeprefix("trace_"): arrays[n] for n in arrays if n.startswith("trace_")},
+            wall_s=wall_s,
+        )
+
+
+class _Pure:
+    """Live environments of a world without hidden state."""
+
+    def __init__(self, world: Any, state_BS: Tensor) -> None:
+        self.world, self.states = world, state_BS
+
+    def step(self, action_BA: Tensor) -> Tensor:
+        self.states = self.world.step(self.states, action_BA)
+        return self.states
+
+    def close(self) -> None:
+        pass
+
+
+def open_world(world: Any, state_BS: Tensor) -> Any:
+    """A handle that steps: the world's own where it has hidden state (`open`), else its pure step function."""
+    return world.open(state_BS) if hasattr(world, "open") else _Pure(world, state_BS)
+
+
+@torch.no_grad()
+def run_episodes(
+    world: Any,
+    episodes: EpisodeSet,
+    actor: Actor,
+    *,
+    steps: int,
+    frameskip: int,
+    tested: int = 1,
+    device: torch.device | str = "cpu",
+    on_block: Callable[[], None] | None = None,
+) -> Record:
+    """Every episode, all at once, for `steps` raw steps; success never changes what happens."""
+    if steps < 1:
+        raise UserError(f"episodes of {steps} raw steps: give at least 1.")
+    began = time.perf_counter()
+    start_BS, goal_BS = episodes.start_BS.to(device), episodes.goal_BS.to(device)
+    live = open_world(world, start_BS)
+    states: list[Tensor] = [start_BS]
+    actions: list[Tensor] = []
+    try:
+        actor.begin(episodes, start_BS)
+        while len(actions) < steps:
+            raw_BTA = actor.act()
+            _check_actions(raw_BTA, episodes, frameskip, world)
+            for t, action_BA in enumerate(raw_BTA[:, : steps - len(actions)].unbind(1), start=1):
+                actions.append(action_BA)
+                live.step(action_BA)
+                states.append(live.states.to(device))
+                if t % frameskip == 0:
+                    actor.observe(states[-1])
+                    if on_block is not None:
+                        on_block()
+    finally:
+        live.close()
+    states_BTS = torch.stack(states, 1)
+    goal_BTS = goal_BS[:, None].expand_as(states_BTS)
+    return Record(
+        ids=episodes.ids,
+        states_BTS=states_BTS.cpu().numpy(),
+        actions_BTA=torch.stack(actions, 1).cpu().numpy(),
+        success_BT=world.success(states_BTS[:, 1:], goal_BTS[:, 1:]).cpu().numpy(),
+        distance_BT=world.distance(states_BTS, goal_BTS).cpu().numpy(),
+        frameskip=frameskip,
+        tested=tested,
+        traces={name: t.cpu().numpy() for name, t in actor.traces().items()},
+        wall_s=time.perf_counter() - began,
+    )
+
+
+def _check_actions(raw_BTA: Tensor, episodes: EpisodeSet, frameskip: int, world: Any) -> None:
+    B, T, A = raw_BTA.shape
+    assert T > 0 and T % frameskip == 0 and (len(episodes), world.spec.action_dim) == (B, A), raw_BTA.shape

@@ -1,0 +1,344 @@
+"""Running a protocol: every cell, every method, every control, each distinct run of the loop once."""
+
+from __future__ import annotations
+
+import functools
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from lpwm.config import to_dict
+from lpwm.data import EpisodeData
+from lpwm.errors import UserError
+from lpwm.evaluate.agent import Agent, LatentActor
+from lpwm.evaluate.controls import Nothing, Oracle, RandomActions, Store
+from lpwm.evaluate.curve import Curve, distance_curve
+from lpwm.evaluate.episodes import Actor, Record, run_episodes
+from lpwm.evaluate.goals import EpisodeSet, dataset_goals, random_goals
+from lpwm.evaluate.outcome import Cell, Evaluation, Row
+from lpwm.evaluate.protocol import EvalConfig
+from lpwm.plan import MPCConfig
+
+NAMES = {"nothing": "do nothing", "random": "random actions", "oracle": "oracle"}
+
+
+def episode_sets(
+    world: Any, config: EvalConfig, data: EpisodeData | None, holdout: float, frameskip: int
+) -> dict[str, EpisodeSet]:
+    sets = {}
+    for kind in config.goals:
+        if kind == "random":
+            sets[kind] = random_goals(world, config.episodes, seed=config.seed)
+        else:
+            if data is None:
+                raise UserError("dataset goals need the data set: give it, or ask for random goals.")
+            sets[kind] = dataset_goals(
+                data,
+                config.episodes,
+                seed=config.seed,
+                offset=config.offset,
+                holdout=holdout,
+                horizon_steps=max(config.horizons) * frameskip,
+            )
+    return sets
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """One run of the loop, and all its record depends on."""
+
+    depends: dict[str, Any]
+    actor: Callable[[Callable[[], None] | None], Actor]
+    episodes: EpisodeSet
+    frameskip: int
+    plans: int  # how many plans it takes: the unit of progress
+    storable: bool = True  # not for an agent without weights to be known by
+
+
+class Evaluator:
+    """Builds the jobs of an evaluation, and runs each once: cells share what does not depend on (H, R)."""
+
+    def __init__(
+        self,
+        agents: Sequence[Agent],
+        world: Any,
+        config: EvalConfig,
+        sets: Mapping[str, EpisodeSet],
+        *,
+        device: torch.device | str = "cpu",
+        store: Store | None = None,
+        compile: bool = False,
+        progress: Callable[[int], None] | None = None,
+    ) -> None:
+        _check_agents(agents, config)
+        self.agents, self.world, self.config, self.sets = tuple(agents), world, config, sets
+        self.device, self.compile = torch.device(device), compile
+        self.store, self.progress = store or Store(None), progress
+        self.steps = max(config.budgets)
+        self.done: dict[str, tuple[Record, bool]] = {}
+        self.plans_done = 0
+
+    def mpc(self, horizon: int, receding: int, agent: Agent | None) -> MPCConfig:
+        context = 1 if agent is None else self.config.context or agent.history
+        return MPCConfig(horizon, receding, self.config.warm, context)
+
+    def _depends(self, episodes: EpisodeSet, frameskip: int, **more: Any) -> dict[str, Any]:
+        spec = self.world.spec
+        return {
+            "world": [spec.name, spec.options],
+            "episodes": episodes.digest,
+            "steps": self.steps,
+            "frameskip": frameskip,
+            "device": self.device.type,
+            **more,
+        }
+
+    def agent_job(self, agent: Agent, kind: str, horizon: int, receding: int, seed: int) -> Job:
+        c, episodes = self.config, self.sets[kind]
+        mpc = self.mpc(horizon, receding, agent)
+        autocast = torch.bfloat16 if c.precision == "bfloat16" else None
+        depends = self._depends(
+            episodes,
+            agent.frameskip,
+            who=[agent.weights or id(agent), agent.vote, list(agent.images)],
+            stats=agent.stats.as_dict(),
+            mpc=to_dict(mpc),
+            solver=[c.solver, c.options],
+            seed=seed,
+            precision=c.precision,
+            compile=self.compile,
+        )
+        return Job(
+            depends,
+            lambda tick: LatentActor(
+                agent,
+                self.world,
+                c.build_solver(),
+                mpc,
+                seed,
+                compile=self.compile,
+                autocast=autocast,
+                on_plan=tick,
+            ),
+            episodes,
+            agent.frameskip,
+            math.ceil(self.steps / (receding * agent.frameskip)),
+            storable=bool(agent.weights),
+        )
+
+    def control_job(self, name: str, kind: str, horizon: int, receding: int, seed: int) -> Job:
+        agent, episodes = self.agents[0], self.sets[kind]
+        if name != "oracle":
+            depends = self._depends(episodes, agent.frameskip, control=name, seed=seed)
+            make: dict[str, Callable[[Any], Actor]] = {
+                "nothing": lambda _: Nothing(self.world, agent.frameskip),
+                "random": lambda _: RandomActions(self.world, agent.frameskip, seed),
+            }
+            return Job(depends, make[name], episodes, agent.frameskip, 0)
+        mpc = self.mpc(horizon, receding, None)
+        depends = self._depends(
+            episodes,
+            agent.frameskip,
+            control="oracle",
+            seed=seed,
+            stats=agent.stats.as_dict(),
+            mpc=to_dict(mpc),
+            solver=list(self.config.oracle_planner()),
+        )
+        return Job(
+            depends,
+            lambda tick: Oracle(
+                self.world, agent.stats, agent.frameskip, self.config.build_oracle_solver(), mpc, seed, tick
+            ),
+            episodes,
+            agent.frameskip,
+            math.ceil(self.steps / (receding * agent.frameskip)),
+        )
+
+    def control_seeds(self, name: str) -> tuple[int, ...]:
+        count = {"nothing": 1, "random": self.config.planner_seeds, "oracle": self.config.oracle_seeds}[name]
+        return tuple(range(count))
+
+    def controls(self, kind: str) -> tuple[str, ...]:
+        """An image goal has no state to test, and a live simulator no batched oracle."""
+        if kind == "image":
+            return ()
+        return tuple(n for n in self.config.controls if n != "oracle" or not hasattr(self.world, "open"))
+
+    def jobs(self) -> list[Job]:
+        """Every distinct job of every cell."""
+        found: dict[str, Job] = {}
+        for kind in self.sets:
+            for H, R in self.config.ways():
+                jobs = [
+                    self.agent_job(a, kind, H, R, seed)
+                    for a in self.agents
+                    for seed in range(self.config.planner_seeds)
+                ]
+                jobs += [
+                    self.control_job(n, kind, H, R, s)
+                    for n in self.controls(kind)
+                    for s in self.control_seeds(n)
+                ]
+                found.update((Store.name(job.depends), job) for job in jobs)
+        return list(found.values())
+
+    def stored(self, job: Job) -> bool:
+        return job.storable and self.store.has(job.depends)
+
+    def run(self, job: Job) -> tuple[Record, bool]:
+        name = Store.name(job.depends)
+        if name not in self.done:
+            before = self.plans_done
+            store = self.store if job.storable else Store(None)
+            self.done[name] = store.record(
+                job.depends,
+                lambda: run_episodes(
+                    self.world,
+                    job.episodes,
+                    job.actor(self._tick),
+                    steps=self.steps,
+                    frameskip=job.frameskip,
+                    device=self.device,
+                ),
+            )
+            self.plans_done = before + job.plans
+            if self.progress is not None:
+                self.progress(self.plans_done)
+        return self.done[name]
+
+    def _tick(self) -> None:
+        self.plans_done += 1
+        if self.progress is not None:
+            self.progress(self.plans_done)
+
+    def cell(self, kind: str, horizon: int, receding: int) -> Cell:
+        seeds = tuple(range(self.config.planner_seeds))
+        rows = []
+        for method, agents in by_method(self.agents).items():
+            found = [[self.run(self.agent_job(a, kind, horizon, receding, s)) for s in seeds] for a in agents]
+            planner = {
+                "solver": self.config.solver,
+                "options": to_dict(getattr(self.config.build_solver(), "config", {})),
+                **to_dict(self.mpc(horizon, receding, agents[0])),
+            }
+            rows.append(_row(method, found, tuple(a.seed for a in agents), seeds, False, planner))
+        for name in self.controls(kind):
+            seeds = self.control_seeds(name)
+            found = [[self.run(self.control_job(name, kind, horizon, receding, s)) for s in seeds]]
+            planner = {}
+            if name == "oracle":
+                solver, _ = self.config.oracle_planner()
+                options = to_dict(getattr(self.config.build_oracle_solver(), "config", {}))
+                planner = {"solver": solver, "options": options, **to_dict(self.mpc(horizon, receding, None))}
+            rows.append(_row(NAMES[name], found, ("control",), seeds, True, planner))
+        return Cell(kind, horizon, receding, tuple(rows)).tested(self.config.test == "step")
+
+
+def _row(
+    name: str,
+    found: list[list[tuple[Record, bool]]],
+    seeds: tuple[int | str, ...],
+    planner_seeds: tuple[int, ...],
+    control: bool,
+    planner: Mapping[str, Any],
+) -> Row:
+    records = tuple(tuple(record for record, _ in line) for line in found)
+    stored = sum(was for line in found for _, was in line)
+    return Row(name, records, seeds, planner_seeds, control, planner, stored)
+
+
+def by_method(agents: Sequence[Agent]) -> dict[str, list[Agent]]:
+    """Agents of one method are its training seeds; an agent without a method stands alone."""
+    out: dict[str, list[Agent]] = {}
+    for agent in agents:
+        out.setdefault(agent.method or agent.name, []).append(agent)
+    return out
+
+
+def _check_agents(agents: Sequence[Agent], config: EvalConfig) -> None:
+    if not agents:
+        raise UserError("there is nobody to evaluate: give at least one run.")
+    for method, members in by_method(agents).items():
+        seeds = [a.seed for a in members]
+        if len(set(seeds)) != len(seeds):
+            raise UserError(
+                f"{method} is given twice with training seed {max(seeds, key=seeds.count)}: runs of one method "
+                "must differ in their seed."
+            )
+        if method in NAMES.values():
+            raise UserError(f"a run cannot be called {method!r}: that is the name of a control.")
+    if config.test == "plan":
+        longest = max(r for _, r in config.ways()) * max(a.frameskip for a in agents)
+        if min(config.budgets) < longest:
+            raise UserError(
+                f"a budget of {min(config.budgets)} raw steps ends before one plan of {longest} is executed: give at "
+                f"least {longest}, or test after every step."
+            )
+
+
+def evaluate(
+    agents: Sequence[Agent],
+    world: Any,
+    config: EvalConfig | None = None,
+    *,
+    data: EpisodeData | None = None,
+    holdout: float = 0.1,
+    sets: Mapping[str, EpisodeSet] | None = None,
+    device: torch.device | str = "cpu",
+    store: Store | None = None,
+    compile: bool = False,
+    progress: Callable[[int], None] | None = None,
+    predicted_s: float | None = None,
+) -> Evaluation:
+    """All cells of `config` for these agents, beside their controls.
+
+    sets: the episodes, if they are not to be drawn from `config` (a picture as the goal, or a selection).
+    progress: called with the number of plans made; `Evaluator.jobs` tells how many there will be.
+    """
+    config = config or EvalConfig()
+    began = time.perf_counter()
+    _check_agents(agents, config)
+    if sets is None:
+        sets = episode_sets(world, config, data, holdout, max(a.frameskip for a in agents))
+    runner = Evaluator(
+        agents, world, config, sets, device=device, store=store, compile=compile, progress=progress
+    )
+    curves: dict[str, Curve] = {}
+    if config.curve:
+        for agent in agents:
+            see = functools.partial(agent.see, world)
+            curves[agent.name] = distance_curve(
+                see, world, states=config.curve, seed=config.seed, device=device
+            )
+    cells = tuple(runner.cell(kind, H, R) for kind in sets for H, R in config.ways())
+    return Evaluation(
+        config=config,
+        world=world,
+        sets=sets,
+        cells=cells,
+        agents=tuple(agents),
+        curves=curves,
+        groups={kind: _groups(world, s) for kind, s in sets.items() if s.image is None},
+        device=_device_name(torch.device(device)),
+        holdout=holdout,
+        predicted_s=predicted_s,
+        wall_s=time.perf_counter() - began,
+    )
+
+
+def _groups(world: Any, episodes: EpisodeSet) -> dict[str, np.ndarray]:
+    """Episodes to report apart, where the world names some: PushT's goals that need the block to move."""
+    if not hasattr(world, "goal_groups"):
+        return {}
+    found = world.goal_groups(episodes.start_BS, episodes.goal_BS)
+    return {name: np.asarray(which, dtype=bool) for name, which in found.items()}
+
+
+def _device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)

@@ -1,0 +1,111 @@
+"""An episode to look at: what happened, the goal, and the latent distance along the way. Pillow only."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image, ImageDraw
+
+from lpwm.data.files import disk_errors, make_folder
+from lpwm.errors import UserError
+from lpwm.evaluate.episodes import Record
+from lpwm.evaluate.goals import EpisodeSet
+
+SIDE, GAP, CURVE = 224, 8, 72  # pixels
+INK, SEEN, FORECAST, DONE = (40, 40, 40), (30, 90, 200), (230, 130, 30), (30, 150, 60)
+
+
+def episode_gif(
+    path: str | Path, world: Any, episodes: EpisodeSet, record: Record, index: int, every: int = 1
+) -> Path:
+    """Writes episode `index` of a record; `every` raw steps a frame.
+
+    Below the pictures the latent distance to the goal: blue as seen, orange as the plan in force forecast it,
+    up to now. Green border: success at this very step.
+    """
+    if not 0 <= index < len(record.ids):
+        raise UserError(f"there is no episode {index}: the record has 0 to {len(record.ids) - 1}.")
+    assert record.ids == episodes.ids
+    shown = list(range(0, record.steps + 1, every))
+    if shown[-1] != record.steps:
+        shown.append(record.steps)
+    states = torch.from_numpy(record.states_BTS[index][shown])
+    happened = _pictures(world, states)
+    if episodes.image is not None:
+        goal = Image.fromarray(episodes.image.permute(1, 2, 0).numpy()).resize((SIDE, SIDE))
+    else:
+        goal = _pictures(world, episodes.goal_BS[index : index + 1])[0]
+    frames = [
+        _compose(picture, goal, record, index, step) for picture, step in zip(happened, shown, strict=True)
+    ]
+    path = Path(path)
+    make_folder(path.parent)
+    with disk_errors(path):
+        frames[0].save(
+            path,
+            format="GIF",
+            save_all=True,
+            append_images=frames[1:],
+            duration=[50 * every] * (len(frames) - 1) + [1500],
+            loop=0,
+            optimize=True,
+        )
+    return path
+
+
+def _pictures(world: Any, state_NS: torch.Tensor) -> list[Image.Image]:
+    frames = world.render(state_NS).cpu().permute(0, 2, 3, 1).contiguous().numpy()
+    return [Image.fromarray(f).resize((SIDE, SIDE), Image.Resampling.BILINEAR) for f in frames]
+
+
+def _compose(picture: Image.Image, goal: Image.Image, record: Record, index: int, step: int) -> Image.Image:
+    wide = 2 * SIDE + 3 * GAP
+    sheet = Image.new("RGB", (wide, SIDE + 3 * GAP + CURVE + 14), "white")
+    draw = ImageDraw.Draw(sheet)
+    for at, image, title in ((GAP, picture, f"step {step}"), (SIDE + 2 * GAP, goal, "goal")):
+        sheet.paste(image, (at, GAP + 12))
+        draw.text((at, 4), title, fill=INK)
+    if step and record.success_BT[index, step - 1]:
+        box = (GAP - 3, GAP + 9, GAP + SIDE + 2, GAP + SIDE + 14)
+        draw.rectangle(box, outline=DONE, width=3)
+        draw.text((GAP + 60, 4), "success", fill=DONE)
+    top = SIDE + 2 * GAP + 12
+    _curves(draw, record, index, step, (GAP, top, wide - GAP, top + CURVE))
+    return sheet.quantize(64, dither=Image.Dither.NONE)
+
+
+def _curves(
+    draw: ImageDraw.ImageDraw, record: Record, index: int, step: int, box: tuple[int, int, int, int]
+) -> None:
+    left, top, right, bottom = box
+    draw.rectangle(box, outline=(200, 200, 200))
+    block = record.frameskip
+    lines = []
+    if "latent" in record.traces:
+        seen = record.traces["latent"][index]
+        lines.append((np.arange(len(seen)) * block, seen, SEEN))
+    if "predicted" in record.traces:
+        forecast = record.traces["predicted"][index]
+        lines.append((np.arange(1, len(forecast) + 1) * block, forecast, FORECAST))
+    title = "latent distance: seen (blue), forecast (orange)"
+    if not lines:  # a control plans in no latent space
+        lines.append((np.arange(record.steps + 1), record.distance_BT[index], SEEN))
+        title = "distance to the goal"
+    draw.text((left + 4, top + 2), title, fill=INK)
+    highest = max(float(np.nanmax(y)) for _, y, _ in lines) or 1.0
+    for x, y, colour in lines:
+        now = x <= step
+        points = [
+            (
+                left + 2 + (right - left - 4) * float(a) / record.steps,
+                bottom - 2 - (bottom - top - 18) * float(b) / highest,
+            )
+            for a, b in zip(x[now], y[now], strict=True)
+        ]
+        if len(points) > 1:
+            draw.line(points, fill=colour, width=2)
+        for a, b in points:
+            draw.ellipse((a - 1.5, b - 1.5, a + 1.5, b + 1.5), fill=colour)

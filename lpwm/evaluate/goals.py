@@ -1,0 +1,191 @@
+"""Episode sets: where episodes start and what they must reach.
+
+A set is a pure function of (the data's digest or the world, seed), and the first n of a longer set are the
+set of n: results on 50 and on 200 episodes share their first 50. Nothing random is drawn from the position
+in a batch: an episode carries its own number.
+
+B episodes, S state entries.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lpwm import rng
+from lpwm.data import EpisodeData, split_episodes
+from lpwm.data.clips import clip_starts, permutation
+from lpwm.errors import UserError
+from lpwm.worlds.base import TensorWorld
+
+KINDS = ("random", "dataset")
+OFFSET = 25  # raw steps between start and goal in a held-out trajectory
+
+
+@dataclass(frozen=True, eq=False)
+class EpisodeSet:
+    """start_BS and goal_BS float32 on the CPU; `number_B` int64 keys the planner's noise; ids name episodes.
+
+    An image goal has no known state: goal_BS is NaN (which no state is near) and `image` holds the picture.
+    """
+
+    kind: str  # "random", "dataset" or "image"
+    start_BS: Tensor
+    goal_BS: Tensor
+    number_B: Tensor
+    ids: tuple[str, ...]
+    source: str  # what it was drawn from: the data's digest, or the world
+    seed: int
+    image: Tensor | None = None  # uint8 (3, h, w)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def select(self, rows: Tensor | list[int]) -> EpisodeSet:
+        """Some of the episodes; what happens in them does not change."""
+        rows = torch.as_tensor(rows)
+        if rows.dtype == torch.bool:
+            rows = rows.nonzero()[:, 0]
+        return replace(
+            self,
+            start_BS=self.start_BS[rows],
+            goal_BS=self.goal_BS[rows],
+            number_B=self.number_B[rows],
+            ids=tuple(self.ids[i] for i in rows.tolist()),
+        )
+
+    @property
+    def digest(self) -> str:
+        """Names the contents, bit for bit."""
+        state = hashlib.sha256(repr((self.kind, self.ids, self.number_B.tolist())).encode())
+        for tensor in (self.start_BS, self.goal_BS, self.image):
+            if tensor is not None:
+                state.update(tensor.contiguous().numpy().tobytes())
+        return state.hexdigest()[:16]
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "kind": self.kind,
+            "digest": self.digest,
+            "source": self.source,
+            "seed": self.seed,
+            "ids": list(self.ids),
+            "start": self.start_BS.tolist(),
+            "goal": None if self.image is not None else self.goal_BS.tolist(),
+        }
+
+
+def _check_count(n: int) -> None:
+    if n < 1:
+        raise UserError(f"{n} episodes show nothing: give at least 1.")
+
+
+def dataset_goals(
+    data: EpisodeData,
+    n: int,
+    *,
+    seed: int = 0,
+    offset: int = OFFSET,
+    holdout: float = 0.1,
+    horizon_steps: int = 0,
+) -> EpisodeSet:
+    """Start at a frame of a held-out trajectory, goal `offset` raw steps later in it.
+
+    No start is used twice, and no trajectory twice before every one was used once: two starts a few steps
+    apart are nearly the same episode. `horizon_steps`: the raw steps a plan spans, refused where it is longer
+    than every held-out trajectory.
+    """
+    _check_count(n)
+    if offset < 1:
+        raise UserError(f"goals {offset} steps ahead: give at least 1.")
+    if data.states.shape[1] == 0:
+        raise UserError("the data set has no states: success cannot be tested on its goals.")
+    _, held = split_episodes(data.episodes, holdout)
+    if not len(held):
+        raise UserError(
+            "no trajectory was held out (holdout is 0): hold some out, or evaluate on random goals."
+        )
+    longest = int(data.lengths[held].max()) - 1
+    for what, steps in (
+        ("a goal", offset),
+        ("a planning horizon", horizon_steps),
+    ):
+        if steps > longest:
+            raise UserError(
+                f"{what} of {steps} raw steps is longer than the held-out trajectories (the longest has {longest}):"
+                f" give at most {longest}, or collect longer episodes."
+            )
+    starts = clip_starts(data.lengths[held], data.offsets[held], offset)
+    if n > len(starts):
+        raise UserError(
+            f"{n} episodes are asked for, but the held-out trajectories have only {len(starts)} starts with a "
+            f"goal {offset} steps ahead: ask for fewer, or hold out more."
+        )
+    rows = starts[permutation(len(starts), rng.seed_of("goals", data.digest, seed), "cpu")]
+    trajectory = torch.searchsorted(data.offsets[held], rows, right=True) - 1
+    rows = rows[_occurrence(trajectory).sort(stable=True).indices][:n]
+    trajectory = held[torch.searchsorted(data.offsets[held], rows, right=True) - 1]
+    step = rows - data.offsets[trajectory]
+    return EpisodeSet(
+        kind="dataset",
+        start_BS=data.states[rows].clone(),
+        goal_BS=data.states[rows + offset].clone(),
+        number_B=torch.arange(n),
+        ids=tuple(f"{e}@{t}+{offset}" for e, t in zip(trajectory.tolist(), step.tolist(), strict=True)),
+        source=f"data {data.digest}",
+        seed=seed,
+    )
+
+
+def _occurrence(x: Tensor) -> Tensor:
+    """How many equal entries stand before each: [5, 3, 5, 5] -> [0, 0, 1, 2]."""
+    values, order = x.sort(stable=True)
+    place = torch.arange(len(x))
+    first = torch.searchsorted(values, values)  # where the run of equal values begins
+    out = torch.empty_like(place)
+    out[order] = place - first
+    return out
+
+
+def random_goals(world: TensorWorld, n: int, *, seed: int = 0) -> EpisodeSet:
+    """Start and goal anywhere in the arena, independent of one another."""
+    _check_count(n)
+    return EpisodeSet(
+        kind="random",
+        start_BS=world.sample_state(n, (seed, "evaluate")),
+        goal_BS=world.sample_goal(n, (seed, "evaluate")),
+        number_B=torch.arange(n),
+        ids=tuple(f"random/{seed}/{i}" for i in range(n)),
+        source=_named(world),
+        seed=seed,
+    )
+
+
+def image_goals(world: TensorWorld, image: Tensor, n: int, *, seed: int = 0) -> EpisodeSet:
+    """Random starts, one picture as the goal of all: uint8 (3, h, w). Success cannot be tested."""
+    _check_count(n)
+    if image.dtype != torch.uint8 or image.dim() != 3 or image.shape[0] != 3:
+        raise UserError(
+            f"the goal image is {image.dtype} of shape {tuple(image.shape)}: give uint8 of shape (3, h, w)."
+        )
+    start = world.sample_state(n, (seed, "evaluate"))
+    name = hashlib.sha256(image.contiguous().numpy().tobytes()).hexdigest()[:8]
+    return EpisodeSet(
+        kind="image",
+        start_BS=start,
+        goal_BS=torch.full_like(start, torch.nan),
+        number_B=torch.arange(n),
+        ids=tuple(f"image/{name}/{seed}/{i}" for i in range(n)),
+        source=_named(world),
+        seed=seed,
+        image=image.contiguous(),
+    )
+
+
+def _named(world: TensorWorld) -> str:
+    return f"world {world.spec.name} {json.dumps(world.spec.options, sort_keys=True)}"

@@ -1,0 +1,95 @@
+"""From run folders to agents: the only place here that knows what a run is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lpwm import run as runs
+from lpwm.config import digest
+from lpwm.data import EpisodeData
+from lpwm.errors import UserError
+from lpwm.evaluate.agent import Agent
+
+
+@dataclass(frozen=True, eq=False)
+class Team:
+    """Agents of one world, and the data set they were trained on."""
+
+    agents: tuple[Agent, ...]
+    world: Any
+    data: EpisodeData | None
+    holdout: float
+
+
+def agent_of(loaded: Any) -> Agent:
+    """Runs whose configs differ in the training seed alone are one method."""
+    folder = Path(loaded.path)
+    label = folder.name.removesuffix(f"-{loaded.run_hash}")
+    config = loaded.config
+    method = digest(replace(config, train=replace(config.train, seed=0)))
+    return Agent(
+        name=folder.name,
+        models=(loaded.model,),
+        images=(loaded.image,),
+        stats=loaded.stats,
+        frameskip=loaded.frameskip,
+        seed=config.train.seed,
+        method=f"{label} {method[:4]}",
+        run_hash=loaded.run_hash,
+        step=loaded.step,
+        path=str(loaded.path),
+    )
+
+
+def load_team(
+    paths: Sequence[str | Path],
+    *,
+    device: torch.device | str = "cpu",
+    checkpoint: str = "latest",
+    data: bool = True,
+) -> Team:
+    """The agents of these run folders. They must share a world; with `data` also a data set, whose trajectories
+    held out by all of them give the goals."""
+    if not paths:
+        raise UserError("there is nothing to evaluate: give at least one run folder.")
+    resolved = [Path(p).resolve() for p in paths]
+    if len(set(resolved)) != len(resolved):
+        raise UserError("a run folder is given twice: name each once.")
+    found = [runs.load(path, device=device, checkpoint=checkpoint) for path in paths]
+    first = found[0]
+    for one in found:
+        if one.world is None:
+            raise UserError(
+                f"{one.path} was trained on recordings of a world that is not known here: it cannot act."
+            )
+        if (one.spec.name, one.spec.options) != (first.spec.name, first.spec.options):
+            raise UserError(
+                f"{first.path} was trained in {first.spec.name} {first.spec.options} and {one.path} in "
+                f"{one.spec.name} {one.spec.options}: evaluate the runs of one world at a time."
+            )
+    episodes = None
+    if data:
+        each = [one.episodes() for one in found]
+        episodes = each[0]
+        for one, other in zip(found, each, strict=True):
+            if other.digest != episodes.digest:
+                raise UserError(
+                    f"{first.path} and {one.path} were trained on different data, so their held-out goals differ: "
+                    "evaluate them on --goals random, or one at a time."
+                )
+    return Team(
+        _named(tuple(agent_of(one) for one in found)), first.world, episodes, min(f.holdout for f in found)
+    )
+
+
+def _named(agents: tuple[Agent, ...]) -> tuple[Agent, ...]:
+    """The hash of the config stays in a method's name only where the label alone would not tell two apart."""
+    labels: dict[str, set[str]] = {}
+    for agent in agents:
+        labels.setdefault(agent.method[:-5], set()).add(agent.method)
+    return tuple(replace(a, method=a.method[:-5]) if len(labels[a.method[:-5]]) == 1 else a for a in agents)
