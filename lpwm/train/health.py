@@ -1,0 +1,169 @@
+"""Dead runs: told early, in one sentence with the evidence, and never on a run that is merely young."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from lpwm.errors import UserError
+
+_TERMS = ("loss", "prediction", "regulariser", "temporal_jaccard", "rollout", "code_rms")
+
+
+@dataclass(frozen=True)
+class HealthConfig:
+    """When a run counts as dead. Each threshold lies far from every healthy run measured."""
+
+    # The world's degrees of freedom: 2 for the dot worlds, about 4 for PushT. A code that stays below cannot hold the
+    # state; small healthy Piecewise models sit at 7–14.
+    min_dimension: float = 2.0
+    # Predictions worse than this are no better than guessing a mean: small healthy models pass 0.1 within a few
+    # hundred steps, and a predictor of zeros scores 1.
+    max_relative_error: float = 0.5
+    # The weakest target of the method (μ = −2) has standard deviation 0.17; a collapsed code goes to 0.
+    min_std: float = 0.01
+    # A code linear in the position of a slow dot (one raw Piecewise step) varies by 0.002; bf16 rounding by 4e-6.
+    min_variation: float = 1e-4
+    # Other actions move healthy predictions by about as much as a step does (0.3–1.5); a predictor trained on
+    # shuffled actions moves by less than a hundredth.
+    min_sensitivity: float = 0.003
+    # AdaLN-zero and LTI start action-blind, LTI as the copy predictor, and any code starts with few dimensions: the
+    # first tenth of a run, and never less than 500 steps, is not judged.
+    grace: float = 0.1
+    min_steps: int = 500
+    # Log points in a row that must agree: one batch can be odd, five are not.
+    patience: int = 5
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.grace <= 1:
+            raise UserError(f"health.grace = {self.grace} is a share of the steps: give 0 to 1.")
+        if self.patience < 1:
+            raise UserError(f"health.patience = {self.patience} log points must be at least 1.")
+        for name in (
+            "min_dimension", "max_relative_error", "min_std", "min_variation", "min_sensitivity", "min_steps",
+        ):  # fmt: skip
+            if not getattr(self, name) >= 0:
+                raise UserError(f"health.{name} = {getattr(self, name)} must not be negative.")
+
+    def judged_after(self, steps: int) -> int:
+        """The last step of the grace period."""
+        return max(self.min_steps, math.ceil(self.grace * steps))
+
+
+@dataclass(frozen=True)
+class _Sign:
+    """One way to be dead: a monitor beyond its limit, and the end of the sentence about it."""
+
+    kind: str
+    monitor: str
+    limit: float
+    above: bool
+    what: str
+    remedy: str
+
+    def seen(self, record: Mapping[str, float]) -> bool:
+        value = record.get(self.monitor)
+        if value is None or not math.isfinite(
+            value
+        ):  # not measured here; non-finite codes have their own sentence
+            return False
+        return value > self.limit if self.above else value < self.limit
+
+
+def _signs(c: HealthConfig) -> tuple[_Sign, ...]:
+    """In order of precedence: a collapsed code is also constant in time, and a constant code makes actions idle."""
+    more = "raise the regulariser's weight (objective.lam) or lower the learning rate"
+    return (
+        _Sign(
+            "collapsed", "code_rms", c.min_std, False, "the codes have shrunk to zero, with an RMS of", more,
+        ),
+        _Sign(
+            "collapsed", "code_std", c.min_std, False,
+            "all frames have the same code, with a standard deviation of", more,
+        ),
+        _Sign(
+            "collapsed", "effective_dimension", c.min_dimension, False,
+            "the codes use an effective dimension of only", more,
+        ),
+        _Sign(
+            "time-constant", "temporal_variation", c.min_variation, False,
+            "the codes hardly differ between the frames of a clip, with a temporal variation of",
+            "check that the data move and that clips differ in more than what moves, use a larger frameskip, or lower "
+            "objective.lam",
+        ),
+        _Sign(
+            "action-blind", "action_sensitivity", c.min_sensitivity, False,
+            "predictions ignore the actions: foreign ones move them by a sensitivity of",
+            "check that actions and frames of the data belong together, or raise the learning rate",
+        ),
+        _Sign(
+            "collapsed", "relative_error", c.max_relative_error, True,
+            "predictions miss the codes with a relative error of",
+            "lower the learning rate, or take a more expressive predictor",
+        ),
+    )  # fmt: skip
+
+
+class Health:
+    """Watches the records of one run. Not finite: told at once. Everything else: after the grace period, when
+    `patience` log points in a row agree."""
+
+    def __init__(self, config: HealthConfig | None = None) -> None:
+        self.config = config or HealthConfig()
+        self._signs = _signs(self.config)
+        self._since: dict[_Sign, list[int]] = {sign: [] for sign in self._signs}
+        self._finite = ""  # the last finite loss, in words
+        self._broken = False
+
+    def check(self, step: int, steps: int, record: Mapping[str, float]) -> str | None:
+        """The sentence, once for each spell of a sign; None while there is nothing (new) to say.
+
+        `record`: the numbers of a training log point, `step` of `steps`. Monitors that are missing are not judged.
+        """
+        broken = self._not_finite(step, record)
+        if broken is not None or self._broken:
+            return broken
+        if step <= self.config.judged_after(steps):
+            return None
+        told = None
+        for sign in self._signs:
+            since = self._since[sign]
+            if not sign.seen(record):
+                since.clear()
+                continue
+            since.append(step)
+            if told is None and len(since) == self.config.patience:
+                told = self._sentence(sign, record, since[0], step, steps)
+        return told
+
+    def _not_finite(self, step: int, record: Mapping[str, float]) -> str | None:
+        bad = [name for name in _TERMS if name in record and not math.isfinite(record[name])]
+        if not bad:
+            self._broken = False
+            if "loss" in record:
+                self._finite = f" (the last finite loss was {record['loss']:.3g}, at step {step})"
+            return None
+        if self._broken:
+            return None
+        self._broken = True
+        names = ", ".join(_words(name) for name in bad)
+        return (
+            f"this run is dead (non-finite): at step {step} {names} {'is' if len(bad) == 1 else 'are'} not finite"
+            f"{self._finite}; lower the learning rate, clip gradients, warm up longer, or train in float32."
+        )
+
+    def _sentence(self, sign: _Sign, record: Mapping[str, float], first: int, step: int, steps: int) -> str:
+        when = f"steps {first} to {step} of {steps}" if first < step else f"step {step} of {steps}"
+        side = "above" if sign.above else "below"
+        beside = ""
+        if sign.monitor == "relative_error" and math.isfinite(record.get("copy_error", math.nan)):
+            beside = f" where copying the last frame scores {record['copy_error']:.3g}"
+        return (
+            f"this run is dead ({sign.kind}): {sign.what} {record[sign.monitor]:.3g}{beside}, {side} "
+            f"{sign.limit:g} at {self.config.patience} log points in a row ({when}); {sign.remedy}."
+        )
+
+
+def _words(name: str) -> str:
+    return {"code_rms": "the codes", "loss": "the loss"}.get(name, "the term " + name.replace("_", " "))
