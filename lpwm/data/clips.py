@@ -22,6 +22,7 @@ from lpwm.data.episodes import EpisodeData, Frames
 from lpwm.data.normalise import ActionStats, to_blocks
 from lpwm.errors import UserError
 from lpwm.worlds.base import TensorWorld
+from lpwm.worlds.dots import area_average
 
 _CHUNK = 512  # frames moved to the device at a time
 
@@ -85,8 +86,8 @@ class ResidentClips:
     """States, or uint8 frames, in the memory of the device; clips are gathered, and rendered, there.
 
     With a world its renderer draws every frame from the state; without one the stored frames are used.
-    Stored frames of another size than `size` are resized once, when loaded (bilinear, antialiased, rounded),
-    which is close to but not the same as rendering at that size.
+    Stored frames of another size than `size` are resized once, when loaded (see `resize`), which is
+    close to but not the same as rendering at that size.
     """
 
     def __init__(
@@ -195,11 +196,22 @@ def load_frames(pixels: Frames, size: int | None, device: torch.device) -> Tenso
     table = torch.empty((count, 3, *shape), dtype=torch.uint8, device=device)
     for start in range(0, count, _CHUNK):
         piece = torch.from_numpy(pixels[start : start + _CHUNK]).to(device).permute(0, 3, 1, 2)
-        if piece.shape[2:] != shape:
-            soft = F.interpolate(piece.float(), size=shape, mode="bilinear", antialias=True)
-            piece = soft.round().clamp(0, 255).to(torch.uint8)
-        table[start : start + _CHUNK] = piece
+        table[start : start + _CHUNK] = resize(piece, shape)
     return table
+
+
+def resize(frames: Tensor, shape: tuple[int, int]) -> Tensor:
+    """uint8 (n, 3, h, w) -> uint8 (n, 3, *shape): smaller by averaging areas, larger bilinearly, rounded."""
+    height, width = frames.shape[2:]
+    if (height, width) == shape:
+        return frames
+    soft = frames.float()
+    if shape[0] <= height and shape[1] <= width:
+        rows, columns = (area_average(a, b).to(soft) for a, b in zip((height, width), shape, strict=True))
+        soft = rows @ soft @ columns.T
+    else:
+        soft = F.interpolate(soft, size=shape, mode="bilinear")
+    return soft.round().clamp(0, 255).to(torch.uint8)
 
 
 def _rows_of(episodes: EpisodeData, chosen: Tensor) -> Tensor:

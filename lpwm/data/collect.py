@@ -265,11 +265,11 @@ def _start_worker() -> None:
     """One thread per worker; Ctrl-C is the parent's affair; nobody outlives a killed parent."""
     torch.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    parent = os.getppid()
+    parent = multiprocessing.parent_process()
+    assert parent is not None
 
     def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(0.5)
+        parent.join()  # returns only when the parent is gone
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()

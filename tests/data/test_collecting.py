@@ -1,0 +1,262 @@
+"""Collecting: what lands in the file, who made it does not matter, and nothing interrupts it for good."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from dataclasses import dataclass
+
+import h5py
+import numpy as np
+import pytest
+import torch
+
+from lpwm import worlds
+from lpwm.data import collect, read
+from lpwm.data.collect import SHARD
+from lpwm.errors import UserError
+from lpwm.worlds import Piecewise
+
+WORLD = worlds.make("piecewise", g=3)
+
+
+def test_the_file_holds_what_the_world_does(tmp_path):
+    collect(WORLD, tmp_path / "a.h5", episodes=7, steps=9, seed=3, pixels=True)
+    with h5py.File(tmp_path / "a.h5") as f:
+        assert f["ep_len"][:].tolist() == [10] * 7 and f["ep_offset"][:].tolist() == list(range(0, 70, 10))
+        state, action, pixels = (torch.from_numpy(f[n][:]) for n in ("state", "action", "pixels"))
+        np.testing.assert_array_equal(f["proprio"][:], state)
+        spec = json.loads(f.attrs["world"])
+        assert spec["name"] == "piecewise" and spec["options"]["g"] == 3
+        assert f.attrs["seed"] == 3 and f.attrs["policy"] == "random" and 0 < f.attrs["coverage"] < 0.3
+    for row in range(70):
+        if row % 10 == 9:
+            assert torch.isnan(action[row]).all()
+        else:
+            expected = WORLD.step(state[row : row + 1], action[row : row + 1])[0]
+            assert torch.equal(expected, state[row + 1])
+        assert torch.equal(pixels[row].permute(2, 0, 1), WORLD.render(state[row : row + 1])[0])
+    starts = state.view(7, 10, 2)[:, 0]
+    assert len({tuple(s.tolist()) for s in starts}) == 7
+    assert action[:9].abs().max() <= 1 and action[:9].std() > 0.3
+
+
+def test_contents_do_not_depend_on_the_workers(tmp_path):
+    kw = dict(episodes=2 * SHARD + 5, steps=3, pixels=True, size=8)
+    alone = collect(WORLD, tmp_path / "a.h5", workers=1, **kw)
+    assert collect(WORLD, tmp_path / "b.h5", workers=3, **kw) == alone
+    assert collect(WORLD, tmp_path / "c.h5", workers=None, **kw) == alone
+    assert collect(WORLD, tmp_path / "d.h5", seed=1, **kw) != alone
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.h5", "b.h5", "c.h5", "d.h5"]
+
+
+def test_episode_i_is_a_function_of_the_seed_and_i(tmp_path):
+    collect(WORLD, tmp_path / "few.h5", episodes=10, steps=4)
+    collect(WORLD, tmp_path / "many.h5", episodes=SHARD + 10, steps=4)
+    few, many = read(tmp_path / "few.h5"), read(tmp_path / "many.h5")
+    assert torch.equal(few.states, many.states[:50])
+    assert not torch.equal(few.states, many.states[SHARD * 5 :])
+
+
+KILLED = """
+    import os, signal, sys
+    from importlib import import_module
+    from lpwm import worlds
+    c = import_module("lpwm.data.collect")
+    die = lambda *a, **k: os.kill(os.getpid(), signal.SIGKILL)
+    where, out, workers = sys.argv[1], sys.argv[2], int(sys.argv[3])
+    if where == "shard":
+        really, seen = c.hash_episodes, []
+        def hash_episodes(*args):
+            seen.append(0)
+            return die() if len(seen) > 1.3 * c.SHARD else really(*args)
+        c.hash_episodes = hash_episodes
+    if where == "merge":
+        really = c.Coverage.add
+        c.Coverage.add = lambda self, s, n=[]: die() if n else (n.append(0), really(self, s))
+    progress = (lambda done: die() if done >= c.SHARD else None) if where == "between" else None
+    if __name__ == "__main__":
+        c.collect(worlds.make("piecewise", g=3), out, episodes=3 * c.SHARD, steps=3, pixels=True, size=8,
+                  workers=workers, progress=progress)
+"""
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    path = tmp_path_factory.mktemp("collect") / "a.h5"
+    return collect(WORLD, path, episodes=3 * SHARD, steps=3, pixels=True, size=8)
+
+
+@pytest.mark.parametrize(("where", "workers"), [("shard", 1), ("merge", 1), ("between", 2)])
+def test_killed_and_resumed_gives_the_same_file(tmp_path, undisturbed, where, workers):
+    script, out = tmp_path / "killed.py", tmp_path / "a.h5"
+    script.write_text(textwrap.dedent(KILLED))
+    ended = subprocess.run([sys.executable, script, where, out, str(workers)], capture_output=True)
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    assert not out.exists()
+    folder = tmp_path / "a.h5.partial"
+    stored = {p.name: p.stat().st_mtime_ns for p in folder.glob("shard-*.h5")}
+    assert stored
+    made = []
+    assert _resume(out, made) == undisturbed
+    assert made[0] >= SHARD  # what was stored was not made again
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.h5", "killed.py"]
+
+
+def _resume(out, made):
+    return collect(
+        WORLD, out, episodes=3 * SHARD, steps=3, pixels=True, size=8, progress=lambda done: made.append(done)
+    )
+
+
+def _interrupt(out, **kw):
+    def stop(done):
+        if done >= SHARD:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        collect(WORLD, out, episodes=2 * SHARD, steps=3, progress=stop, **kw)
+
+
+def test_interrupted_by_hand(tmp_path):
+    whole = collect(WORLD, tmp_path / "whole.h5", episodes=2 * SHARD, steps=3)
+    _interrupt(tmp_path / "a.h5")
+    assert not (tmp_path / "a.h5").exists()
+    shard = tmp_path / "a.h5.partial" / "shard-000000.h5"
+    shard.write_bytes(shard.read_bytes()[:5000])  # even a damaged shard is only made again
+    assert collect(WORLD, tmp_path / "a.h5", episodes=2 * SHARD, steps=3) == whole
+
+
+def test_an_unfinished_collection_of_another_kind_is_not_mixed_in(tmp_path):
+    _interrupt(tmp_path / "a.h5")
+    for change in (dict(seed=1), dict(steps=4), dict(pixels=True, size=8)):
+        kw = dict(episodes=2 * SHARD, steps=3) | change
+        with pytest.raises(UserError, match=f"differs in {next(iter(change))}"):
+            collect(WORLD, tmp_path / "a.h5", **kw)
+    with pytest.raises(UserError, match="differs in world"):
+        collect(worlds.make("piecewise"), tmp_path / "a.h5", episodes=2 * SHARD, steps=3)
+    fresh = collect(WORLD, tmp_path / "b.h5", episodes=2 * SHARD, steps=3, seed=1)
+    assert collect(WORLD, tmp_path / "a.h5", episodes=2 * SHARD, steps=3, seed=1, overwrite=True) == fresh
+
+
+def test_two_at_once_are_kept_apart(tmp_path):
+    folder = tmp_path / "a.h5.partial"
+    folder.mkdir()
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(UserError, match="another process is collecting"):
+            collect(WORLD, tmp_path / "a.h5", episodes=2, steps=3)
+
+
+def test_an_existing_file_is_refused_before_any_work(tmp_path):
+    (tmp_path / "a.h5").write_text("precious")
+    with pytest.raises(UserError, match="exists"):
+        collect(WORLD, tmp_path / "a.h5", episodes=2, steps=3)
+    assert (tmp_path / "a.h5").read_text() == "precious" and len(list(tmp_path.iterdir())) == 1
+    collect(WORLD, tmp_path / "a.h5", episodes=2, steps=3, overwrite=True)
+    assert read(tmp_path / "a.h5").episodes == 2
+
+
+FULL = """
+    import resource, sys
+    from lpwm import cli
+    cli.VERBS["collect"] = cli.Verb("lpwm.cli.collect", "")
+    if __name__ == "__main__":
+        resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]), -1))
+        sys.exit(cli.main(["collect", "piecewise", "--episodes", "600", "--steps", "100", "--out", *sys.argv[2:]]))
+"""
+
+
+@pytest.mark.parametrize(("limit", "workers", "kept"), [(200_000, 1, 0), (900_000, 2, 3)])
+def test_a_disk_that_fills_up(tmp_path, limit, workers, kept):
+    """A shard is 417,000 bytes and the whole 2,700,000: the first limit stops a shard, the second the merge."""
+    script, out = tmp_path / "full.py", tmp_path / "a.h5"
+    script.write_text(textwrap.dedent(FULL))
+    command = [sys.executable, script, str(limit), out, "--workers", str(workers)]
+    ended = subprocess.run(command, capture_output=True, text=True)
+    assert ended.returncode == 2, ended.stderr
+    assert ended.stderr.startswith("lpwm: cannot write") and ended.stderr.count("\n") == 1
+    assert "free some space" in ended.stderr
+    assert not out.exists()
+    left = sorted(p.name for p in (tmp_path / "a.h5.partial").iterdir())
+    assert len([name for name in left if name.endswith(".h5")]) == kept
+    assert not [name for name in left if name.endswith(".tmp")]
+    made = []
+    digest = collect(worlds.make("piecewise"), out, episodes=600, steps=100, progress=made.append)
+    assert made[0] == (600 if kept else 0)
+    assert collect(worlds.make("piecewise"), tmp_path / "b.h5", episodes=600, steps=100) == digest
+
+
+def test_a_merge_that_cannot_fit_is_not_begun(tmp_path, monkeypatch):
+    usage = type("Usage", (), {"free": 1000})
+    monkeypatch.setattr("lpwm.data.files.shutil.disk_usage", lambda folder: usage)
+    with pytest.raises(UserError, match=r"needs 0\.00 GB and the disk has 0\.00 GB free"):
+        collect(WORLD, tmp_path / "a.h5", episodes=200, steps=3)
+    assert (tmp_path / "a.h5.partial" / "shard-000000.h5").exists()
+    monkeypatch.undo()
+    collect(WORLD, tmp_path / "a.h5", episodes=200, steps=3)
+
+
+def test_a_folder_without_permission(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="not a (folder|directory)"):
+        collect(WORLD, tmp_path / "file" / "a.h5", episodes=2, steps=3)
+
+    def refuse(self, *args, **kwargs):  # root may write anywhere: the refusal is played
+        raise PermissionError(errno.EACCES, "Permission denied", str(self))
+
+    monkeypatch.setattr("pathlib.Path.mkdir", refuse)
+    with pytest.raises(UserError, match="permission denied; choose a folder"):
+        collect(WORLD, tmp_path / "a.h5", episodes=2, steps=3)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_folder_without_permission_really(tmp_path):
+    tmp_path.chmod(0o500)
+    with pytest.raises(UserError, match="permission denied"):
+        collect(WORLD, tmp_path / "a.h5", episodes=2, steps=3)
+    tmp_path.chmod(0o700)
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        (dict(episodes=0), "episodes is 0"),
+        (dict(steps=0), "steps is 0"),
+        (dict(size=2), "size is 2"),
+        (dict(workers=0), "0 workers"),
+        (dict(policy="expertt"), "did you mean 'expert'"),
+    ],
+)
+def test_wrong_arguments(tmp_path, change, match):
+    with pytest.raises(UserError, match=match):
+        collect(WORLD, tmp_path / "a.h5", **(dict(episodes=2, steps=3) | change))
+    assert list(tmp_path.iterdir()) == []
+
+
+@dataclass(frozen=True)
+class Exploding(Piecewise):
+    def step(self, state, action):
+        return super().step(state, action) / 0
+
+
+def test_a_world_that_explodes_is_not_stored(tmp_path):
+    with pytest.raises(UserError, match="not finite"):
+        collect(Exploding(), tmp_path / "a.h5", episodes=2, steps=3)
+    assert not (tmp_path / "a.h5").exists()
+
+
+def test_a_world_that_workers_cannot_import(tmp_path):
+    @dataclass(frozen=True)
+    class Local(Piecewise):
+        pass
+
+    with pytest.raises(UserError, match="cannot be sent to worker processes"):
+        collect(Local(), tmp_path / "a.h5", episodes=3 * SHARD, steps=1, workers=2)
+    collect(Local(), tmp_path / "a.h5", episodes=3 * SHARD, steps=1, workers=1)
