@@ -83,7 +83,7 @@ class Logger:
         """Write a record and return it. Tensors are scalars or lists; what is not finite is null in the file."""
         record = to_host(values)
         if kind == "train":
-            record.setdefault("rate", self._rate(step))
+            record.setdefault("steps_per_second", self._rate(step))
         self._write(step, kind, record)
         numbers = flatten(record)
         if self._board is not None:

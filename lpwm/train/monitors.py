@@ -150,7 +150,7 @@ class ActivityWindow:
         self.seen_D.logical_or_((z_BTD.detach() > 0).flatten(0, -2).any(dim=0))
         self.updates.add_(1)
 
-    def read(self) -> Tensor:
+    def read_and_reset(self) -> Tensor:
         """The share of units silent in the whole window, as a 0-d tensor, and a new window. NaN if nothing was seen."""
         silent = 1 - self.seen_D.float().mean()
         silent = torch.where(self.updates > 0, silent, float("nan"))

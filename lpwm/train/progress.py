@@ -18,7 +18,7 @@ _SHOWN = (
     ("active_fraction", "on", 2),
     ("action_sensitivity", "act", 2),
     ("temporal_variation", "tv", 2),
-    ("dead_fraction", "dead", 2),
+    ("dead_units", "dead", 2),
 )
 
 
@@ -61,7 +61,7 @@ class Progress:
     def show(self, step: int, kind: str, numbers: Mapping[str, float]) -> None:
         if kind == "train":
             self._step, self._numbers, self._at = step, dict(numbers), self._clock()
-            self._rate = numbers.get("rate", math.nan)
+            self._rate = numbers.get("steps_per_second", math.nan)
         if kind == "val":
             self.say(f"{step}/{self.total}  {_validation(numbers)}")
         elif self._live is not None:

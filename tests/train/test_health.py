@@ -14,7 +14,7 @@ STEPS, EVERY = 10_000, 50
 HEALTHY = {
     "loss": 0.08, "prediction": 0.01, "regulariser": 0.07, "relative_error": 0.02, "copy_error": 0.25,
     "code_rms": 0.65, "code_std": 0.55, "effective_dimension": 7.5, "temporal_variation": 0.15,
-    "action_sensitivity": 1.2, "active_fraction": 0.5, "dead_fraction": 0.0,
+    "action_sensitivity": 1.2, "active_fraction": 0.5, "dead_units": 0.0,
 }  # fmt: skip
 DEATHS = [
     ("collapsed", "code_rms", 0.004, "RMS of 0.004", "below 0.01"),

@@ -38,13 +38,13 @@ def lines(folder: Path) -> list[dict[str, Any]]:
 
 def test_records(tmp_path: Path) -> None:
     with quiet(tmp_path / "new" / "run") as logger:
-        returned = logger.log(50, {"loss": torch.tensor(0.5), "lr": 1e-3, "rate": 7.0})
+        returned = logger.log(50, {"loss": torch.tensor(0.5), "lr": 1e-3, "steps_per_second": 7.0})
         logger.log(50, {"error_depth": [0.1, 0.2], "note": "short", "clips": 8}, "val")
         logger.event(60, "resumed on [cpu]", at=60)
-    assert returned == {"loss": 0.5, "lr": 1e-3, "rate": 7.0}
+    assert returned == {"loss": 0.5, "lr": 1e-3, "steps_per_second": 7.0}
     train, val, event = lines(tmp_path / "new" / "run")
     assert all(r.pop("time") > 1.5e9 for r in (train, val, event))
-    assert train == {"step": 50, "kind": "train", "loss": 0.5, "lr": 0.001, "rate": 7.0}
+    assert train == {"step": 50, "kind": "train", "loss": 0.5, "lr": 0.001, "steps_per_second": 7.0}
     assert val == {"step": 50, "kind": "val", "error_depth": [0.1, 0.2], "note": "short", "clips": 8}
     assert event == {"step": 60, "kind": "event", "message": "resumed on [cpu]", "at": 60}
     assert read_log(tmp_path / "new" / "run", "val")[0]["clips"] == 8
@@ -230,7 +230,9 @@ def test_rate_and_eta(tmp_path: Path) -> None:
     clock, out = Clock(), io.StringIO()
     logger = quiet(tmp_path, total_steps=1000, start_step=100, console=True, stream=out, clock=clock)
     clock.now += 10
-    assert logger.log(150, {"loss": 1.0})["rate"] == pytest.approx(5)  # counted from the resumed step
+    assert logger.log(150, {"loss": 1.0})["steps_per_second"] == pytest.approx(
+        5
+    )  # counted from the resumed step
     assert out.getvalue() == "150/1000  5/s  ETA 2:50  loss 1\n"
     logger.close()
 
@@ -256,7 +258,7 @@ def test_plain_lines_are_occasional(tmp_path: Path) -> None:
 
 NUMBERS = {
     "loss": 0.07654, "relative_error": 0.0213, "copy_error": 0.25, "effective_dimension": 7.41,
-    "active_fraction": 0.51, "action_sensitivity": 1.3, "temporal_variation": 0.15, "dead_fraction": 0.0,
+    "active_fraction": 0.51, "action_sensitivity": 1.3, "temporal_variation": 0.15, "dead_units": 0.0,
 }  # fmt: skip
 
 
@@ -288,7 +290,7 @@ def test_on_a_terminal_of_40_columns(monkeypatch: pytest.MonkeyPatch, colours: b
         monkeypatch.setenv("NO_COLOR", "1")
     out = Terminal()
     progress = Progress(5000, 0, out, Clock())
-    progress.show(1200, "train", {**NUMBERS, "rate": 55.2})
+    progress.show(1200, "train", {**NUMBERS, "steps_per_second": 55.2})
     progress.say("an event [of note]")
     progress.close()
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", out.getvalue())

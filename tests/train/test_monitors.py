@@ -194,7 +194,7 @@ def test_nothing_waits_for_the_device() -> None:
         measure(z, zhat, permuted_zhat_BKD=zhat, sparse=True)
         latent_range(z.flatten(0, 1), normal(12, 2), 224)
         window.update(z)
-        window.read()
+        window.read_and_reset()
     with pytest.raises(AssertionError, match="_local_scalar_dense"), NoWait():
         z.sum().item()
 
@@ -209,16 +209,16 @@ def test_float32_inside_autocast() -> None:
 
 def test_the_window_counts_silent_units_and_starts_anew() -> None:
     window = ActivityWindow(4)
-    assert torch.isnan(window.read())
+    assert torch.isnan(window.read_and_reset())
     buffer = window.seen_D.data_ptr()
     z = torch.zeros(2, 3, 4)
     z[0, 1, 2] = 0.5
     window.update(z)
     window.update(torch.roll(z, 1, dims=-1))
     window.update(torch.full((2, 3, 4), -1.0))  # negative codes of a dense link are not active
-    assert float(window.read()) == pytest.approx(0.5)
+    assert float(window.read_and_reset()) == pytest.approx(0.5)
     window.update(z)
-    assert float(window.read()) == pytest.approx(0.75)
+    assert float(window.read_and_reset()) == pytest.approx(0.75)
     assert window.seen_D.data_ptr() == buffer  # in place, as a captured graph needs
 
 
@@ -279,7 +279,7 @@ def test_on_cuda_nothing_waits_and_the_window_is_captured() -> None:
     measure(z, zhat, permuted_zhat_BKD=zhat, sparse=True)
     window.update(z)
     torch.cuda.synchronize()
-    window.read()
+    window.read_and_reset()
     torch.cuda.set_sync_debug_mode("error")
     try:
         measure(z, zhat, permuted_zhat_BKD=zhat, sparse=True)
@@ -288,6 +288,6 @@ def test_on_cuda_nothing_waits_and_the_window_is_captured() -> None:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         window.update(z)
-    assert torch.isnan(window.read())
+    assert torch.isnan(window.read_and_reset())
     graph.replay()
-    assert float(window.read()) == 0
+    assert float(window.read_and_reset()) == 0
