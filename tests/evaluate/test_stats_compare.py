@@ -198,13 +198,16 @@ def test_unpaired_seeds_have_welchs_interval_and_no_winner():
 
 def test_seeds_and_episodes_are_matched_by_id_not_by_position():
     draw = np.random.default_rng(9)
-    base = draw.random((8, 1, 30)) < 0.5
+    base = draw.random((8, 1, 30)) < np.linspace(0, 1, 30)  # hard and easy episodes
     a = record("a", base, seeds=range(8), episodes=range(30))
     b = record("b", base[::-1, :, ::-1], seeds=range(7, -1, -1), episodes=range(29, -1, -1))
-    got = compare(a, b)
-    assert got.difference.estimate == 0 and got.p == 1  # the same successes, told in another order
-    for method in ("t", "bootstrap"):
-        assert compare(a, b, method=method).p == 1
+    straight = record("b", base)
+    for method in ("crossed", "t", "bootstrap"):
+        got = compare(a, b, method=method)  # the same successes, told in another order
+        assert got.difference == compare(a, straight, method=method).difference and got.p == 1
+    assert compare(a, b, method="t").smallest_detectable == 0  # no checkpoint differs from its partner
+    only_seeds = record("b", base[::-1], seeds=range(7, -1, -1))
+    assert compare(a, only_seeds).difference == compare(a, straight).difference
 
 
 def test_method_t_is_scipys_paired_t():

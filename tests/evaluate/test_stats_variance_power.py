@@ -20,7 +20,7 @@ from lpwm.evaluate.stats import (
     seeds_needed,
     variance_split,
 )
-from lpwm.evaluate.stats.variance import NAMES
+from lpwm.evaluate.stats.variance import NAMES, _components
 
 FEW = settings(deadline=None, max_examples=15, derandomize=True)
 
@@ -69,6 +69,27 @@ def test_components_equal_the_anova_estimator(S, P, E, seed):
         assert got[name].raw == pytest.approx(value, abs=1e-12)
         assert got[name].variance == max(got[name].raw, 0) and got[name].clipped == (got[name].raw < 0)
         assert 0 <= got[name].low <= got[name].high
+
+
+def test_resampled_components_by_counting_pairs():
+    """A resample drew seed s w_s times: trials of one seed pair with weight w_s, of two seeds with w_s·w_t."""
+    draw = np.random.default_rng(21)
+    y = draw.normal(size=(3, 2, 4))
+    ws, we = np.array([2.0, 1, 0]), np.array([1.0, 0, 2, 1])
+    top, bottom = {}, {}
+    for i in np.ndindex(y.shape):
+        for j in np.ndindex(y.shape):
+            key = "".join(axis for axis, u, v in zip("spe", i, j, strict=True) if u == v)
+            weight = ws[i[0]] * (1 if "s" in key else ws[j[0]]) * we[i[2]] * (1 if "e" in key else we[j[2]])
+            top[key] = top.get(key, 0) + weight * y[i] * y[j]
+            bottom[key] = bottom.get(key, 0) + weight
+    c = {key: top[key] / bottom[key] for key in top}
+    got = _components(y, ws[None], we[None])
+    assert got["s"][0] == pytest.approx(c["s"] - c[""])
+    assert got["e"][0] == pytest.approx(c["e"] - c[""])
+    assert got["se"][0] == pytest.approx(c["se"] - c["s"] - c["e"] + c[""])
+    rest = c["spe"] - c["sp"] - c["se"] - c["pe"] + c["s"] + c["p"] + c["e"] - c[""]
+    assert got["spe"][0] == pytest.approx(rest)
 
 
 def test_only_the_seed_varies():

@@ -86,9 +86,13 @@ class Comparison:
         verdict = f"{self.winner} ahead" if self.winner else self.verdict
         return (
             f"{self.a} − {self.b}: {self.difference.text(signed=True)}, {_p_text(self.p_holm)}, "
-            f"{self.n} seeds × {self.episodes} episodes, smallest detectable effect at "
+            f"{_count(self.n, 'seed')} × {_count(self.episodes, 'episode')}, smallest detectable effect at "
             f"{100 * self.power:.0f} % power {100 * self.smallest_detectable:.1f} points: {verdict}"
         )
+
+
+def _count(n: int, noun: str) -> str:
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 
 
 def _p_text(p: float) -> str:
@@ -207,7 +211,8 @@ class ComparisonTable:
         cells = max(len(i.text()) for i in self.intervals)
         lines = [f"success rate with {100 * self.intervals[0].level:g} % intervals"]
         for row, interval in zip(self.rates, self.intervals, strict=True):
-            size = f"{row['seeds']} seeds × {row['planner_seeds']} planner seeds × {row['episodes']} episodes"
+            seeds = "control" if row["control"] else _count(row["seeds"], "seed")
+            size = f"{seeds} × {_count(row['planner_seeds'], 'planner seed')} × {_count(row['episodes'], 'episode')}"
             lines.append(f"  {row['name']:<{width}}  {interval.text():<{cells}}  {size} (over {row['unit']})")
         if self.comparisons:
             lines.append(f"differences (p after Holm over {len(self.comparisons)}; intervals one by one)")

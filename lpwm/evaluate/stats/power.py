@@ -25,7 +25,7 @@ def _check(alpha: float, power: float | None = None) -> None:
 def _t_power(ncp: float, df: float, alpha: float) -> float:
     """P(|T| > t_{1−α/2}) for T noncentral t: exact, both tails."""
     critical = float(special.stdtrit(df, 1 - alpha / 2))
-    # The wrong tail. Far out, where it is below 1e-9, scipy's series can give NaN.
+    # The wrong tail. Far out, where it is below 1e-15, scipy's series can give NaN.
     wrong_side = np.nan_to_num(special.nctdtr(df, ncp, -critical), nan=0.0)
     return float(1 - special.nctdtr(df, ncp, critical) + wrong_side)
 
