@@ -6,7 +6,10 @@ A size of an action block (raw action_dim × frameskip).
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -58,6 +61,7 @@ class WorldModel(nn.Module):
                 f"the action block has size {action_dim}: a world model needs at least one action."
             )
         self.config, self.action_dim, self.proprio_dim = config, action_dim, proprio_dim
+        self.meta: dict[str, Any] = {}  # what config.json held, for a model that was loaded
         self.encoder = Encoder(config.encoder, config.projector, config.latent, proprio_dim)
         self.embed_action = action_encoder(config, action_dim)
         self.predictor: Any = config.predictor.build(config.latent)
@@ -133,6 +137,44 @@ class WorldModel(nn.Module):
             z = torch.cat((z, self.link(u)), dim=1)
         out = z[:, C:].unflatten(0, (B, S))
         return out[:, :, -1] if last_only else out
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        path: str | os.PathLike[str],
+        device: str | torch.device = "cpu",
+        revision: str | None = None,
+        checkpoint: str = "latest",
+        token: str | None = None,
+    ) -> WorldModel:
+        """A trained model, in eval mode, with `.meta` (the world's spec, the action normalisation, frameskip, …).
+
+        `path` is a folder of `save_pretrained`, a checkpoint, a run (its latest checkpoint that is whole, or
+        `checkpoint="best"`), or a name owner/name on the Hugging Face Hub. Nothing is unpickled.
+        """
+        from lpwm.model import pretrained
+
+        return pretrained.load(path, device, revision, checkpoint, token)
+
+    def save_pretrained(self, folder: str | os.PathLike[str], meta: Mapping[str, Any] | None = None) -> Path:
+        """Write model.safetensors and config.json, with `meta` (or this model's own) in the latter."""
+        from lpwm.model import pretrained
+
+        return pretrained.save_pretrained(self, folder, meta)
+
+    def push_to_hub(
+        self,
+        repo_id: str,
+        private: bool = False,
+        token: str | None = None,
+        commit_message: str = "Upload an LpWM world model",
+        meta: Mapping[str, Any] | None = None,
+        licence: str = "mit",
+    ) -> str:
+        """Upload the model with a card that states what is in its config; the address it has then."""
+        from lpwm.model import hub
+
+        return hub.push(self, repo_id, meta, private, token, commit_message, licence)
 
 
 def action_encoder(config: ModelConfig, action_dim: int) -> nn.Module:
