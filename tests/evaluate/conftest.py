@@ -23,7 +23,13 @@ class TrueModel(torch.nn.Module):
     def __init__(self, world, frameskip=5, stats=STATS, history=1, noise=0.0):
         super().__init__()
         self.scale = torch.nn.Parameter(torch.tensor(100.0 + noise))
-        self.world, self.frameskip, self.stats, self.history, self.noise = world, frameskip, stats, history, noise
+        self.world, self.frameskip, self.stats, self.history, self.noise = (
+            world,
+            frameskip,
+            stats,
+            history,
+            noise,
+        )
         self.eval()
 
     def encode(self, frames):
@@ -75,6 +81,6 @@ def agent(world):
     return make_agent(world)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def agents_of():
     return make_agent

@@ -1,0 +1,356 @@
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import math
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from lpwm.config import from_dict, to_dict
+from lpwm.errors import UserError
+from lpwm.evaluate.agent import Agent, consensus, plan_to_image
+from lpwm.evaluate.controls import Store
+from lpwm.evaluate.curve import distance_curve
+from lpwm.evaluate.evaluate import Evaluator, episode_sets, evaluate
+from lpwm.evaluate.gif import episode_gif
+from lpwm.evaluate.outcome import differences
+from lpwm.evaluate.protocol import PRESETS, EvalConfig, solo
+from lpwm.evaluate.table import table
+from lpwm.evaluate.timing import duration, predict
+from lpwm.plan import CEMConfig
+
+SMALL = {"samples": 24, "elites": 4, "iterations": 3}
+QUICK = EvalConfig(
+    goals=("random",), episodes=6, budgets=(25, 50), receding=(5,), planner_seeds=2, options=SMALL, curve=64
+)
+
+
+@pytest.fixture(scope="module")
+def found(world, data, agents_of):
+    config = replace(QUICK, goals=("random", "dataset"), receding=(1, 5))
+    return evaluate([agents_of(world)], world, config, data=data)
+
+
+def test_every_cell_holds_the_method_and_three_controls(found):
+    ways = [(c.goals, c.horizon, c.receding) for c in found.cells]
+    assert ways == [("random", 5, 1), ("random", 5, 5), ("dataset", 5, 1), ("dataset", 5, 5)]
+    for cell in found.cells:
+        assert [r.name for r in cell.rows] == ["true", "do nothing", "random actions", "oracle"]
+        assert [r.success("latched", 50).shape for r in cell.rows] == [
+            (1, 2, 6),
+            (1, 1, 6),
+            (1, 2, 6),
+            (1, 1, 6),
+        ]
+        for row in cell.rows:
+            assert row.records[0][0].ids == found.sets[cell.goals].ids
+            for measure in ("latched", "terminal"):
+                assert (row.success("latched", 50) >= row.success(measure, 50)).all()
+            assert (row.success("latched", 25) <= row.success("latched", 50)).all()
+        assert cell.rows[0].planner["receding"] == cell.receding == cell.rows[3].planner["receding"]
+
+
+def test_the_json_is_json_and_tells_everything(found):
+    text = json.dumps(found.as_dict(), allow_nan=False)
+    data = json.loads(text)
+    assert from_dict(EvalConfig, data["settings"]) == found.config
+    assert {"lpwm", "torch", "numpy", "python"} <= set(data["versions"])
+    assert data["runs"][0]["weights"] and data["runs"][0]["normalisation"]["std"] == [0.577, 0.577]
+    assert data["episode_sets"]["random"]["ids"][0] == "random/0/0"
+    row = data["cells"][0]["rows"][0]
+    assert row["planner"]["options"]["samples"] == 24 and row["planner"]["solver"] == "cem"
+    assert np.shape(row["budgets"]["50"]["success"]["terminal"]) == (1, 2, 6)
+    rate = np.mean(row["budgets"]["50"]["success"]["terminal"])
+    assert row["budgets"]["50"]["terminal"]["rate"] == pytest.approx(rate)
+    assert row["budgets"]["50"]["terminal"]["low"] <= rate <= row["budgets"]["50"]["terminal"]["high"]
+    assert data["wall_s"] > 0 and data["device"] == "cpu"
+
+
+def test_running_again_from_the_json_gives_the_same_successes(found, world, data, agent):
+    before = json.loads(json.dumps(found.as_dict()))
+    again = evaluate([agent], world, from_dict(EvalConfig, before["settings"]), data=data).as_dict()
+    assert differences(before, again) == []
+    again["cells"][0]["rows"][0]["budgets"]["50"]["success"]["latched"][0][1][2] ^= 1
+    assert differences(before, again) == [
+        "random goals, H=5, R=1, true, 50 steps, latched: 1 of 12 outcomes differ"
+    ]
+    again["episode_sets"]["dataset"]["digest"] = "other"
+    assert "dataset goals: not the same episodes" in differences(before, again)
+
+
+def test_the_table_shows_rates_controls_and_the_curve(found):
+    text = table(found)
+    for part in ("random goals, horizon 5, executes 1 (warm)", "executes 5 (cold)", "do nothing", "oracle",
+                 "terminal @50", "latent distance (far = 1) at state distance 0–10 0.0"):  # fmt: skip
+        assert part in text
+    row = found.cells[0].rows[0]
+    assert row.interval("terminal", 50).text().replace(" %", "") in text
+
+
+def test_the_ladder_reads_success_at_the_ends_of_plans(world, agent):
+    step, plan = (evaluate([agent], world, replace(QUICK, test=t, controls=())) for t in ("step", "plan"))
+    a, b = (e.cells[0].rows[0].records[0][0] for e in (step, plan))
+    np.testing.assert_array_equal(a.states_BTS, b.states_BTS)
+    np.testing.assert_array_equal(b.latched(50), a.success_BT[:, [24, 49]].any(1))
+    assert set(b.steps_to_success(50)) <= {-1, 25, 50}
+    with pytest.raises(UserError, match="ends before one plan of 25"):
+        evaluate([agent], world, replace(QUICK, test="plan", budgets=(20,)))
+
+
+def test_presets_are_the_papers(world):
+    paper = PRESETS["paper"]
+    assert paper.build_solver().config == CEMConfig(samples=300, elites=30, iterations=30)
+    assert (paper.episodes, paper.planner_seeds, paper.budgets) == (50, 3, (50, 100))
+    assert paper.ways() == [(5, 1), (5, 5)] and paper.warm and paper.context == 0
+    ladder = PRESETS["ladder"]
+    assert (ladder.test, ladder.budgets, ladder.ways(), ladder.context) == ("plan", (250,), [(5, 5)], 1)
+    assert PRESETS["open"].budgets == (25,)
+    sweep = PRESETS["horizons"].ways()
+    assert sweep == [(1, 1)] + [(h, r) for h in range(2, 11) for r in (1, h)]
+    for config in PRESETS.values():
+        assert from_dict(EvalConfig, json.loads(json.dumps(to_dict(config)))) == config
+
+
+def test_a_horizon_sweep_shares_the_controls_that_do_not_plan(world, agent):
+    config = replace(QUICK, horizons=(1, 2), receding=(1, 0), curve=0, planner_seeds=1, budgets=(20,))
+    runner = Evaluator([agent], world, config, episode_sets(world, config, None, 0.1, 5))
+    assert len(runner.jobs()) == 3 + 3 + 2  # the model and the oracle in three ways, nothing and random once
+    ways = {(c.horizon, c.receding) for c in evaluate([agent], world, config).cells}
+    assert ways == {(1, 1), (2, 1), (2, 2)}
+
+
+def test_eight_seeds_may_have_a_winner_and_seven_may_not(world, agents_of):
+    """A model that sees sharply against one whose sight is off by half the room, paired on seeds."""
+    config = solo(
+        replace(
+            QUICK,
+            planner_seeds=1,
+            episodes=16,
+            budgets=(50,),
+            options={"samples": 64, "elites": 8, "iterations": 6},
+        )
+    )
+    agents = [agents_of(world, f"good-{s}", s, "good", noise=1e-3 * s) for s in range(8)]
+    agents += [agents_of(world, f"bad-{s}", s, "bad", noise=80.0 + s) for s in range(8)]
+    all_of_them = evaluate(agents, world, config).cells[0]
+    assert [r.seeds for r in all_of_them.rows] == [tuple(range(8))] * 2
+    (pair,) = all_of_them.comparison("latched", 50)["differences"]
+    assert (pair["verdict"], pair["seeds"]) == ("a ahead", 8) and pair["difference"] > 0.3
+    fewer = evaluate([a for a in agents if a.seed != 3], world, config)
+    (pair,) = fewer.cells[0].comparison("latched", 50)["differences"]
+    assert pair["verdict"] == "exploratory: fewer than 8 seeds"
+    assert "exploratory" in table(fewer)
+
+
+def test_two_checkpoints_with_other_seeds_are_compared_as_checkpoints_only(world, agents_of):
+    agents = [agents_of(world, "a", 0, "a"), agents_of(world, "b", 1, "b", noise=30.0)]
+    found = evaluate(agents, world, solo(QUICK))
+    compared = found.cells[0].comparison("terminal", 50)
+    assert "train both on the same seeds" in compared["refused"]
+    (pair,) = compared["checkpoints"]
+    assert (pair["a"], pair["b"]) == ("a, seed 0", "b, seed 1") and 0 <= pair["p"] <= 1
+    assert "these two checkpoints, not their methods" in table(found)
+    json.dumps(found.as_dict(), allow_nan=False)
+
+
+def test_a_consensus_acts_as_one(world, agents_of):
+    members = [agents_of(world, f"m{s}", s, noise=float(s)) for s in range(3)]
+    both = consensus(members)
+    config = solo(replace(QUICK, options={**SMALL, "samples": 64, "elites": 8, "iterations": 6}))
+    found = evaluate([both], world, config)
+    assert found.cells[0].rows[0].name == "consensus of 3 (borda)"
+    assert found.cells[0].rows[0].result("latched", 50).rate > 0.4
+    with pytest.raises(UserError, match="scale actions differently"):
+        consensus([members[0], replace(members[1], frameskip=4)])
+    with pytest.raises(UserError, match="at least two"):
+        consensus(members[:1])
+
+
+def test_what_was_run_is_kept_and_a_changed_weight_is_not_confused_with_it(world, agents_of, tmp_path):
+    agent, store = agents_of(world), Store(tmp_path)
+    first = evaluate([agent], world, QUICK, store=store)
+    again = evaluate([agent], world, QUICK, store=store)
+    assert [r.stored for r in first.cells[0].rows] == [0, 0, 0, 0]
+    assert [r.stored for r in again.cells[0].rows] == [2, 1, 2, 1]
+    assert differences(first.as_dict(), again.as_dict()) == []
+    other = evaluate([agents_of(world, noise=3.0)], world, QUICK, store=store)
+    assert [r.stored for r in other.cells[0].rows] == [0, 1, 2, 1]
+    longer = evaluate([agent], world, replace(QUICK, episodes=7), store=store)
+    assert [r.stored for r in longer.cells[0].rows] == [0, 0, 0, 0]
+
+
+def test_a_model_without_weights_is_never_kept(world, agent, tmp_path):
+    class Bare:
+        history = 1
+        encode, rollout = agent.models[0].encode, agent.models[0].rollout
+
+    bare = replace(agent, models=(Bare(),))
+    for _ in range(2):
+        found = evaluate([bare], world, solo(QUICK), store=Store(tmp_path))
+        assert found.cells[0].rows[0].stored == 0
+    assert not list(tmp_path.iterdir())
+
+
+def test_progress_counts_plans_and_time_is_predicted_for_what_is_not_kept(world, agent, tmp_path):
+    store, seen = Store(tmp_path), []
+    sets = episode_sets(world, QUICK, None, 0.1, 5)
+    runner = Evaluator([agent], world, QUICK, sets, store=store)
+    assert (
+        sum(j.plans for j in runner.jobs()) == 6
+    )  # 50 raw steps are 2 plans of 25: 2 planner seeds, 1 oracle
+    assert predict(runner) > 0
+    evaluate([agent], world, QUICK, store=store, progress=seen.append)
+    assert seen == sorted(seen) and seen[-1] == 6
+    assert predict(runner) == 0
+    assert [duration(s) for s in (0.2, 40, 600, 7200)] == ["1 s", "40 s", "10 min", "2.0 h"]
+
+
+def test_the_curve_of_a_true_code_is_straight_and_of_a_saturated_one_flat(world):
+    straight = distance_curve(lambda s: s, world, states=300)
+    assert straight.edges[1:5] == (10, 25, 50, 100) and straight.spearman > 0.999
+    middle = [6.7, 18.5, 39, 76]  # mean distances of pairs in these bins, roughly: density grows like r
+    far = straight.far * math.sqrt(2)
+    np.testing.assert_allclose(np.array(straight.relative[:4]) * far, middle, rtol=0.08)
+    assert straight.relative[4] == 1 and straight.saturates is None
+
+    def cells(s):  # one-hot of a 20-px grid: distance is the same for all but neighbours
+        index = (s[:, 0] // 20).long() * 12 + (s[:, 1] // 20).long()
+        return torch.nn.functional.one_hot(index, 144).float()
+
+    flat = distance_curve(cells, world, states=300)
+    assert flat.relative[2] > 0.99 and flat.saturates == 37.5 and flat.spearman < straight.spearman
+    assert distance_curve(lambda s: s, world, states=64, edges=(30.0, 90.0)).edges[:3] == (0, 30, 90)
+    dead = distance_curve(lambda s: torch.zeros(len(s), 4), world, states=64)
+    assert math.isnan(dead.far)
+    with pytest.raises(UserError, match="non-finite codes"):
+        distance_curve(lambda s: s * torch.nan, world, states=64)
+    with pytest.raises(UserError, match="ascending"):
+        distance_curve(lambda s: s, world, states=64, edges=(5.0, 3.0))
+
+
+def test_groups_of_goals_are_reported_apart(agent):
+    from lpwm.worlds.piecewise import Piecewise
+
+    class Grouped(Piecewise):
+        def goal_groups(self, start, goal):
+            return {
+                "far goals": self.distance(start, goal) > 60,
+                "no goals": torch.zeros(len(start), dtype=torch.bool),
+            }
+
+    world = Grouped()
+    found = evaluate([agent], world, replace(QUICK, curve=0))
+    which = found.groups["random"]["far goals"]
+    assert 0 < which.sum() < 6
+    row = found.cells[0].rows[0]
+    apart = found.as_dict()["cells"][0]["groups"]["far goals"]
+    assert apart["episodes"] == which.sum()
+    assert apart["true"]["50"]["latched"]["rate"] == pytest.approx(
+        row.success("latched", 50)[:, :, which].mean()
+    )
+    assert f"only far goals: {which.sum()} episodes" in table(found)
+
+
+def test_a_gif_shows_every_step(world, found, tmp_path):
+    record = found.cells[0].rows[0].records[0][0]
+    path = episode_gif(tmp_path / "new" / "a.gif", world, found.sets["random"], record, 1, every=10)
+    with Image.open(path) as image:
+        assert (image.n_frames, image.size[0] > 400) == (6, True)
+        first = np.array(image.convert("RGB")).astype(int)
+        image.seek(5)
+        last = np.array(image.convert("RGB")).astype(int)
+    start = found.sets["random"].start_BS[1]
+    # The red dot stands where the episode starts (pictures begin at (8, 20)), and has moved at the end.
+    x, y = (round(float(v)) for v in start)
+    assert first[y + 20, x + 8, 0] - first[y + 20, x + 8, 1] > 150
+    assert np.abs(first[20:244, 8:232] - last[20:244, 8:232]).max() > 100
+    blue = (np.abs(last[256:] - np.array([30, 90, 200])).sum(-1) < 60).sum()
+    assert blue > 30
+    control = found.cells[0].rows[1].records[0][0]
+    episode_gif(tmp_path / "b.gif", world, found.sets["random"], control, 0, every=25)
+    with pytest.raises(UserError, match="no episode 6"):
+        episode_gif(tmp_path / "c.gif", world, found.sets["random"], record, 6)
+
+
+def test_planning_from_picture_to_picture(world, agent):
+    here, there = world.render(torch.tensor([[60.0, 60.0], [90.0, 100.0]]), 32)
+    solver = CEMConfig(samples=64, elites=8, iterations=10).build()
+    raw, plan = plan_to_image(agent, here, there, solver, horizon=3)
+    assert raw.shape == (15, 2) and plan.actions_BHA.shape == (1, 3, 10)
+    state = torch.tensor([[60.0, 60.0]])
+    for action in raw:
+        state = world.step(state, action[None])
+    assert (state - torch.tensor([[90.0, 100.0]])).norm() < 10
+    for wrong in (world.render(torch.tensor([[60.0, 60.0]]), 64)[0], here[:1], here.float()):
+        with pytest.raises(
+            UserError, match=r"the goal image is .* reads uint8 frames of shape \(3, 32, 32\): resize"
+        ):
+            plan_to_image(agent, here, wrong, solver)
+
+
+def test_bad_settings_are_one_sentence_each(world, data, agent):
+    for change, words in [
+        ({"goals": ("rnadom",)}, "unknown kind of goals 'rnadom': did you mean 'random'"),
+        ({"solver": "cme"}, "unknown solver 'cme': did you mean 'cem'"),
+        ({"controls": ("oracel",)}, "did you mean 'oracle'"),
+        ({"options": {"elites": 0}}, "elites is 0: give at least"),
+        ({"options": {"elites": "many"}}, "wrong type"),
+        ({"options": {"elite": 3}}, "no option 'elite'"),
+        ({"oracle_options": {"samples": 1}}, "samples is 1"),
+        ({"budgets": ()}, "budgets = []"),
+        ({"budgets": (0, 50)}, "positive"),
+        ({"horizons": (3,), "receding": (5,)}, "5 blocks are to be executed of plans of 3"),
+        ({"receding": (-1,)}, "whole horizon"),
+        ({"planner_seeds": 0}, "planner_seeds = 0"),
+        ({"episodes": 0}, "episodes = 0"),
+    ]:
+        with pytest.raises(UserError, match=re.escape(words)):
+            replace(QUICK, **change)
+    with pytest.raises(UserError, match="planning horizon of 105 raw steps is longer than the held-out"):
+        evaluate([agent], world, replace(QUICK, goals=("dataset",), horizons=(21,), receding=(1,)), data=data)
+    with pytest.raises(UserError, match="need the data set"):
+        evaluate([agent], world, replace(QUICK, goals=("dataset",)))
+    with pytest.raises(UserError, match="at least one run"):
+        evaluate([], world, QUICK)
+    with pytest.raises(UserError, match="twice with training seed 0"):
+        evaluate([replace(agent, method="m"), replace(agent, method="m", name="other")], world, QUICK)
+    with pytest.raises(UserError, match="name of a control"):
+        evaluate([replace(agent, name="oracle")], world, QUICK)
+
+
+def test_costs_that_are_not_finite_are_one_sentence(world, agents_of):
+    agent = agents_of(world)
+    agent.models[0].rollout = lambda z, a, past_BPA=None, last_only=False: torch.full(
+        (*a.shape[:2], 2), torch.nan
+    )
+    with pytest.raises(UserError, match=r"every candidate plan of 6 of 6 environments .* non-finite"):
+        evaluate([agent], world, solo(QUICK))
+
+
+def test_a_model_in_training_mode_and_one_with_proprioception_are_refused(world, agents_of):
+    agent: Agent = agents_of(world)
+    agent.models[0].train()
+    with pytest.raises(UserError, match="training mode"):
+        evaluate([agent], world, solo(QUICK))
+    agent.models[0].eval().proprio_dim = 2
+    with pytest.raises(UserError, match="proprioception"):
+        evaluate([agent], world, solo(QUICK))
+
+
+def test_the_snippets_of_the_page_run(tmp_path, monkeypatch):
+    page = Path(__file__).parents[2] / "docs" / "planning-and-evaluation.md"
+    snippets = re.findall(r"```python\n(.*?)```", page.read_text(), re.S)
+    assert len(snippets) >= 4
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    for snippet in snippets:
+        with contextlib.redirect_stdout(io.StringIO()):
+            exec(compile(snippet, str(page), "exec"), names)
+    assert (tmp_path / "episode.gif").exists()
