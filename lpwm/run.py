@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -29,9 +30,9 @@ from lpwm.model import ModelConfig, WorldModel
 from lpwm.optim import OptimConfig, build, initialise
 from lpwm.train import checkpoint
 from lpwm.train.cost import Cost, check_memory, estimate, free_bytes
-from lpwm.train.depth import depth_errors
+from lpwm.train.depth import depth_errors, held_out_clips, held_out_range
 from lpwm.train.distributed import Ranks
-from lpwm.train.log import Logger
+from lpwm.train.log import Logger, read_log
 from lpwm.train.loop import Callbacks, TrainConfig, train
 from lpwm.train.step import Stepper
 from lpwm.version import __version__
@@ -254,7 +255,12 @@ class Run:
         logger = None
         if ranks.first:
             logger = Logger(
-                self.folder, total_steps=c.train.steps, resume_step=start, console=console, wandb=wandb
+                self.folder,
+                total_steps=c.train.steps,
+                start_step=start,
+                console=console,
+                wandb=wandb,
+                config=to_dict(c),
             )
         try:
             with _out_of_memory(cost, local, device):
@@ -284,10 +290,19 @@ class Run:
     ) -> Callbacks:
         c, device = self.config, source.device
 
+        held_out = held_out_clips(
+            self.data, world=self.world(), frameskip=c.data.frameskip, holdout=c.data.holdout, device=device,
+            size=c.model.encoder.image, batch=min(c.train.batch, 64), stats=source.stats,
+        )  # fmt: skip
+        spec = self.data.spec
+
         def evaluate(step: int) -> dict[str, Any]:
-            return depth_errors(model, lambda frames: self.source(
-                device, split="val", frames=frames, batch=min(c.train.batch, 64), stats=source.stats, seed=0
-            ), batches=c.train.eval_batches)  # fmt: skip
+            found = depth_errors(model, held_out, batches=c.train.eval_batches)
+            if (
+                spec is not None and spec.proprio
+            ):  # how far the latent distance keeps growing with the state's
+                found |= held_out_range(model, held_out, spec.proprio, spec.frame)
+            return found
 
         def save(step: int, metric: float | None) -> None:
             if ranks.first:
@@ -298,6 +313,29 @@ class Run:
             ranks.wait()
 
         return Callbacks(evaluate=evaluate if ranks.first else None, save=save)
+
+    def result(self) -> dict[str, Any]:
+        """The last logged numbers, and where the model is."""
+        train_log, held_out = read_log(self.folder, "train"), read_log(self.folder, "val")
+        return {
+            "run": str(self.folder),
+            "hash": self.hash,
+            "step": train_log[-1]["step"] if train_log else 0,
+            "train": train_log[-1] if train_log else {},
+            "held_out": held_out[-1] if held_out else {},
+        }
+
+    def summary(self) -> str:
+        r = self.result()
+        error, copy = (
+            r["held_out"].get("error_depth", [math.nan]),
+            r["held_out"].get("copy_error_depth", [math.nan]),
+        )
+        return (
+            f"{r['run']}: step {r['step']}, held-out relative error {error[0]:.4f} at depth 1 (copying the last frame: "
+            f"{copy[0]:.4f}) and {error[-1]:.4f} at depth {len(error)} (copying: {copy[-1]:.4f}), "
+            f"active fraction {r['train'].get('active_fraction', math.nan):.2f}"
+        )
 
     def regulariser_floor(self) -> float:
         """What RDMReg costs at a perfect match with this batch and width; 0 for other regularisers."""

@@ -23,6 +23,11 @@ class Verb:
 
 # In the order in which a newcomer meets them.
 VERBS = {
+    "recipes": Verb("lpwm.cli.recipes", "The named runs, with their predicted cost"),
+    "collect": Verb("lpwm.cli.collect", "Collect episodes of a world into a file"),
+    "data": Verb("lpwm.cli.data", "Look into a data set, or convert it"),
+    "train": Verb("lpwm.cli.train", "Train a recipe, or continue a run"),
+    "eval": Verb("lpwm.cli.eval", "Plan with trained models, beside the controls"),
     "params": Verb("lpwm.cli.params", "The parameter table of the predictor ladder"),
     "doctor": Verb(
         "lpwm.cli.doctor", "What is installed, which worlds and devices work, how to mend the rest"
@@ -50,6 +55,8 @@ def call(argv: list[str]) -> int:
     import tyro
 
     verb = importlib.import_module(VERBS[name].module)
+    if hasattr(verb, "parse"):  # a verb whose options depend on its first word
+        return int(verb.run(verb.parse(rest)) or 0)
     args = tyro.cli(verb.Args, args=rest, prog=f"lpwm {name}", description=VERBS[name].help)
     return int(verb.run(args) or 0)
 

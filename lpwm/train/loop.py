@@ -15,20 +15,19 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lpwm.data import ClipSource
 from lpwm.errors import UserError
 from lpwm.losses import Objective
 from lpwm.model import WorldModel
 from lpwm.optim import OptimConfig, factor
-from lpwm.train.distributed import Ranks
 from lpwm.train.health import Health, HealthConfig
-from lpwm.train.log import Logger
-from lpwm.train.monitors import ActivityWindow, measure
+from lpwm.train.log import Logger, to_host
+from lpwm.train.monitors import ActivityWindow, observe
 from lpwm.train.step import Stepper
 
 
@@ -57,6 +56,10 @@ class TrainConfig:
                 raise UserError(f"train.{name} = {getattr(self, name)} must be at least {least}.")
 
 
+class Frames(ClipSource, Protocol):
+    frames: int  # T
+
+
 class DeadRun(UserError):
     """The run cannot become a world model; the sentence names the evidence."""
 
@@ -71,12 +74,14 @@ class Callbacks:
 
     evaluate: Callable[[int], dict[str, Any]] | None = None  # step -> scalars and lists for the log
     save: Callable[[int, float | None], None] | None = None  # (step, metric)
-    metric: str = "val/error_depth_1"  # which evaluated value names the best checkpoint: lower is better
+    metric: Callable[[dict[str, Any]], float] = lambda found: found["error_depth"][
+        0
+    ]  # the best checkpoint has the least
 
 
 def train(
     model: WorldModel,
-    source: ClipSource,
+    source: Frames,
     objective: Objective,
     stepper: Stepper,
     config: TrainConfig,
@@ -105,11 +110,11 @@ def train(
             last, log_due = done == config.steps, done % config.log_every == 0 or done == config.steps
             death = None
             if log_due:
-                record = _measure(model, clip.actions, out, window, ranks)
+                record = _measure(model, clip.actions, out, window, stepper)
                 death = health.check(done, config.steps, record)
                 _write(logger, done, {**record, "rate": rate * optim.lr}, death)
             if callbacks.evaluate and (last or (config.eval_every and done % config.eval_every == 0)):
-                metric = _evaluate(model, callbacks, done, logger)
+                metric = _evaluate(callbacks, done, logger)
             # Ranks must stop at the same step, so they compare notes where they log anyway.
             asked = (
                 interrupts.asked if ranks.ranks == 1 else log_due and ranks.agree(interrupts.asked, device)
@@ -123,23 +128,19 @@ def train(
                 raise Interrupted
 
 
-@torch.no_grad()
 def _measure(
-    model: WorldModel, actions: Tensor, out: dict[str, Tensor], window: ActivityWindow, ranks: Ranks
+    model: WorldModel, actions: Tensor, out: dict[str, Tensor], window: ActivityWindow, stepper: Stepper
 ) -> dict[str, float]:
     """The terms and monitors of this step as numbers: the one moment at which the host waits for the device."""
-    z, zhat = out["z"].float(), out["zhat"].float()
-    K = zhat.shape[1]
-    model.eval()  # dropout off: the predictor's own answer to the same codes under other actions
-    permuted = model.predict(z[:, :K], actions[:, :K].roll(1, dims=0)) if z.shape[0] > 1 else None
-    plain = model.predict(z[:, :K], actions[:, :K])
-    model.train()
-    values = {name: term for name, term in out.items() if name not in ("z", "zhat")}
-    values |= measure(z, plain, permuted_zhat_BKD=permuted, sparse=model.config.sparse)
+    with torch.autocast(stepper.device.type, stepper.precision, enabled=stepper.precision != torch.float32):
+        values = observe(model, out["z"], actions)
+    values |= {name: term for name, term in out.items() if name not in ("z", "zhat")}
+    if "gradient_norm" not in values:  # the step needs it only when it clips; the gradients are still there
+        values["gradient_norm"] = nn.utils.get_total_norm(
+            [p.grad for p in stepper.parameters if p.grad is not None]
+        )
     values["dead_units"] = window.read_and_reset()
-    values = ranks.mean(values)
-    numbers = torch.stack([v.detach().float() for v in values.values()]).tolist()
-    return dict(zip(values, numbers, strict=True))
+    return to_host(stepper.ranks.mean(values))
 
 
 def _write(logger: Logger | None, step: int, record: dict[str, float], death: str | None) -> None:
@@ -149,16 +150,12 @@ def _write(logger: Logger | None, step: int, record: dict[str, float], death: st
             logger.event(step, death)
 
 
-def _evaluate(model: WorldModel, callbacks: Callbacks, step: int, logger: Logger | None) -> float | None:
+def _evaluate(callbacks: Callbacks, step: int, logger: Logger | None) -> float:
     assert callbacks.evaluate is not None
-    model.eval()
-    with torch.no_grad():
-        found = callbacks.evaluate(step)
-    model.train()
+    found = callbacks.evaluate(step)
     if logger is not None:
         logger.log(step, found, "val")
-    value = found.get(callbacks.metric)
-    return None if value is None else float(value)
+    return callbacks.metric(found)
 
 
 class _Interrupts:

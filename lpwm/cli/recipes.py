@@ -1,0 +1,54 @@
+"""lpwm recipes: the named runs with their predicted cost."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from fnmatch import fnmatch
+
+from lpwm.config import to_dict
+from lpwm.errors import UserError, nearest
+from lpwm.recipes import RECIPES
+from lpwm.run import RunConfig
+from lpwm.train.progress import duration
+
+
+@dataclass(frozen=True)
+class Args:
+    pattern: str = "*"
+    """Only names that match, for instance 'wall/*'."""
+    json: bool = False
+    """Print configs and costs as JSON."""
+
+
+def predicted(config: RunConfig) -> dict[str, float]:
+    action = config.data.build_world().spec.action_dim * config.data.frameskip
+    gpu, cpu = config.cost(action, half=True), config.cost(action, half=False)
+    return {
+        "parameters": gpu.parameters,
+        "gflops_per_step": gpu.flops / 1e9,
+        "gpu_gib": gpu.bytes(config.train.batch) / 2**30,
+        "gpu_minutes": gpu.minutes(config.train.steps, "cuda"),
+        "cpu_minutes": cpu.minutes(config.train.steps, "cpu"),
+    }
+
+
+def run(args: Args) -> int:
+    names = [n for n in RECIPES if fnmatch(n, args.pattern)]
+    if not names:
+        raise UserError(f"no recipe matches {args.pattern!r}: {nearest(args.pattern, RECIPES)}.")
+    rows = {name: predicted(RECIPES[name]()) for name in names}
+    if args.json:
+        print(json.dumps({n: {"cost": rows[n], "config": to_dict(RECIPES[n]())} for n in names}, indent=2))
+        return 0
+    width = max(map(len, names))
+    print(
+        f"{'recipe':<{width}}  {'steps':>6} {'params':>7} {'H200':>8} {'2 cores':>9} {'memory':>8}   (estimates)"
+    )
+    for name, r in rows.items():
+        gpu, cpu = duration(60 * r["gpu_minutes"]), duration(60 * r["cpu_minutes"])
+        print(
+            f"{name:<{width}}  {RECIPES[name]().train.steps:>6} {r['parameters'] / 1e6:>6.1f}M {gpu:>8} {cpu:>9} "
+            f"{r['gpu_gib']:>5.1f} GiB"
+        )
+    return 0
