@@ -24,6 +24,7 @@ import math
 from collections.abc import Callable
 
 import torch
+from numpy.lib.stride_tricks import sliding_window_view
 from torch import Tensor
 
 Draw = Callable[[Tensor, Tensor], None]  # positions, frames to fill
@@ -39,36 +40,55 @@ class ExactDots:
         self.side, self.color, self.radius = side, color, radius
         self.reach = math.ceil(radius * math.sqrt(50 * math.log(2)) + 0.5)
         self.window = min(side, 2 * self.reach + 2)
-        self.background = background_CHW.to(torch.uint8).reshape(3, -1)
-        self.grey = bool((self.background == self.background[:1]).all()) and color[1] == color[2]
-        self.ground = self.background.to(torch.float32)
+        self.background = background_CHW.to(torch.uint8)
+        # On a grey ground the second and third colours are equal: two planes are enough.
+        grey = bool((self.background == self.background[:1]).all()) and color[1] == color[2]
+        self.planes = (0, 1, 1) if grey else (0, 1, 2)  # where each colour finds its plane
+        self.ground = self.background[: max(self.planes) + 1].to(torch.float32)  # (planes, H, W)
         self.offsets = torch.arange(self.window, device=background_CHW.device)
+        if self.ground.device.type == "cpu":  # every window of the ground, as a view
+            shape = (self.window, self.window)
+            self.windows = sliding_window_view(self.ground.numpy(), shape, axis=(1, 2))
 
     def __call__(self, xy_N2: Tensor) -> Tensor:
         return _in_chunks(self._draw, xy_N2, self.window**2, (3, self.side, self.side))
 
     def _draw(self, xy_N2: Tensor, out: Tensor) -> None:
-        n = xy_N2.shape[0]
         corner = (xy_N2.floor().to(torch.int64) - self.reach).clamp(0, self.side - self.window)
-        cols, rows = (corner[:, axis, None] + self.offsets for axis in (0, 1))
-        dx, dy = cols - xy_N2[:, :1], rows - xy_N2[:, 1:]
-        alpha = self._alpha((dx * dx).unsqueeze(1) + (dy * dy).unsqueeze(2))
-        alpha = alpha.div_(self._peak(xy_N2)[:, None, None]).reshape(n, -1)
-        where = (rows.unsqueeze(2) * self.side + cols.unsqueeze(1)).reshape(n, -1)
+        span = corner.unsqueeze(2) + self.offsets  # (N, 2, K): the columns and rows of the window
+        off = span - xy_N2.unsqueeze(2)
+        off = off * off
+        alpha = self._alpha(off[:, 0, None, :] + off[:, 1, :, None])
+        alpha /= self._peak(xy_N2)[:, None, None]
+        out.copy_(self.background.expand_as(out))
+        (self._paste_host if _on_host(xy_N2) else self._paste)(out, alpha, corner, span)
 
-        out.copy_(self.background.view(3, self.side, self.side).expand_as(out))
-        flat, rest = out.view(n, 3, -1), 1.0 - alpha
-        values = torch.empty(0)
-        for c in range(3):
-            if c < 2 or not self.grey:  # on a grey ground the second and third colours are equal
-                values = self.ground[c][where].mul_(rest)
-                if self.color[c]:
-                    values = values.add_(alpha * float(self.color[c]))
-                values = values.to(torch.uint8)
-            flat[:, c].scatter_(1, where, values)
+    def _blend(self, ground_PNKK: Tensor, alpha_NKK: Tensor) -> Tensor:
+        """⌊b·(1 − α) + c·α⌋ for each plane; a colour of 0 adds nothing."""
+        value = ground_PNKK * (1.0 - alpha_NKK)
+        for plane in range(len(value)):
+            if self.color[plane]:
+                value[plane] += alpha_NKK * float(self.color[plane])
+        return value.to(torch.uint8)
+
+    def _paste(self, out: Tensor, alpha: Tensor, corner: Tensor, span: Tensor) -> None:
+        """Blend into each frame's window with a gather and a scatter: a graph of fixed shapes, for devices."""
+        where = (span[:, 1, :, None] * self.side + span[:, 0, None, :]).flatten(1)  # (N, K·K)
+        value = self._blend(self.ground.flatten(1)[:, where], alpha.flatten(1))
+        for colour, plane in enumerate(self.planes):
+            out[:, colour].view(len(out), -1).scatter_(1, where, value[plane])
+
+    def _paste_host(self, out: Tensor, alpha: Tensor, corner: Tensor, span: Tensor) -> None:
+        """The same on a CPU, where copying rows between strided windows is several times faster."""
+        x, y = corner.T.numpy()
+        value = self._blend(torch.from_numpy(self.windows[:, y, x]), alpha).numpy()
+        frame, k = out.numpy(), self.window
+        for i, (left, top) in enumerate(zip(x.tolist(), y.tolist(), strict=True)):
+            area = frame[i, :, top : top + k, left : left + k]
+            area[0], area[1:] = value[0, i], value[1:, i]
 
     def _alpha(self, dist2: Tensor) -> Tensor:
-        return torch.exp(-dist2 / (2.0 * self.radius * self.radius))
+        return dist2.div_(-2.0 * self.radius * self.radius).exp_()
 
     def _peak(self, xy_N2: Tensor) -> Tensor:
         """The largest alpha over the grid: that of one of the four pixels around the dot."""
@@ -77,6 +97,10 @@ class ExactDots:
         near = near * near
         peak = self._alpha(near[:, None, :, 0] + near[None, :, :, 1]).amax((0, 1))
         return torch.where(peak > 0, peak, torch.ones_like(peak))
+
+
+def _on_host(x: Tensor) -> bool:
+    return x.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
 class SoftDots:
@@ -127,8 +151,7 @@ def _in_chunks(draw: Draw, xy: Tensor, values: int, shape: tuple[int, int, int])
     """All frames at once where memory is fast, a cache-full at a time on a CPU."""
     xy = xy.to(torch.float32)
     out = torch.empty((xy.shape[0], *shape), dtype=torch.uint8, device=xy.device)
-    whole = xy.device.type != "cpu" or torch.compiler.is_compiling()
-    chunk = max(1, xy.shape[0] if whole else _CHUNK_VALUES // values)
+    chunk = max(1, _CHUNK_VALUES // values if _on_host(xy) else xy.shape[0])
     for i in range(0, xy.shape[0], chunk):
         draw(xy[i : i + chunk], out[i : i + chunk])
     return out

@@ -176,8 +176,12 @@ def test_compiled_whole() -> None:
     for name in WORLDS:
         world = make(name)
         state, action = world.sample_state(3, (7,)), torch.full((3, 2), 0.5)
-        draw = world.renderer(64)
-        for call, args in ((world.step, (state, action)), (draw.__call__, (state,))):  # type: ignore[operator]
+        draw, native = world.renderer(64), world.renderer()  # the native frame has a path of its own on a CPU
+        for call, args in (
+            (world.step, (state, action)),
+            (draw.__call__, (state,)),
+            (native.__call__, (state,)),
+        ):  # type: ignore[operator]
             compiled = torch.compile(call, fullgraph=True, backend="eager")
             assert torch.equal(compiled(*args), call(*args))
 
