@@ -216,3 +216,33 @@ def test_an_empty_batch_and_a_wrong_start_are_one_sentence():
         chunked(Bowl(3).select(slice(0, 0)), solver)
     with pytest.raises(UserError, match="2 environments, the problem has 3"):
         chunked(Bowl(3), solver, start=torch.zeros(2, 2, 3))
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_chunks_take_their_own_rows_of_the_warm_start(name):
+    problem, solver = Bowl(5), make_solver(name, **(SMALL[name] | {"iterations": 2}))
+    start = problem.target_BHA + torch.arange(5.0, dtype=torch.float64)[:, None, None]
+    in_chunks = chunked(problem, solver, budget_bytes=0, start=start, seed=1)
+    assert torch.equal(in_chunks.actions_BHA, solver.solve(problem, start, seed=1).actions_BHA)
+
+
+def test_gradient_keeps_the_best_it_saw_not_the_last():
+    problem = Bowl()
+    wild = make_solver("gradient", lr=50.0, restarts=1, iterations=5)
+    start = problem.target_BHA + 0.1  # the first step leaps 50 past the bottom
+    assert torch.equal(wild.solve(problem, start, seed=0).actions_BHA, start)
+
+
+class Kinked(Bowl):
+    """An infinite slope times zero: one entry of the gradient is NaN at the origin."""
+
+    def cost(self, actions_BSHA):
+        return super().cost(actions_BSHA) + 0 * actions_BSHA[..., 0, 0].abs().sqrt()
+
+
+def test_gradient_steps_past_an_undefined_slope():
+    problem = Kinked()
+    plan = make_solver("gradient", restarts=1, iterations=200).solve(problem)
+    expected = problem.target_BHA.clone()
+    expected[:, 0, 0] = 0
+    torch.testing.assert_close(plan.actions_BHA, expected, atol=0.01, rtol=0)
