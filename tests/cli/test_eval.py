@@ -1,0 +1,219 @@
+"""`lpwm eval` on real run folders: tiny models with fresh weights, which no test needs to be good."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from lpwm import cli
+from lpwm.config import to_dict
+from lpwm.model import ModelConfig, PredictorConfig
+from lpwm.model.encoder import EncoderConfig, ProjectorConfig
+from lpwm.optim import build
+from lpwm.run import DataConfig, Run, RunConfig
+from lpwm.train import checkpoint
+
+SIDE = 28
+SMALL = ["--preset", "quick", "--episodes", "4", "--budgets", "25", "--device", "cpu"]
+SMALL += ["--solver-options", "samples=8", "elites=2", "iterations=2"]
+
+
+def config(seed=0, latent=8, steps=60):
+    vit = EncoderConfig(image=SIDE, patch=14, width=16, depth=1, heads=1, head_dim=16, mlp=16)
+    model = ModelConfig(
+        latent=latent,
+        encoder=vit,
+        projector=ProjectorConfig(hidden=16),
+        predictor=PredictorConfig(rung="mlp-lti", history=2),
+    )
+    base = RunConfig(data=DataConfig(episodes=20, steps=steps, holdout=0.3), model=model)
+    return replace(base, train=replace(base.train, seed=seed, batch=4))
+
+
+def make_run(root, name="tiny", save=True, **changes):
+    run = Run.create(config(**changes), root, name)
+    if save:
+        cpu = torch.device("cpu")
+        model = run.build_model(cpu)
+        checkpoint.save(
+            run.folder, model=model, optimiser=build(model, run.config.optim), step=7, run=to_dict(run.config),
+            run_hash=run.hash, meta={**run.meta(run.source(cpu).stats), "step": 7}, metric=None, keep=2,
+        )  # fmt: skip
+    return run.folder
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    return tmp_path_factory.mktemp("runs")
+
+
+@pytest.fixture(scope="module")
+def runs(root):
+    return [str(make_run(root, seed=s)) for s in (0, 1)]
+
+
+@pytest.fixture(autouse=True)
+def verb(monkeypatch):
+    monkeypatch.setitem(cli.VERBS, "eval", cli.Verb("lpwm.cli.eval", "Plan to goals"))
+
+
+def call(*argv):
+    return cli.main(["eval", *map(str, argv)])
+
+
+def test_the_seeds_of_one_method_in_a_table_with_a_json_and_gifs(runs, tmp_path, capsys):
+    out = tmp_path / "deep" / "result.json"
+    assert call(*runs, *SMALL, "--receding", "1", "5", "--out", out, "--gif", "1") == 0
+    printed = capsys.readouterr()
+    assert re.match(r"predicted time: about \d+ s on cpu", printed.err)
+    for part in ("random goals, horizon 5, executes 1 (warm)", "dataset goals", "do nothing", "oracle", "(2 seeds)",
+                 "latent distance (far = 1)"):  # fmt: skip
+        assert part in printed.out
+    data = json.loads(out.read_text())
+    assert [r["seed"] for r in data["runs"]] == [0, 1] and {r["method"] for r in data["runs"]} == {"tiny"}
+    assert [r["step"] for r in data["runs"]] == [7, 7]
+    assert data["runs"][0]["path"] == runs[0] and runs[0].endswith(data["runs"][0]["run_hash"])
+    assert np.shape(data["cells"][0]["rows"][0]["budgets"]["25"]["success"]["latched"]) == (2, 1, 4)
+    assert data["cells"][0]["rows"][0]["planner"]["context"] == 2  # the model's history
+    assert len(list((tmp_path / "deep" / "result-gif").glob("*.gif"))) == 4
+
+
+def test_repeating_a_json_and_noticing_when_it_does_not_repeat(runs, tmp_path, capsys):
+    out = tmp_path / "a.json"
+    assert call(*runs, *SMALL, "--goals", "random", "--out", out) == 0
+    assert call("--repeat", out, "--device", "cpu") == 0
+    assert "every outcome is that of" in capsys.readouterr().out
+    data = json.loads(out.read_text())
+    first = data["cells"][0]["rows"][0]["budgets"]["25"]["success"]["latched"][0][0]
+    first[0] = 1 - first[0]
+    out.write_text(json.dumps(data))
+    assert call("--repeat", out, "--device", "cpu") == 1
+    assert "it came out differently: random goals" in capsys.readouterr().err
+    data["runs"][0]["weights"] = "other"
+    out.write_text(json.dumps(data))
+    assert call("--repeat", out) == 2
+    assert "is not the checkpoint that was evaluated" in capsys.readouterr().err
+
+
+def test_json_goes_to_stdout_and_into_the_run_folder_and_episodes_are_kept(runs, root, capsys):
+    argv = [runs[0], *SMALL, "--goals", "random", "--seed", "5", "--json"]
+    assert call(*argv) == 0
+    first = json.loads(capsys.readouterr().out)
+    assert list((root / "episodes").glob("*.npz"))
+    (written,) = list((root / runs[0] / "eval").glob("*.json"))
+    assert json.loads(written.read_text())["cells"] == first["cells"]
+    assert call(*argv) == 0
+    again = capsys.readouterr()
+    assert "4 of 4 runs of the episodes are kept from before" in again.err
+    assert json.loads(again.out)["cells"][0]["rows"][0]["stored_records"] == 1
+    assert call(*argv, "--fresh") == 0
+    assert json.loads(capsys.readouterr().out)["cells"][0]["rows"][0]["stored_records"] == 0
+
+
+def test_two_methods_are_compared_and_too_few_seeds_have_no_winner(runs, root, tmp_path, capsys):
+    other = make_run(root, "other", latent=6)
+    assert call(runs[0], other, *SMALL, "--goals", "random", "--cache", tmp_path) == 0
+    assert "tiny − other" in (out := capsys.readouterr().out) and "exploratory: fewer than 8 seeds" in out
+
+
+def test_two_methods_of_one_name_are_told_apart(runs, root, tmp_path, capsys):
+    other = make_run(root, "tiny", latent=6)
+    assert call(runs[0], other, *SMALL, "--goals", "random", "--json", "--out", tmp_path / "a.json") == 0
+    names = {r["method"] for r in json.loads(capsys.readouterr().out)["runs"]}
+    assert len(names) == 2 and all(re.fullmatch(r"tiny [0-9a-f]{4}", n) for n in names)
+
+
+def test_runs_that_vote(runs, tmp_path, capsys):
+    assert (
+        call(*runs, *SMALL, "--goals", "random", "--consensus", "median", "--out", tmp_path / "a.json") == 0
+    )
+    assert "consensus of 2 (median)" in capsys.readouterr().out
+    assert call("--repeat", tmp_path / "a.json") == 0
+
+
+def test_a_picture_as_the_goal(runs, tmp_path, capsys):
+    picture = tmp_path / "goal.png"
+    Image.new("RGB", (SIDE, SIDE), "white").save(picture)
+    assert call(runs[0], *SMALL, "--goal-image", picture, "--out", tmp_path / "a.json", "--gif", "1") == 0
+    assert "latent distance to the picture" in capsys.readouterr().out
+    assert call("--repeat", tmp_path / "a.json", "--goal-image", picture) == 0
+    assert call("--repeat", tmp_path / "a.json") == 2
+    Image.new("RGB", (64, 48)).save(picture)
+    assert call(runs[0], *SMALL, "--goal-image", picture) == 2
+    assert "shape (3, 48, 64)" in (err := capsys.readouterr().err) and "resize it to 28×28" in err
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["--preset", "quik"], "unknown preset 'quik': did you mean 'quick'"),
+        (["--solver", "cme"], "unknown solver 'cme': did you mean 'cem'"),
+        (["--solver-options", "elites=0"], "elites is 0: give at least 2"),
+        (["--solver-options", "elites"], "is no option"),
+        (["--goals", "datset"], "did you mean 'dataset'"),
+        (
+            ["--horizon", "13", "--preset", "quick"],
+            "planning horizon of 65 raw steps is longer than the held-out",
+        ),
+        (["--offset", "61", "--preset", "quick"], "goal of 61 raw steps is longer than the held-out"),
+        (["--receding", "7"], "7 blocks are to be executed of plans of 5"),
+        (["--episodes", "100000", "--preset", "quick"], "have only"),
+        (["--consensus", "loudest"], "unknown vote"),
+        (["--gif", "-1"], "number of episodes to draw"),
+        (["--device", "cuda:99"], "GPU"),
+        (["--goal-image", "no-such.png"], "no picture"),
+        (["--repeat", "no-such.json"], "no-such.json to repeat"),
+    ],
+)
+def test_bad_input_is_one_sentence(runs, argv, words, capsys):
+    if "cuda:99" in argv and torch.cuda.is_available():
+        pytest.skip("CUDA is here")
+    assert call(runs[0], *argv) == 2
+    err = capsys.readouterr().err
+    assert words in err and err.count("\n") == 1 and "Traceback" not in err
+
+
+def test_folders_that_are_no_trained_runs(runs, root, tmp_path, capsys):
+    assert call(tmp_path / "nowhere") == 2
+    assert "no run.json" in capsys.readouterr().err
+    assert call(make_run(tmp_path, "empty", save=False)) == 2
+    assert "no model" in capsys.readouterr().err
+    assert call(runs[0], runs[0]) == 2
+    assert "given twice" in capsys.readouterr().err
+    assert call() == 2
+    assert "at least one run folder" in capsys.readouterr().err
+    twin = tmp_path / "twin-of-a-seed"
+    shutil.copytree(runs[0], twin)
+    shutil.copytree(root / "data", tmp_path / "data", dirs_exist_ok=True)
+    other = make_run(tmp_path, "longer", steps=70)
+    assert call(runs[0], other, *SMALL) == 2
+    assert "trained on different data" in capsys.readouterr().err
+    assert call(runs[0], other, *SMALL, "--goals", "random", "--out", tmp_path / "b.json") == 0
+
+
+def test_a_file_that_is_no_evaluation_is_not_repeated(tmp_path, capsys):
+    for text in ("{}", "[]", "not json", '{"kind": "other"}'):
+        (tmp_path / "a.json").write_text(text)
+        assert call("--repeat", tmp_path / "a.json") == 2
+        assert "is not an evaluation that lpwm eval wrote" in capsys.readouterr().err
+
+
+def test_weights_that_are_not_finite_are_one_sentence(root, capsys):
+    folder = make_run(root, "broken", save=False)
+    run, cpu = Run.open(folder), torch.device("cpu")
+    model = run.build_model(cpu)
+    with torch.no_grad():
+        next(model.predictor.parameters()).fill_(torch.nan)
+    checkpoint.save(
+        folder, model=model, optimiser=build(model, run.config.optim), step=1, run=to_dict(run.config),
+        run_hash=run.hash, meta=run.meta(run.source(cpu).stats), metric=None, keep=2,
+    )  # fmt: skip
+    assert call(folder, *SMALL, "--goals", "random") == 2
+    assert "non-finite" in capsys.readouterr().err
