@@ -117,7 +117,9 @@ def test_resume_reads_as_one_run(tmp_path: Path) -> None:
         logger.log(30, {"loss": -1.0})
     assert [(r["step"], r["loss"]) for r in lines(tmp_path)] == [(10, 10), (20, 20), (30, -1)]
     assert [p.name for p in tmp_path.iterdir()] == [LOG]  # no temporary file stays
-    quiet(tmp_path).close()  # beginning anew
+    with quiet(tmp_path) as logger:  # beginning anew
+        logger.event(0, "begun")
+    quiet(tmp_path).close()
     assert lines(tmp_path) == []
 
 
@@ -271,6 +273,9 @@ def test_the_line_fits_any_width_and_keeps_what_matters() -> None:
     for width in range(1, 130):
         line = progress_line(123456, 5000000, 0.031, NUMBERS, width)
         assert len(line) <= width and line.isascii()
+        if width >= 20:  # no number is cut in two
+            parts = progress_line(123456, 5000000, 0.031, NUMBERS, 999).split("  ")
+            assert line.split("  ") == parts[: len(line.split("  "))]
     assert progress_line(1, 10, math.nan, {"loss": math.nan}, 80) == "1/10  loss nan"
     assert [duration(s) for s in (0, 75, 3675, 200_000)] == ["0:00", "1:15", "1:01:15", "2d 7h"]
 
@@ -306,5 +311,6 @@ def test_a_dumb_terminal_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> No
     out = Terminal()
     progress = Progress(10, 0, out, Clock())
     progress.show(1, "train", {"loss": 1.0})
+    assert out.getvalue() == "1/10  loss 1\n"  # at once, not when it closes
     progress.close()
     assert out.getvalue() == "1/10  loss 1\n"
