@@ -17,10 +17,13 @@ class UserError(ValueError):
 
 
 def nearest(name: str, options: Iterable[str]) -> str:
-    """The end of a sentence: the nearest valid name, then all of them."""
+    """The end of a sentence: the nearest valid name, then all of them, or the nearest few of many."""
     options = sorted(options)
-    close = get_close_matches(name, options, n=1, cutoff=0.5)
+    close = get_close_matches(name, options, n=6, cutoff=0.5)
     hint = f"did you mean {close[0]!r}? " if close else ""
+    if len(options) > 16:
+        few = close or options[:6]
+        return f"{hint}valid names: {', '.join(few)} and {len(options) - len(few)} more"
     return f"{hint}valid names: {', '.join(options)}"
 
 

@@ -104,6 +104,13 @@ class RunConfig:
     def cost(self, action_dim: int, half: bool) -> Cost:
         return estimate(self.model, self.objective, action_dim, self.frames, self.train.batch, half)
 
+    def check_fits(self, device: torch.device, ranks: Ranks, action_dim: int) -> tuple[Cost, int]:
+        """The predicted cost and the clips in memory at once; a sentence with the batch that fits if they do not."""
+        cost = self.cost(action_dim * self.data.frameskip, _half(self.train.precision, device))
+        local = -(-self.train.batch // ranks.ranks // self.train.accumulate)
+        check_memory(cost, local, free_bytes(device), str(device))
+        return cost, local
+
 
 def run_hash(config: RunConfig, data_digest: str) -> str:
     return digest({"config": to_dict(config), "data": data_digest})
@@ -226,11 +233,7 @@ class Run:
     ) -> WorldModel:  # fmt: skip
         """Train to the end, from the last good checkpoint if there is one. `report` gets sentences for the user."""
         ranks, c = ranks or Ranks(), self.config
-        half = _half(c.train.precision, device)
-        action_dim = self.data.actions.shape[1] * c.data.frameskip
-        cost = c.cost(action_dim, half)
-        local = -(-c.train.batch // ranks.ranks // c.train.accumulate)
-        check_memory(cost, local, free_bytes(device), str(device))
+        cost, local = c.check_fits(device, ranks, self.data.actions.shape[1])
         model = self.build_model(device)
         source = self.source(device, ranks)
         graphed = (
@@ -248,7 +251,7 @@ class Run:
         objective = Objective(c.objective, c.model.sparse)
         stepper = Stepper(
             model, objective, optimiser, c.train.batch, c.train.seed, c.optim.clip,
-            torch.bfloat16 if half else torch.float32,
+            torch.bfloat16 if _half(c.train.precision, device) else torch.float32,
             compiled=c.train.compile == "on" or (c.train.compile == "auto" and device.type == "cuda"),
             graphed=graphed, accumulate=c.train.accumulate, ranks=ranks,
         )  # fmt: skip

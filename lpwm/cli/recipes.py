@@ -6,6 +6,8 @@ import json
 from dataclasses import dataclass
 from fnmatch import fnmatch
 
+import tyro
+
 from lpwm.config import to_dict
 from lpwm.errors import UserError, nearest
 from lpwm.recipes import RECIPES
@@ -15,7 +17,7 @@ from lpwm.train.progress import duration
 
 @dataclass(frozen=True)
 class Args:
-    pattern: str = "*"
+    pattern: tyro.conf.Positional[str] = "*"
     """Only names that match, for instance 'wall/*'."""
     json: bool = False
     """Print configs and costs as JSON."""

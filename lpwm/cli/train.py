@@ -60,6 +60,8 @@ def run(parsed: tuple[str, Args]) -> int:
     if args.resume is not None:
         job = Run.open(args.resume)
     else:
+        if not args.run.data.file:  # before anything is collected or written
+            args.run.check_fits(device, ranks, args.run.data.build_world().spec.action_dim)
         job = Run.create(args.run, args.out, name, ranks=ranks)
     report(f"run {job.folder} on {device}, {ranks.ranks} process{'es' if ranks.ranks > 1 else ''}.")
     try:

@@ -55,7 +55,7 @@ def estimate(
     slices = objective.rdmreg.slices if objective.regulariser == "rdmreg" else objective.sigreg.slices
     regulariser = 0.0 if objective.regulariser in ("vicreg", "none") else 2.0 * batch * frames * D * slices
     item = 2 if half else 4
-    kept = frames * tokens * v.depth * (4 * v.width + 4 * inner + 2 * v.mlp) * item
+    kept: float = frames * tokens * v.depth * (4 * v.width + 4 * inner + 2 * v.mlp) * item
     kept += frames * v.image**2 * 3 * (1 + item)
     kept += 0.0 if objective.regulariser in ("vicreg", "none") else frames * slices * 4 * 6
     return Cost(

@@ -107,13 +107,13 @@ class Ranks:
 
         @torch.compiler.disable
         def gather(x: Tensor) -> Tensor:
-            return _Gather.apply(x, sizes, rank)  # type: ignore[no-any-return]
+            return _Gather.apply(x, sizes, rank)
 
         return gather
 
     @torch.compiler.disable
     def reduce(self, x: Tensor) -> Tensor:
-        return _Reduce.apply(x) if self.ranks > 1 else x  # type: ignore[no-any-return]
+        return _Reduce.apply(x) if self.ranks > 1 else x
 
     def join_norms(self, model: nn.Module) -> None:
         """Give every BatchNorm the statistics of the global batch."""
