@@ -311,7 +311,7 @@ class Run:
             if ranks.first:
                 checkpoint.save(
                     self.folder, model=model, optimiser=optimiser, step=step, run=to_dict(c), run_hash=self.hash,
-                    meta=self.meta(source.stats), metric=metric, keep=c.train.keep,
+                    meta=self.meta(source.stats) | {"step": step}, metric=metric, keep=c.train.keep,
                 )  # fmt: skip
             ranks.wait()
 
