@@ -155,6 +155,54 @@ def test_the_count_of_steps_goes_where_the_optimiser_wants_it(tmp_path):
         assert {s["step"].dtype for s in states} == {torch.float32}
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    "options", [{}, {"fused": True}, {"capturable": True}, {"fused": True, "capturable": True}]
+)
+def test_states_move_between_devices_bit_for_bit(tmp_path, options):
+    """GPU to GPU, GPU to CPU and back again; the count of steps where each optimiser wants it."""
+
+    def on(device, seed, **options):
+        model = WorldModel(TINY, action_dim=4)
+        mup.initialise(model, seed)
+        model = model.to(device)
+        return model, mup.build(model, mup.OptimConfig(lr=1e-3), **options)
+
+    model, optimiser = on("cuda", 0, **options)
+    for p in model.parameters():
+        p.grad = torch.randn_like(p)
+    optimiser.step()
+    optimiser.step()
+    before = everything(model, optimiser)
+    save(tmp_path, model, optimiser, 2)
+    for device, flags in (
+        ("cuda", options),
+        ("cpu", {}),
+        ("cuda", {}),
+        ("cuda", {"fused": True, "capturable": True}),
+    ):
+        other, its = on(device, 1, **flags)
+        found = checkpoint.latest(tmp_path)
+        checkpoint.restore(found, other, its)
+        assert everything(other, its) == before
+        for p in other.parameters():
+            assert its.state[p]["exp_avg"].device == p.device
+            assert its.state[p]["step"].device.type == (device if flags else "cpu")
+            p.grad = torch.ones_like(p)
+        for ours, theirs in zip(optimiser.param_groups, its.param_groups, strict=True):
+            assert float(ours["lr"]) == pytest.approx(float(theirs["lr"]), rel=1e-7)
+        its.step()  # torch accepts where everything lies
+        checkpoint.restore(found, other, its)  # into existing states, in place
+        assert everything(other, its) == before
+        save(tmp_path, other, its, 2)
+    assert same_device_loads(tmp_path, model)
+
+
+def same_device_loads(run, model):
+    loaded = WorldModel.from_pretrained(run, device="cuda")
+    return all(torch.equal(a, b) for a, b in zip(loaded.parameters(), model.parameters(), strict=True))
+
+
 def test_wrapped_models_and_tied_or_strided_tensors(tmp_path):
     model, optimiser = make()
     train(model, optimiser, range(2))
@@ -277,6 +325,16 @@ def test_a_damaged_newer_one_neither_blocks_nor_crowds_out_what_is_saved_after_r
     save(tmp_path, model, optimiser, 9, keep=1)  # its step again: replaced
     assert [p.name for p in checkpoint.existing(tmp_path)] == ["step-00000012", "step-00000009"]
     assert checkpoint.latest(tmp_path).refused == []
+
+
+def test_one_set_aside_by_a_kill_counts_after_its_successor(tmp_path):
+    model, optimiser = make()
+    folder = save(tmp_path, model, optimiser, 3)
+    shutil.copytree(folder, folder.with_name("step-00000003.old"))
+    assert checkpoint.latest(tmp_path).folder == folder
+    (folder / "config.json").write_bytes(b"")
+    found = checkpoint.latest(tmp_path)
+    assert (found.folder.name, found.step, len(found.refused)) == ("step-00000003.old", 3, 1)
 
 
 def test_no_checkpoint_and_none_left(tmp_path):
