@@ -11,6 +11,7 @@ import fcntl
 import json
 import multiprocessing
 import os
+import pickle
 import shutil
 import signal
 import sys
@@ -35,7 +36,8 @@ from lpwm.data.files import disk_errors, make_folder, need_space, new_file, refu
 from lpwm.data.store import create_column, writing
 from lpwm.errors import UserError
 from lpwm.version import __version__
-from lpwm.worlds import Policy, TensorWorld, make_policy, rollout, row_keys
+from lpwm.worlds import POLICIES, Policy, TensorWorld, make_policy, rollout, row_keys
+from lpwm.worlds.policies import Random
 
 SHARD = 256  # episodes
 _POOL_COSTS = 4.0  # seconds to start workers: each imports torch
@@ -121,10 +123,21 @@ def _plan(
             raise UserError(f"{name} is {value}: give at least {least}.")
     if policy is None or isinstance(policy, str):
         name = policy or spec.policy
-        policy = make_policy(world, name)
+        policy = _named(world, name)
     else:
         name = repr(policy)
     return Plan(world, policy, name, episodes, steps, seed, pixels, size)
+
+
+def _named(world: TensorWorld, name: str) -> Policy:
+    """A policy by name; a world of the user's own, which has none in the dictionary, can still act at random."""
+    if world.spec.name in POLICIES:
+        return make_policy(world, name)
+    if name != "random":
+        raise UserError(
+            f"the world {world.spec.name!r} has no policy {name!r}: give the policy itself, or 'random'."
+        )
+    return Random(world)
 
 
 @contextmanager
@@ -138,7 +151,9 @@ def _partial(out: Path, plan: Plan, overwrite: bool) -> Iterator[Path]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            raise UserError(f"another process is collecting into {out}: wait for it or choose another name.") from error
+            raise UserError(
+                f"another process is collecting into {out}: wait for it or choose another name."
+            ) from error
         note, wanted = folder / "plan.json", plan.identity()
         found = _read_note(note)
         if found is not None and found != wanted and not overwrite:
@@ -237,6 +252,7 @@ def _make_shards(plan: Plan, folder: Path, workers: int | None, progress: Progre
 
 
 def _in_pool(plan: Plan, folder: Path, missing: list[int], workers: int) -> Iterator[int]:
+    _check_picklable(plan)
     method = "forkserver" if sys.platform.startswith("linux") else "spawn"
     context = multiprocessing.get_context(method)
     if method == "forkserver":
@@ -250,15 +266,19 @@ def _in_pool(plan: Plan, folder: Path, missing: list[int], workers: int) -> Iter
             "a worker process died (out of memory?): run the same command again to continue, with fewer workers. "
             "A script that calls collect() with workers must do so under if __name__ == '__main__'."
         ) from error
-    except (AttributeError, TypeError) as error:
-        if "pickle" not in str(error):
-            raise
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _check_picklable(plan: Plan) -> None:
+    """Before the pool is made: a pool that meets the error itself may wait for ever."""
+    try:
+        pickle.dumps(plan)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise UserError(
             f"the world or the policy cannot be sent to worker processes ({error}): define it in a module, or use "
             "one worker."
         ) from error
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
 
 
 def _start_worker() -> None:

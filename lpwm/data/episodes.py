@@ -87,9 +87,7 @@ def from_arrays(
             f"{len(states)} arrays of states and {len(actions)} of actions: give one of each per episode."
         )
     lengths = np.array([len(s) for s in states], dtype=np.int64)
-    padded = [
-        pad_action(a, n, f"episode {e}") for e, (a, n) in enumerate(zip(actions, lengths, strict=True))
-    ]
+    padded = [pad_action(a, n, f"episode {e}") for e, (a, n) in enumerate(zip(actions, lengths, strict=True))]
     frames = None if pixels is None else np.concatenate([np.asarray(p) for p in pixels])
     if frames is not None and (frames.dtype != np.uint8 or len(frames) != lengths.sum()):
         raise UserError("pixels must be uint8 arrays (frames, height, width, 3), as many frames as states.")
@@ -115,10 +113,11 @@ def spec_to_json(spec: WorldSpec) -> str:
 
 def spec_from_json(text: str) -> WorldSpec:
     """ValueError, KeyError or TypeError when `text` is not the JSON of a WorldSpec."""
-    fields = json.loads(text)
-    if not isinstance(fields, dict):
+    found = json.loads(text)
+    if not isinstance(found, dict):
         raise TypeError("a world's spec is a JSON object")
-    spec = WorldSpec(**{k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()})
+    fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in found.items()}
+    spec = WorldSpec(**fields)
     if not isinstance(spec.name, str) or not isinstance(spec.options, dict):
         raise TypeError("a world's spec has a name and options")
     return spec

@@ -13,7 +13,8 @@ from lpwm.data.coverage import coverage
 from lpwm.data.episodes import EpisodeData
 from lpwm.data.reader import read, verify_frames
 from lpwm.errors import UserError
-from lpwm.worlds import TensorWorld, make_policy, row_keys
+from lpwm.worlds import TensorWorld, row_keys
+from lpwm.worlds.policies import Random
 
 AHEAD, BUDGET, TRIALS = 25, 50, 2000  # raw steps, raw steps, episodes
 SEED = 0
@@ -107,7 +108,7 @@ def _success(world: TensorWorld, name: str, start: Tensor, goal: Tensor) -> tupl
     state, keys = start, row_keys((SEED, "controls", name), len(start))
     low, high = torch.tensor(spec.action_low), torch.tensor(spec.action_high)
     still = torch.zeros(len(start), spec.action_dim).clamp(low, high)
-    policy = make_policy(world, "random") if name == "random" else None
+    policy = Random(world) if name == "random" else None
     carried = policy.begin(state, goal, keys) if policy else still
     ever = torch.zeros(len(start), dtype=torch.bool)
     now = ever

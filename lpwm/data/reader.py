@@ -33,7 +33,9 @@ def opened(path: str | Path) -> Iterator[h5py.File]:
     """The file, open for reading; anything h5py cannot digest becomes one sentence."""
     path = Path(path)
     if not path.exists():
-        raise UserError(f"{path} does not exist: collect it with 'lpwm collect WORLD --episodes N --out {path}'.")
+        raise UserError(
+            f"{path} does not exist: collect it with 'lpwm collect WORLD --episodes N --out {path}'."
+        )
     if path.is_dir():
         raise UserError(f"{path} is a folder, expected an HDF5 file.")
     try:
@@ -52,7 +54,9 @@ def opened(path: str | Path) -> Iterator[h5py.File]:
         raise
     except _DAMAGE as error:
         if "required filter" in str(error):
-            raise UserError(f"{path} is compressed with a filter h5py lacks: pip install hdf5plugin.") from error
+            raise UserError(
+                f"{path} is compressed with a filter h5py lacks: pip install hdf5plugin."
+            ) from error
         raise damaged(path, error) from error
 
 
@@ -81,7 +85,9 @@ def read(path: str | Path, *, pixels: bool | None = None, verify: bool = True) -
         actions = _floats(path, file, "action", total)
         frames = _frames(path, file, total) if pixels is not False else None
         if pixels and frames is None:
-            raise UserError(f"{path} has no pixels: add them with 'lpwm data convert {path} OUT --add-pixels'.")
+            raise UserError(
+                f"{path} has no pixels: add them with 'lpwm data convert {path} OUT --add-pixels'."
+            )
         if "state" in file or spec is not None or frames is None:
             states = _floats(path, file, "state", total)
         else:
@@ -144,7 +150,9 @@ def _lengths(path: Path, file: h5py.File) -> NDArray[np.int64]:
     for name in ("ep_len", "ep_offset"):
         column = _column(path, file, name)
         if column.dtype.kind not in "iu" or column.ndim != 1:
-            raise UserError(f"{path}: {name} is {column.dtype} {column.shape}, expected integers (episodes,).")
+            raise UserError(
+                f"{path}: {name} is {column.dtype} {column.shape}, expected integers (episodes,)."
+            )
         found.append(_whole(path, column).astype(np.int64))
     lengths, offsets = found
     if not len(lengths):
@@ -197,7 +205,7 @@ def _spec(path: Path, file: h5py.File) -> WorldSpec | None:
     if "world" not in file.attrs:
         return None
     try:
-        return spec_from_json(str(file.attrs["world"]))
+        return spec_from_json(str(_plain(file.attrs["world"])))
     except (ValueError, KeyError, TypeError) as error:
         raise damaged(path, "the attribute 'world' is not a world's spec") from error
 

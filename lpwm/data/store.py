@@ -103,6 +103,14 @@ class Writer:
         self.hashes["pixels"].add(rows, hashes)
         self.sink.check()
 
+    def _attribute(self, name: str, value: Any) -> None:
+        """Text has a fixed length (UTF-8): HDF5 can hang on a damaged heap of variable ones."""
+        if isinstance(value, str):
+            text = value.encode()
+            self.file.attrs.create(name, text, dtype=h5py.string_dtype("utf-8", max(1, len(text))))
+        else:
+            self.file.attrs[name] = value
+
     def finish(self, spec: WorldSpec | None, attributes: Mapping[str, Any]) -> str:
         """Returns the digest."""
         lengths = np.concatenate(self.lengths) if self.lengths else np.zeros(0, np.int64)
@@ -115,12 +123,12 @@ class Writer:
             digests[name] = hash_column(name, values, None)
         digest = combine(digests)
         for name, value in attributes.items():
-            self.file.attrs[name] = value
+            self._attribute(name, value)
         if spec is not None:
-            self.file.attrs["world"] = spec_to_json(spec)
-        self.file.attrs["lpwm_version"] = __version__
-        self.file.attrs["digest"] = digest
-        self.file.attrs["column_digests"] = json.dumps(digests, sort_keys=True)
+            self._attribute("world", spec_to_json(spec))
+        self._attribute("lpwm_version", __version__)
+        self._attribute("digest", digest)
+        self._attribute("column_digests", json.dumps(digests, sort_keys=True))
         self.sink.check()
         return digest
 

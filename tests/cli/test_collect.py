@@ -27,7 +27,8 @@ def test_options_are_json_or_text():
 
 def test_one_line_and_the_file(tmp_path, capsys):
     out = tmp_path / "new" / "a.h5"
-    line = f"collect piecewise --episodes 4 --steps 6 --out {out} --seed 2 --pixels --size 16 --options g=3 visible=true"
+    line = f"collect piecewise --episodes 4 --steps 6 --out {out} --seed 2 --pixels --size 16"
+    line += " --options g=3 visible=true"
     assert cli.main(line.split()) == 0
     said = capsys.readouterr()
     data = read(out)

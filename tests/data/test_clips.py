@@ -10,7 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lpwm import worlds
-from lpwm.data import ActionStats, ClipSource, ResidentClips, collect, convert, from_arrays, read, split_episodes
+from lpwm.data import (
+    ActionStats,
+    ClipSource,
+    ResidentClips,
+    collect,
+    convert,
+    from_arrays,
+    read,
+    split_episodes,
+)
 from lpwm.data.clips import clip_starts, permutation, resize
 from lpwm.errors import UserError
 
@@ -24,7 +33,9 @@ def counted(lengths, size=2):
         rows = np.arange(row, row + n, dtype=np.float32)
         states.append(np.stack([rows, np.full(n, e, np.float32)], 1))
         actions.append(np.stack([rows, -rows], 1)[:-1])
-        pixels.append(np.broadcast_to((rows % 256).astype(np.uint8)[:, None, None, None], (n, size, size, 3)).copy())
+        pixels.append(
+            np.broadcast_to((rows % 256).astype(np.uint8)[:, None, None, None], (n, size, size, 3)).copy()
+        )
         row += n
     return from_arrays(states, actions, pixels)
 
@@ -96,7 +107,7 @@ def test_ranks_share_the_global_batch(batch, ranks):
     parts = [ResidentClips(data, rank=r, ranks=ranks, **kw) for r in range(ranks)]
     for step in range(30):
         pieces = [starts_of(p.batch(step)) for p in parts]
-        assert sum(pieces, []) == starts_of(whole.batch(step))
+        assert [s for piece in pieces for s in piece] == starts_of(whole.batch(step))
         sizes = [len(p) for p in pieces]
         assert max(sizes) - min(sizes) <= 1
 
@@ -126,7 +137,7 @@ def test_the_split_is_by_trajectory_and_the_same_for_everybody(tmp_path):
 
 def test_statistics_are_those_of_the_training_split():
     data = counted([20] * 10)
-    train, held = split_episodes(10, 0.2)
+    train, _ = split_episodes(10, 0.2)
     rows = torch.cat([data.episode(e)[1] for e in train.tolist()]).double()
     for split in ("train", "val"):
         source = ResidentClips(data, frames=2, frameskip=2, batch=4, holdout=0.2, split=split)
@@ -154,7 +165,11 @@ def test_from_the_simulator_to_the_clip_frame_by_frame(tmp_path):
     collect(world, tmp_path / "states.h5", episodes=6, steps=40, seed=5)
     convert(tmp_path / "states.h5", tmp_path / "pixels.h5", add_pixels=True)
     with h5py.File(tmp_path / "pixels.h5") as f:
-        frames, raw, states = f["pixels"][:], torch.from_numpy(f["action"][:]), torch.from_numpy(f["state"][:])
+        frames, raw, states = (
+            f["pixels"][:],
+            torch.from_numpy(f["action"][:]),
+            torch.from_numpy(f["state"][:]),
+        )
     data = read(tmp_path / "pixels.h5")
     kw = dict(frames=4, frameskip=5, batch=16, seed=2)
     rendered = ResidentClips(read(tmp_path / "states.h5"), world=world, **kw)

@@ -34,7 +34,7 @@ def test_the_file_holds_what_the_world_does(tmp_path):
         np.testing.assert_array_equal(f["proprio"][:], state)
         spec = json.loads(f.attrs["world"])
         assert spec["name"] == "piecewise" and spec["options"]["g"] == 3
-        assert f.attrs["seed"] == 3 and f.attrs["policy"] == "random" and 0 < f.attrs["coverage"] < 0.3
+        assert f.attrs["seed"] == 3 and f.attrs["policy"] == b"random" and 0 < f.attrs["coverage"] < 0.3
     for row in range(70):
         if row % 10 == 9:
             assert torch.isnan(action[row]).all()
@@ -205,7 +205,7 @@ def test_a_merge_that_cannot_fit_is_not_begun(tmp_path, monkeypatch):
 
 def test_a_folder_without_permission(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="not a (folder|directory)"):
+    with pytest.raises(UserError, match=r"not a (folder|directory)"):
         collect(WORLD, tmp_path / "file" / "a.h5", episodes=2, steps=3)
 
     def refuse(self, *args, **kwargs):  # root may write anywhere: the refusal is played

@@ -44,7 +44,14 @@ def test_through_json():
 
 
 @pytest.mark.parametrize(
-    "bad", [{}, {"mean": [0.0]}, {"mean": [0.0], "std": [0.0]}, {"mean": [0.0, 1.0], "std": [1.0]}, {"mean": 1, "std": 2}]
+    "bad",
+    [
+        {},
+        {"mean": [0.0]},
+        {"mean": [0.0], "std": [0.0]},
+        {"mean": [0.0, 1.0], "std": [1.0]},
+        {"mean": 1, "std": 2},
+    ],
 )
 def test_bad_dictionaries(bad):
     with pytest.raises(UserError, match="action statistics"):
