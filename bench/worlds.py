@@ -93,7 +93,7 @@ def rate(work: Callable[[], int], seconds: float) -> float:
 def ours(what: str, name: str, seconds: float, processes: int) -> float:
     """The sum over processes that run at the same time, one thread each."""
     command = [sys.executable, os.path.abspath(__file__), "--worker", what, name, "--seconds", str(seconds)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     jobs = [
         subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
         for _ in range(processes)

@@ -46,9 +46,11 @@ class ExactDots:
         self.planes = (0, 1, 1) if grey else (0, 1, 2)  # where each colour finds its plane
         self.ground = self.background[: max(self.planes) + 1].to(torch.float32)  # (planes, H, W)
         self.offsets = torch.arange(self.window, device=background_CHW.device)
-        if self.ground.device.type == "cpu":  # every window of the ground, as a view
-            shape = (self.window, self.window)
-            self.windows = sliding_window_view(self.ground.numpy(), shape, axis=(1, 2))
+        if (
+            self.ground.device.type == "cpu"
+        ):  # every window of the ground as a view, (row, column, plane, K, K)
+            views = sliding_window_view(self.ground.numpy(), (self.window, self.window), axis=(1, 2))
+            self.windows = views.transpose(1, 2, 0, 3, 4)
 
     def __call__(self, xy_N2: Tensor) -> Tensor:
         return _in_chunks(self._draw, xy_N2, self.window**2, (3, self.side, self.side))
@@ -63,29 +65,29 @@ class ExactDots:
         out.copy_(self.background.expand_as(out))
         (self._paste_host if _on_host(xy_N2) else self._paste)(out, alpha, corner, span)
 
-    def _blend(self, ground_PNKK: Tensor, alpha_NKK: Tensor) -> Tensor:
+    def _blend(self, ground_NPKK: Tensor, alpha_NKK: Tensor) -> Tensor:
         """⌊b·(1 − α) + c·α⌋ for each plane; a colour of 0 adds nothing."""
-        value = ground_PNKK * (1.0 - alpha_NKK)
-        for plane in range(len(value)):
+        value = ground_NPKK * (1.0 - alpha_NKK).unsqueeze(1)
+        for plane in range(value.shape[1]):
             if self.color[plane]:
-                value[plane] += alpha_NKK * float(self.color[plane])
+                value[:, plane] += alpha_NKK * float(self.color[plane])
         return value.to(torch.uint8)
 
     def _paste(self, out: Tensor, alpha: Tensor, corner: Tensor, span: Tensor) -> None:
         """Blend into each frame's window with a gather and a scatter: a graph of fixed shapes, for devices."""
         where = (span[:, 1, :, None] * self.side + span[:, 0, None, :]).flatten(1)  # (N, K·K)
-        value = self._blend(self.ground.flatten(1)[:, where], alpha.flatten(1))
+        value = self._blend(self.ground.flatten(1)[:, where].transpose(0, 1), alpha.flatten(1))
         for colour, plane in enumerate(self.planes):
-            out[:, colour].view(len(out), -1).scatter_(1, where, value[plane])
+            out[:, colour].view(len(out), -1).scatter_(1, where, value[:, plane])
 
     def _paste_host(self, out: Tensor, alpha: Tensor, corner: Tensor, span: Tensor) -> None:
         """The same on a CPU, where copying rows between strided windows is several times faster."""
         x, y = corner.T.numpy()
-        value = self._blend(torch.from_numpy(self.windows[:, y, x]), alpha).numpy()
+        value = self._blend(torch.from_numpy(self.windows[y, x]), alpha).numpy()
         frame, k = out.numpy(), self.window
         for i, (left, top) in enumerate(zip(x.tolist(), y.tolist(), strict=True)):
             area = frame[i, :, top : top + k, left : left + k]
-            area[0], area[1:] = value[0, i], value[1:, i]
+            area[0], area[1:] = value[i, 0], value[i, 1:]
 
     def _alpha(self, dist2: Tensor) -> Tensor:
         return dist2.div_(-2.0 * self.radius * self.radius).exp_()

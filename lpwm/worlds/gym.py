@@ -127,12 +127,12 @@ class TensorWorldVectorEnv(VectorEnv[Float, Float, Any]):
         self._steps += 1
         if fresh.any():
             self._restart(np.flatnonzero(fresh), None)
-        reached = self.world.success(self._state, self._goal).numpy() & ~fresh
+        observation, info = self._observe()
+        reached = (info["distance"] < self.world.spec.success_within) & ~fresh
         late = np.zeros(self.num_envs, dtype=bool)
         if self.max_episode_steps is not None:
             late = (self._steps >= self.max_episode_steps) & ~fresh
         self._done = reached | late
-        observation, info = self._observe()
         return observation, reached.astype(np.float64), reached, late, info
 
     def render(self) -> tuple[NDArray[np.uint8], ...] | None:

@@ -44,7 +44,7 @@ class Piecewise:
         if not (math.isfinite(self.scale) and self.scale >= 0):
             raise UserError(f"Piecewise needs a finite, non-negative bias scale, not {self.scale}.")
 
-    @property
+    @functools.cached_property
     def spec(self) -> WorldSpec:
         return WorldSpec(
             name="piecewise",

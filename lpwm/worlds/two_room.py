@@ -56,7 +56,7 @@ class TwoRoom:
         if not 7 <= self.thickness <= 41:
             raise UserError(f"TwoRoom needs a wall thickness of 7 to 41 pixels, not {self.thickness}.")
 
-    @property
+    @functools.cached_property
     def spec(self) -> WorldSpec:
         return WorldSpec(
             name="two_room",

@@ -49,7 +49,7 @@ class Wall:
         if not 10 <= self.door <= 54:
             raise UserError(f"Wall needs its door at y = 10…54, inside the border, not {self.door}.")
 
-    @property
+    @functools.cached_property
     def spec(self) -> WorldSpec:
         return WorldSpec(
             name="wall",
