@@ -310,7 +310,7 @@ class Run:
         def save(step: int, metric: float | None) -> None:
             if ranks.first:
                 checkpoint.save(
-                    self.folder, model=model, optimiser=optimiser, step=step, run=to_dict(c), run_hash=self.hash,
+                    self.folder, model=model, optimiser=optimiser, step=step, run={**to_dict(c), "seed": c.train.seed}, run_hash=self.hash,
                     meta=self.meta(source.stats) | {"step": step}, metric=metric, keep=c.train.keep,
                 )  # fmt: skip
             ranks.wait()
