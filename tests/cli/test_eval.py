@@ -59,11 +59,6 @@ def runs(root):
     return [str(make_run(root, seed=s)) for s in (0, 1)]
 
 
-@pytest.fixture(autouse=True)
-def verb(monkeypatch):
-    monkeypatch.setitem(cli.VERBS, "eval", cli.Verb("lpwm.cli.eval", "Plan to goals"))
-
-
 def call(*argv):
     return cli.main(["eval", *map(str, argv)])
 
@@ -115,6 +110,20 @@ def test_json_goes_to_stdout_and_into_the_run_folder_and_episodes_are_kept(runs,
     assert json.loads(again.out)["cells"][0]["rows"][0]["stored_records"] == 1
     assert call(*argv, "--fresh") == 0
     assert json.loads(capsys.readouterr().out)["cells"][0]["rows"][0]["stored_records"] == 0
+
+
+def test_options_reach_the_planner(runs, tmp_path, capsys):
+    def planner(*argv):
+        assert call(runs[0], *SMALL, "--goals", "random", "--json", "--out", tmp_path / "a.json", *argv) == 0
+        rows = json.loads(capsys.readouterr().out)["cells"][0]["rows"]
+        return rows[0]["planner"], rows[3]["planner"]
+
+    ours, oracle = planner("--receding", "1")
+    assert (ours["warm"], ours["receding"], ours["context"]) == (True, 1, 2) and oracle["context"] == 1
+    assert ours["options"] == oracle["options"] == {"samples": 8, "elites": 2, "iterations": 2, "std": 1.0}
+    ours, oracle = planner("--cold", "--context", "1", "--oracle-options", "samples=16", "--receding", "0")
+    assert (ours["warm"], ours["receding"], ours["context"]) == (False, 5, 1)
+    assert (ours["options"]["samples"], oracle["options"]["samples"]) == (8, 16)
 
 
 def test_two_methods_are_compared_and_too_few_seeds_have_no_winner(runs, root, tmp_path, capsys):
