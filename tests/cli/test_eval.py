@@ -85,6 +85,9 @@ def test_repeating_a_json_and_noticing_when_it_does_not_repeat(runs, tmp_path, c
     assert call(*runs, *SMALL, "--goals", "random", "--out", out) == 0
     assert call("--repeat", out, "--device", "cpu") == 0
     assert "every outcome is that of" in capsys.readouterr().out
+    assert call("--repeat", out, "--device", "cpu", "--json") == 0
+    rows = json.loads(capsys.readouterr().out)["cells"][0]["rows"]
+    assert [r["stored_records"] for r in rows] == [0, 0, 0, 0]  # read from the store it would prove nothing
     data = json.loads(out.read_text())
     first = data["cells"][0]["rows"][0]["budgets"]["25"]["success"]["latched"][0][0]
     first[0] = 1 - first[0]
