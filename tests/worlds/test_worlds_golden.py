@@ -91,3 +91,13 @@ def test_on_a_gpu_within_one_level(name: str, label: str) -> None:
     assert torch.allclose(world.step(start.cuda(), action.cuda()).cpu(), end, atol=1e-4)
     difference = world.render(golden(name, label, "seen").cuda()).cpu().int() - frames(name, label).int()
     assert difference.abs().max() <= 1
+
+
+def test_the_edges_of_a_door() -> None:
+    """Half a door is 14 and the tolerance 1.75: y = 33.25 and 64.75 pass, the float32 numbers beyond do not."""
+    world = make("two_room")
+    edge = torch.tensor([33.25, 64.75])
+    beyond = torch.nextafter(edge, torch.tensor([-torch.inf, torch.inf]))
+    for y, x in ((edge, 103.0), (beyond, 99.5)):
+        start = torch.stack((torch.full_like(y, 98.0), y), dim=1)
+        assert world.step(start, torch.tensor([[1.0, 0.0]])).tolist() == [[x, v] for v in y.tolist()]
