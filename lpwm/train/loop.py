@@ -112,7 +112,7 @@ def train(
             if log_due:
                 record = _measure(model, clip.actions, out, window, stepper)
                 death = health.check(done, config.steps, record)
-                _write(logger, done, {**record, "rate": rate * optim.lr}, death)
+                _write(logger, done, {**record, "learning_rate": rate * optim.lr}, death)
             if callbacks.evaluate and (last or (config.eval_every and done % config.eval_every == 0)):
                 metric = _evaluate(callbacks, done, logger)
             # Ranks must stop at the same step, so they compare notes where they log anyway.

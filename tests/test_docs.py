@@ -1,0 +1,25 @@
+"""Python on the pages that users read runs, block after block as on the page."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = ["README.md", "docs/method-in-code.md"]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_python_blocks_run(page, tmp_path, monkeypatch):
+    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(), re.S | re.M)
+    assert blocks, f"{page} has no python block"
+    monkeypatch.chdir(tmp_path)
+    space: dict = {"__name__": "page"}
+    for block in blocks:
+        exec(compile(block, page, "exec"), space)
+
+
+def test_links_between_pages_lead_somewhere():
+    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
