@@ -1,0 +1,306 @@
+"""Linear probes: what can be read off a code, its support, and its magnitudes given the support.
+
+Every number is of frames whose trajectory the probe has not seen (GroupKFold by trajectory): frames of one
+trajectory resemble one another, so a split by frame would score memory.
+
+Legend: N frames, E trajectories, D latent width, F features, S position entries, R resamples.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.model_selection import GroupKFold
+
+from lpwm import rng
+from lpwm.errors import UserError
+from lpwm.evaluate.stats import Interval
+from lpwm.interpret.supports import Bools, Floats, Ints, support
+
+ALPHA = 1.0  # ridge penalty on standardised features, summed loss: weak beside thousands of frames
+C = 1.0  # its counterpart for the logistic probe
+FEATURES = ("code", "support", "magnitudes")
+
+
+@dataclass(frozen=True)
+class ProbeConfig:
+    folds: int = 5
+    resamples: int = 2000  # of trajectories, for the intervals
+    shuffles: int = 3  # independent shuffled-label controls, averaged
+    level: float = 0.95
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.folds < 2 or self.resamples < 100 or self.shuffles < 1:
+            raise UserError("probes need at least 2 folds, 100 resamples and 1 shuffle.")
+
+
+@dataclass(frozen=True, eq=False)
+class Frames:
+    """Held-out frames: their codes and what is to be read off them. Trajectories are contiguous, in time order."""
+
+    z_ND: Floats
+    zone_N: Ints
+    position_NS: Floats
+    trajectory_N: Ints
+    sparse: bool
+
+    @property
+    def active_ND(self) -> Bools:
+        return support(self.z_ND, self.sparse)
+
+
+@dataclass(frozen=True, eq=False)
+class Score:
+    """One probe: the held-out score with its interval over trajectories, and the same under shuffled labels.
+
+    `tally_E` holds each trajectory's sums, from which the score of any set of trajectories follows (`rescore`):
+    accuracy: (n, correct). R²: (n, squared error, Σ‖y‖², Σy …).
+    """
+
+    score: Interval
+    shuffled: float
+    tally_E: Floats
+    converged: bool = True
+
+
+@dataclass(frozen=True, eq=False)
+class Probes:
+    zone: dict[str, Score]  # by feature set; also "position", what a linear probe makes of the true position
+    position: dict[str, Score]
+    position_given_support: Score  # the share of what the support leaves open that the magnitudes explain
+    majority: float  # the accuracy of always naming the commonest zone
+    frames: int
+    trajectories: tuple[int, ...]
+
+
+def probe(frames: Frames, config: ProbeConfig | None = None) -> Probes:
+    """Zone (multinomial logistic, accuracy) and position (ridge, R² over both coordinates) from
+
+    code         z
+    support      s = 1[z > 0]; of a dense code its sign pattern
+    magnitudes   m = z − Ê[z | s]: what is left of z when its regression on (1, s) is taken away. The regression is
+                 fitted on the training folds. Linearly, m says nothing that the support says.
+
+    Three more numbers keep these honest: zone from the true position, since linear scores of (x, y) already cut
+    the arena into zones; position given the support, 1 − SSE(s, m)/SSE(s), since m alone cannot say in which
+    zone it is; and each probe again with labels shuffled by whole trajectories.
+    """
+    config = config or ProbeConfig()
+    _check(frames, config)
+    splits = list(GroupKFold(config.folds).split(frames.z_ND, groups=frames.trajectory_N))
+    seen = features(frames, splits)
+    zone, position = {}, {}
+    for name in FEATURES:
+        zone[name] = _zone_score(seen[name], frames, config, name)
+        position[name] = _position_score(seen[name], frames, config, name)
+    zone["position"] = _zone_score(seen["position"], frames, config, "position")
+    _, counts = np.unique(frames.zone_N, return_counts=True)
+    return Probes(
+        zone=zone,
+        position=position,
+        position_given_support=_partial(seen, frames, config),
+        majority=float(counts.max() / counts.sum()),
+        frames=len(frames.zone_N),
+        trajectories=tuple(int(t) for t in _unique(frames.trajectory_N)),
+    )
+
+
+def _check(frames: Frames, config: ProbeConfig) -> None:
+    n = len(frames.z_ND)
+    if not (n == len(frames.zone_N) == len(frames.position_NS) == len(frames.trajectory_N)):
+        raise UserError("probes need one zone, one position and one trajectory for every code.")
+    if not np.isfinite(frames.z_ND).all():
+        raise UserError("the codes are not finite: the run has diverged, so there is nothing to read in it.")
+    groups = len(_unique(frames.trajectory_N))
+    if groups < config.folds:
+        raise UserError(
+            f"probes are cross-validated by trajectory in {config.folds} folds, and only {groups} held-out "
+            f"trajector{'y is' if groups == 1 else 'ies are'} there: hold out more (data.holdout, data.episodes), or "
+            "use fewer folds."
+        )
+    if len(np.unique(frames.zone_N)) < 2:
+        raise UserError(
+            "all held-out frames lie in one zone: there is nothing to tell apart; use more episodes."
+        )
+
+
+def _unique(trajectory_N: Ints) -> Ints:
+    """Trajectories in the order in which they come."""
+    _, first = np.unique(trajectory_N, return_index=True)
+    return trajectory_N[np.sort(first)]
+
+
+# Features -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Fold:
+    """What a probe sees in one fold: the features of all N rows, made with what the training rows know."""
+
+    train: Ints
+    test: Ints
+    x_NF: Floats
+
+
+def features(frames: Frames, splits: list[tuple[Any, Any]]) -> dict[str, list[Fold]]:
+    """The folds of every feature set."""
+    z, s = frames.z_ND.astype(np.float64), frames.active_ND.astype(np.float64)
+    seen: dict[str, list[Fold]] = {name: [] for name in (*FEATURES, "position")}
+    for train, test in splits:
+        # The penalty only makes the answer unique where units always go together.
+        explained = Ridge(alpha=1e-3).fit(s[train], z[train])
+        left = z - _predicted(explained, s)
+        sets = (z, s, left, frames.position_NS.astype(np.float64))
+        for name, x in zip(seen, sets, strict=True):
+            seen[name].append(Fold(train, test, _standardised(x, train)))
+    return seen
+
+
+def _standardised(x_NF: Floats, train: Ints) -> Floats:
+    """Mean 0 and variance 1 on the training rows; a feature that does not vary there is 0 everywhere."""
+    mean, std = x_NF[train].mean(0), x_NF[train].std(0)
+    vary = std > 1e-6 * np.abs(x_NF[train]).max(initial=1e-12)
+    return np.where(vary, (x_NF - mean) / np.where(vary, std, 1.0), 0.0)
+
+
+def _predicted(model: Ridge, x: Floats) -> Floats:
+    return model.predict(x).reshape(len(x), -1)  # scikit-learn drops the axis of a single target
+
+
+# Scores ---------------------------------------------------------------------------------------------------
+
+
+def _regress(seen: list[Fold], y_NS: Floats) -> Floats:
+    """Held-out ridge predictions, (N, S)."""
+    out = np.empty(y_NS.shape)
+    for fold in seen:
+        fitted = Ridge(alpha=ALPHA).fit(fold.x_NF[fold.train], y_NS[fold.train])
+        out[fold.test] = _predicted(fitted, fold.x_NF[fold.test])
+    return out
+
+
+def _classify(seen: list[Fold], label_N: Ints) -> tuple[Ints, bool]:
+    """Held-out predictions of the multinomial logistic probe, and whether every fit converged."""
+    out, converged = np.empty_like(label_N), True
+    for fold in seen:
+        label = label_N[fold.train]
+        if len(np.unique(label)) < 2:
+            out[fold.test] = label[0]
+            continue
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", ConvergenceWarning)
+            fitted = LogisticRegression(C=C, max_iter=300, tol=1e-3).fit(fold.x_NF[fold.train], label)
+        converged &= not any(issubclass(w.category, ConvergenceWarning) for w in caught)
+        out[fold.test] = fitted.predict(fold.x_NF[fold.test])
+    return out, converged
+
+
+def _zone_score(seen: list[Fold], frames: Frames, config: ProbeConfig, name: str) -> Score:
+    found, converged = _classify(seen, frames.zone_N)
+    tally = _sum_by(frames.trajectory_N, np.ones(len(found)), found == frames.zone_N)
+    control = []
+    for k in range(config.shuffles):
+        label = shuffle_trajectories(frames.zone_N, frames.trajectory_N, (config.seed, "zone", k))
+        control.append(float((_classify(seen, label)[0] == label).mean()))
+    interval = bootstrap(tally, accuracy, config, ("zone", name))
+    return Score(interval, float(np.mean(control)), tally, converged)
+
+
+def _position_score(seen: list[Fold], frames: Frames, config: ProbeConfig, name: str) -> Score:
+    def tally(y_NS: Floats) -> Floats:
+        error_N = np.square(y_NS - _regress(seen, y_NS)).sum(1)
+        return _sum_by(frames.trajectory_N, np.ones(len(y_NS)), error_N, np.square(y_NS).sum(1), *y_NS.T)
+
+    y_NS = frames.position_NS.astype(np.float64)
+    control = []
+    for k in range(config.shuffles):
+        other = shuffle_trajectories(y_NS, frames.trajectory_N, (config.seed, "position", k))
+        control.append(float(r_squared(tally(other).sum(0))))
+    true = tally(y_NS)
+    return Score(bootstrap(true, r_squared, config, ("position", name)), float(np.mean(control)), true)
+
+
+def _partial(seen: dict[str, list[Fold]], frames: Frames, config: ProbeConfig) -> Score:
+    """1 − SSE(s, m)/SSE(s). Its control gives every trajectory the magnitudes of another."""
+    y_NS = frames.position_NS.astype(np.float64)
+    alone_N = np.square(y_NS - _regress(seen["support"], y_NS)).sum(1)
+
+    def tally(rows_N: Ints) -> Floats:
+        pairs = zip(seen["support"], seen["magnitudes"], strict=True)
+        both = [Fold(s.train, s.test, np.hstack((s.x_NF, m.x_NF[rows_N]))) for s, m in pairs]
+        error_N = np.square(y_NS - _regress(both, y_NS)).sum(1)
+        return _sum_by(frames.trajectory_N, np.ones(len(y_NS)), error_N, alone_N)
+
+    own = np.arange(len(y_NS))
+    keys = [(config.seed, "magnitudes", k) for k in range(config.shuffles)]
+    control = [float(share(tally(shuffle_trajectories(own, frames.trajectory_N, k)).sum(0))) for k in keys]
+    true = tally(own)
+    return Score(bootstrap(true, share, config, ("partial",)), float(np.mean(control)), true)
+
+
+def shuffle_trajectories(values_N: Any, trajectory_N: Ints, key: tuple[int | str, ...]) -> Any:
+    """Every trajectory gets the values of another, in their order (cyclically, where it is longer).
+
+    So what is shuffled varies along a trajectory as it did, and only its tie to the frames is cut.
+    """
+    draw = np.random.default_rng(rng.seed_of("shuffle trajectories", *key))
+    ring = draw.permutation(_unique(trajectory_N))  # each gives to the next, so that none keeps its own
+    rows = {t: np.flatnonzero(trajectory_N == t) for t in ring}
+    out = np.empty_like(values_N)
+    for t, donor in zip(ring, np.roll(ring, 1), strict=True):
+        out[rows[t]] = values_N[np.resize(rows[donor], len(rows[t]))]
+    return out
+
+
+# Tallies and intervals ------------------------------------------------------------------------------------
+
+
+def _sum_by(trajectory_N: Ints, *columns: Any) -> Floats:
+    """Sums over the frames of each trajectory, in the order in which they come: (E, columns)."""
+    _, first, label = np.unique(trajectory_N, return_index=True, return_inverse=True)
+    sums: Floats = np.stack([np.bincount(label, np.asarray(c, dtype=np.float64)) for c in columns], -1)
+    return sums[np.argsort(first)]
+
+
+def accuracy(sums: Floats) -> Floats:
+    """(…, [n, correct]) -> (…)."""
+    return sums[..., 1] / sums[..., 0]
+
+
+def r_squared(sums: Floats) -> Floats:
+    """(…, [n, squared error, Σ‖y‖², Σy …]) -> 1 − Σ‖y − ŷ‖² / Σ‖y − ȳ‖², ȳ the mean of the very frames scored."""
+    n, error, square, first = sums[..., 0], sums[..., 1], sums[..., 2], sums[..., 3:]
+    return 1 - error / np.maximum(square - np.square(first).sum(-1) / n, 1e-12)
+
+
+def share(sums: Floats) -> Floats:
+    """(…, [n, squared error with, squared error without]) -> 1 − with/without."""
+    return 1 - sums[..., 1] / np.maximum(sums[..., 2], 1e-12)
+
+
+def bootstrap(
+    tally_E: Floats, rescore: Callable[[Floats], Floats], config: ProbeConfig, key: tuple[int | str, ...] = ()
+) -> Interval:
+    """The score of all trajectories, and its percentile interval when they are drawn with replacement.
+
+    The probes are not fitted again: the interval is about which trajectories were held out for scoring.
+    """
+    draw = np.random.default_rng(rng.seed_of("probe bootstrap", config.seed, *key))
+    E = len(tally_E)
+    weight_RE = draw.multinomial(E, np.full(E, 1 / E), size=config.resamples)
+    values = rescore(weight_RE @ tally_E)
+    low, high = np.quantile(values, [(1 - config.level) / 2, (1 + config.level) / 2])
+    return Interval(
+        float(rescore(tally_E.sum(0))),
+        float(low),
+        float(high),
+        config.level,
+        "trajectories of one checkpoint",
+    )
