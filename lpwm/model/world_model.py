@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from lpwm.errors import UserError, choose
 from lpwm.model.encoder import Encoder, EncoderConfig, ProjectorConfig
+from lpwm.model.frozen import Rollout, freeze
 from lpwm.model.layers import linear
 from lpwm.model.link import LINKS, NONNEGATIVE
 from lpwm.model.predictors import PredictorConfig
@@ -112,6 +113,13 @@ class WorldModel(nn.Module):
             z = self.link(u)
             out.append(z)
         return z if last_only else torch.stack(out, dim=2)
+
+    def frozen(self, dtype: torch.dtype) -> Rollout | None:
+        """The dynamics alone, for planning: same codes, weights cast and multiplied together beforehand.
+
+        It has `rollout` and no gradients, and does not follow later changes of the weights. None for MLP∘LTV.
+        """
+        return freeze(self, dtype)
 
     def _context(self, z_BCD: Tensor, past_BPA: Tensor | None) -> tuple[Tensor, Tensor | None]:
         frames, blocks = z_BCD.shape[1], 0 if past_BPA is None else past_BPA.shape[1]

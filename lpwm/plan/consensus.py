@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Hashable, Sequence
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -75,15 +77,25 @@ class ConsensusProblem(Problem):
     def tensors(self) -> list[Tensor]:
         return [t for member in self.members for t in member.tensors()]
 
-    def with_tensors(self, tensors: Sequence[Tensor]) -> ConsensusProblem:
+    def with_tensors(self, tensors: Sequence[Tensor]) -> Self:
         members, at = [], 0
         for member in self.members:
             n = len(member.tensors())
             members.append(member.with_tensors(tensors[at : at + n]))
             at += n
-        other = object.__new__(ConsensusProblem)
-        other.__dict__.update(self.__dict__, members=tuple(members), env_ids=members[0].env_ids)
+        return self._with(members)
+
+    def _with(self, members: Sequence[Problem]) -> Self:
+        other = copy.copy(self)
+        other.members, other.env_ids = tuple(members), members[0].env_ids
         return other
+
+    def prepared(self) -> Self:
+        return self._with([m.prepared() for m in self.members])
+
+    def frozen_state(self) -> Hashable | None:
+        states = tuple(m.frozen_state() for m in self.members)
+        return None if None in states else (self.vote, states)
 
     def candidate_bytes(self) -> int:
         """Members are scored one after the other; only their costs stay."""

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, Self
 
 import torch
 from einops import rearrange
@@ -23,6 +23,7 @@ from lpwm.errors import UserError
 from lpwm.worlds.base import TensorWorld
 
 Rows = slice | Tensor
+TILE = 300  # candidates scored at a time on a CPU
 
 
 class Problem(ABC):
@@ -46,6 +47,17 @@ class Problem(ABC):
         """(B, S, H, A) -> (B, S), comparable between calls and differentiable; what a plan reports."""
         return self.cost(actions_BSHA)
 
+    def prepared(self) -> Problem:
+        """The same problem, ready to be scored many times without gradients; a solver asks once per plan."""
+        return self
+
+    def frozen_state(self) -> Hashable | None:
+        """What scoring depends on besides the rows: equal for two problems that one CUDA graph can serve.
+
+        None where scoring is not a fixed sequence of device operations and cannot be captured.
+        """
+        return None
+
     @property
     def batch(self) -> int:
         return self.env_ids.shape[0]
@@ -58,7 +70,7 @@ class Problem(ABC):
         """Every per-environment tensor, in a fixed order."""
         return [t for name in self.rows if (t := getattr(self, name)) is not None]
 
-    def with_tensors(self, tensors: Sequence[Tensor]) -> Problem:
+    def with_tensors(self, tensors: Sequence[Tensor]) -> Self:
         """The same problem about other environments."""
         other, given = copy.copy(self), iter(tensors)
         for name in self.rows:
@@ -66,7 +78,7 @@ class Problem(ABC):
                 setattr(other, name, next(given))
         return other
 
-    def select(self, rows: Rows) -> Problem:
+    def select(self, rows: Rows) -> Self:
         """A sub-batch."""
         return self.with_tensors([t[rows] for t in self.tensors()])
 
@@ -138,12 +150,39 @@ class LatentProblem(Problem):
         self.dtype = z_BCD.dtype
         self.autocast = autocast
 
+    def frozen_state(self) -> Hashable | None:
+        parameters: Callable[[], Any] = getattr(self.model, "parameters", lambda: ())
+        return id(self.model), self.autocast, tuple(p.data_ptr() for p in parameters())
+
+    def prepared(self) -> Problem:
+        """With the model's frozen dynamics, where it has them."""
+        frozen = getattr(self.model, "frozen", None)
+        model = frozen(self.autocast or self.dtype) if callable(frozen) else None
+        if model is None:
+            return self
+        other = copy.copy(self)
+        other.model, other.autocast = model, None
+        return other
+
     def _precision(self) -> AbstractContextManager[Any]:
         if self.autocast is None:
             return nullcontext()
         return torch.autocast(self.z_BCD.device.type, dtype=self.autocast)
 
     def cost(self, actions_BSHA: Tensor) -> Tensor:
+        if self.device.type == "cpu" and not torch.is_grad_enabled():
+            return self._cost_in_tiles(actions_BSHA)
+        return self._cost(actions_BSHA)
+
+    def _cost_in_tiles(self, actions_BSHA: Tensor) -> Tensor:
+        """A few hundred candidates at a time, so that what passes between operations stays in the cache."""
+        step = max(1, TILE // actions_BSHA.shape[1])
+        if step >= self.batch:
+            return self._cost(actions_BSHA)
+        rows = [slice(at, at + step) for at in range(0, self.batch, step)]
+        return torch.cat([self.select(r)._cost(actions_BSHA[r]) for r in rows])
+
+    def _cost(self, actions_BSHA: Tensor) -> Tensor:
         with self._precision():
             z_BSD = self.model.rollout(self.z_BCD, actions_BSHA, past_BPA=self.past_BPA, last_only=True)
         return (z_BSD.to(self.dtype) - self.z_goal_BD[:, None]).square().mean(-1)

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from lpwm.errors import UserError
 from lpwm.plan.cost import Problem
+from lpwm.plan.graph import Graphs
 from lpwm.rng import fold, normal_at
 
 State = tuple[Tensor, ...]
@@ -89,7 +90,7 @@ def raise_if_dead(alive_B: Tensor, problem: Problem) -> None:
 @functools.cache
 def _compiled(step: Callable[..., State]) -> Callable[..., State]:
     """One compiled iteration per solver class; a new problem of the same shapes does not compile again."""
-    return torch.compile(step, dynamic=False, mode="reduce-overhead")
+    return torch.compile(step, dynamic=False)
 
 
 class Sampler(Solver):
@@ -121,17 +122,27 @@ class Sampler(Solver):
     def solve(
         self, problem: Problem, start: Tensor | None = None, seed: int = 0, compile: bool = False
     ) -> Plan:
-        state = self.first(problem, start_mean(problem, start))
+        """On CUDA with `compile` the whole search is one graph, where the problem can be captured."""
+        mean_BHA = start_mean(problem, start)
+        fast = compile and problem.device.type == "cuda"
+        search = functools.partial(self._search, _compiled(type(self).iterate) if fast else self.iterate)
+        if fast and problem.frozen_state() is not None:
+            graphs: Graphs = self.__dict__.setdefault("_graphs", Graphs())
+            found = graphs.run(search, problem, mean_BHA, seed)
+        else:
+            found = search(problem, mean_BHA, torch.tensor(seed, device=problem.device))
+        raise_if_dead(found.pop("alive"), problem)
+        return Plan(found.pop("actions"), found.pop("costs"), found)
+
+    def _search(
+        self, step: Callable[..., State], problem: Problem, mean_BHA: Tensor, seed: Tensor
+    ) -> dict[str, Tensor]:
+        """alive (B,), actions (B, H, A), costs (B,), and what `last` tells besides."""
+        problem = problem.prepared()
         key_B = fold(seed, problem.env_ids)
-        graphed = compile and problem.device.type == "cuda"
-        step = _compiled(type(self).iterate) if graphed else self.iterate
+        state = self.first(problem, mean_BHA)
         for i, iteration in enumerate(torch.arange(self.iterations, device=problem.device).unbind()):
-            if graphed:
-                # A captured graph writes its outputs to the same memory each time: copy before the next run.
-                torch.compiler.cudagraph_mark_step_begin()
             state = step(self.config_at(i), problem, state, key_B, iteration)
-            if graphed:
-                state = tuple(t.clone() for t in state)
-        raise_if_dead(state[0], problem)
         actions_BHA, info = self.last(state)
-        return Plan(actions_BHA, problem.value(actions_BHA[:, None])[:, 0], info)
+        costs_B = problem.value(actions_BHA[:, None])[:, 0]
+        return {"alive": state[0], "actions": actions_BHA, "costs": costs_B, **info}

@@ -1,0 +1,300 @@
+"""Rollouts for planning: the same codes as `WorldModel.rollout`, with what no candidate changes done beforehand.
+
+A planner scores thousands of candidates with fixed weights. So weights are cast once, maps that follow each other
+without a non-linearity are multiplied together once, and the whole plan's actions are embedded in one product.
+
+Legend: B environments, S candidates, H blocks, A action size, C context frames, D latent width, k history,
+h heads, d width of a head, n new tokens.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lpwm.model.adaln import AdaLN
+from lpwm.model.layers import BatchNorm
+from lpwm.model.linear_predictors import LTI, MLPLTI
+from lpwm.model.link import Link, reprelu
+
+Affine = tuple[Tensor, Tensor | None]  # weight (out, in), bias (out,)
+KeysValues = list[tuple[Tensor, Tensor]]  # per token, each (B, 1 or S, h, d)
+
+
+class Rollout(Protocol):
+    def rollout(
+        self, z_BCD: Tensor, actions_BSHA: Tensor, past_BPA: Tensor | None = None, last_only: bool = False
+    ) -> Tensor: ...
+
+
+@torch.no_grad()
+def freeze(model: Any, dtype: torch.dtype) -> Rollout | None:
+    """A copy of the dynamics for planning in `dtype`, or None where there is nothing to gain (MLP∘LTV).
+
+    It does not follow later changes of the weights: take a new one for every plan.
+    """
+    if isinstance(model.predictor, LTI):
+        return FrozenLTI(model, dtype)
+    if isinstance(model.predictor, AdaLN):
+        return FrozenAdaLN(model, dtype)
+    return None
+
+
+def _forward_only(link: Link) -> Link:
+    """RepReLU differs from relu in its gradient alone, and planning by search takes none."""
+    return torch.relu if link is reprelu else link
+
+
+def affine(layer: nn.Linear) -> Affine:
+    return layer.weight.detach(), None if layer.bias is None else layer.bias.detach()
+
+
+def after(outer: Affine, inner: Affine) -> Affine:
+    """outer ∘ inner as one affine map."""
+    (W, c), (V, b) = outer, inner
+    moved = c if b is None else W @ b if c is None else W @ b + c
+    return W @ V, moved
+
+
+def _linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """F.linear on rows: a strided batch would otherwise become many small products with copies of the weight."""
+    return F.linear(x.reshape(-1, x.shape[-1]), weight, bias).view(*x.shape[:-1], -1)
+
+
+def cast(pair: Affine, dtype: torch.dtype) -> Affine:
+    return pair[0].to(dtype), None if pair[1] is None else pair[1].to(dtype)
+
+
+class ActionMap:
+    """The action encoder, and a linear map after it if there is one: a -> W₂ silu(W₁ a + b₁) + b₂, or W a + b.
+
+    The 1×1 convolution and the first Linear follow each other directly, and so do the last Linear and `then`.
+    The input is padded to a multiple of 8, which tensor cores want.
+    """
+
+    def __init__(self, embed: nn.Module, dtype: torch.dtype, then: Affine | None = None) -> None:
+        maps: list[Affine] = [affine(m) for m in embed.modules() if isinstance(m, nn.Linear)]
+        first = maps[0] if len(maps) == 1 else after(maps[1], maps[0])
+        last = None if len(maps) == 1 else maps[-1]
+        if then is not None:
+            first, last = (after(then, first), None) if last is None else (first, after(then, last))
+        width = first[0].shape[1]
+        self.pad = -width % 8 if first[0].is_cuda else 0
+        self.first = cast((F.pad(first[0], (0, self.pad)), first[1]), dtype)
+        self.last = None if last is None else cast(last, dtype)
+        self.dtype = dtype
+
+    def __call__(self, actions: Tensor) -> Tensor:
+        a = actions.to(self.dtype)
+        h = _linear(F.pad(a, (0, self.pad)) if self.pad else a, *self.first)
+        return h if self.last is None else _linear(_silu(h), *self.last)
+
+
+def _silu(x: Tensor) -> Tensor:
+    return F.silu(x, inplace=not x.is_cuda)  # in place saves a pass on the CPU; a compiler fuses it
+
+
+class FrozenLTI:
+    """u_t = Σ_i A_i z_{t−i} + (B∘E)(a_t) + b, for MLP∘LTI followed by W relu(u) + c.
+
+    A code is multiplied once, by all the lags that a later step of the plan reads: z [A_0 … A_{k−1}]ᵀ. Codes of
+    the real history are multiplied once for all candidates of an environment.
+    """
+
+    def __init__(self, model: Any, dtype: torch.dtype) -> None:
+        p = model.predictor
+        self.dtype, self.link, self.history = dtype, _forward_only(model.link), p.lags
+        self.stacked = torch.cat([A.weight.detach().to(dtype) for A in p.A])  # (kD, D)
+        self.actions = ActionMap(model.embed_action, dtype, (p.B.weight.detach(), p.A[0].bias.detach()))
+        self.out = cast(affine(p.W), dtype) if isinstance(p, MLPLTI) else None
+
+    def rollout(
+        self, z_BCD: Tensor, actions_BSHA: Tensor, past_BPA: Tensor | None = None, last_only: bool = False
+    ) -> Tensor:
+        sums = list(
+            self.actions(actions_BSHA.transpose(1, 2)).unbind(1)
+        )  # u_0 … u_{H−1} so far, each (B, S, D)
+        z_BCD = z_BCD[:, -self.history :].to(self.dtype)
+        for time, frame in enumerate(z_BCD.unbind(1), start=1 - z_BCD.shape[1]):
+            self._spread(frame.unsqueeze(1), time, sums)
+        out = []
+        for t, u in enumerate(sums):  # sums[t] is complete by now
+            if self.out is not None:
+                u = _linear(torch.relu(u), *self.out)
+            out.append(self.link(u))
+            self._spread(out[-1], t + 1, sums)
+        return out[-1] if last_only else torch.stack(out, dim=2)
+
+    def _spread(self, z: Tensor, time: int, sums: list[Tensor]) -> None:
+        """Add A_i z_time to u_{time+i} for every lag i that the plan still reads."""
+        D, first, end = z.shape[-1], max(0, -time), min(self.history, len(sums) - time)
+        if first >= end:
+            return
+        parts = _linear(z, self.stacked[first * D : end * D]).chunk(end - first, dim=-1)
+        for i, part in enumerate(parts, start=first):
+            sums[time + i] = sums[time + i] + part
+
+
+class _Block:
+    """One AdaLN block's weights. The modulation's bias holds the 1 of (1 + scale)."""
+
+    def __init__(self, block: Any, dtype: torch.dtype) -> None:
+        W, b = affine(block.modulation)
+        assert b is not None
+        ones = torch.zeros(6, b.shape[0] // 6, device=b.device, dtype=b.dtype)
+        ones[[1, 4]] = 1
+        self.modulation = cast((W, b + ones.flatten()), dtype)
+        self.heads, self.eps = block.heads, block.plain.eps
+        self.norm1, self.norm2 = (Norm(n, dtype) for n in (block.norm1, block.norm2))
+        qkv = block.qkv.weight.detach().to(dtype)
+        inner = qkv.shape[0] // 3
+        self.qkv, self.q, self.kv = qkv, qkv[:inner], qkv[inner:]
+        self.out, self.up, self.down = (cast(affine(m), dtype) for m in (block.out, block.up, block.down))
+
+    def __call__(self, x: Tensor, m: Tensor, past: KeysValues, last_only: bool) -> tuple[Tensor, KeysValues]:
+        """New tokens x (B, s, n, D), modulation m (B, s, n, 6D), earlier keys and values; see AdaLNBlock."""
+        D, n = (x.shape[-1],), x.shape[2]
+        shift1, scale1, gate1, shift2, scale2, gate2 = m.chunk(6, dim=-1)
+        y = self.norm1(F.layer_norm(x, D, eps=self.eps) * scale1 + shift1)
+        if last_only and n > 1:  # the others only offer keys and values
+            k, v = _linear(y, self.kv).chunk(2, dim=-1)
+            q = _linear(y[:, :, -1:], self.q)
+            x = x[:, :, -1:]
+            gate1, shift2, scale2, gate2 = (t[:, :, -1:] for t in (gate1, shift2, scale2, gate2))
+        else:
+            q, k, v = _linear(y, self.qkv).chunk(3, dim=-1)
+        heads = (self.heads, -1)
+        ks, vs = k.unflatten(-1, heads).unbind(2), v.unflatten(-1, heads).unbind(2)
+        seen = [*past, *zip(ks, vs, strict=True)]
+        queries = q.unflatten(-1, heads).unbind(2)
+        first = len(seen) - len(queries)
+        a = [_attend(q, seen[: first + i + 1]).flatten(-2).unsqueeze(2) for i, q in enumerate(queries)]
+        x = x + gate1 * _linear(_side_by_side(a), *self.out)
+        y = self.norm2(F.layer_norm(x, D, eps=self.eps) * scale2 + shift2)
+        return x + gate2 * _linear(F.gelu(_linear(y, *self.up)), *self.down), seen
+
+
+class Norm:
+    """LayerNorm with its weights cast."""
+
+    def __init__(self, layer: nn.LayerNorm, dtype: torch.dtype) -> None:
+        self.shape, self.eps = tuple(layer.normalized_shape), layer.eps
+        self.weight, self.bias = layer.weight.detach().to(dtype), layer.bias.detach().to(dtype)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return F.layer_norm(x, self.shape, self.weight, self.bias, self.eps)
+
+
+def _attend(q: Tensor, seen: KeysValues) -> Tensor:
+    """softmax_j(q·k_j/√d) v_j, one query (B, s, h, d) over a handful of keys, token by token.
+
+    Written as sums over pairs: nothing is copied into one tensor, histories shared by all candidates broadcast,
+    and a compiler makes one kernel of it.
+    """
+    if len(seen) == 1:
+        return seen[0][1]
+    high = torch.promote_types(q.dtype, torch.float32)
+    scores = [(q * k).sum(-1, keepdim=True, dtype=high) * q.shape[-1] ** -0.5 for k, _ in seen]
+    top = scores[0]
+    for s in scores[1:]:
+        top = torch.maximum(top, s)
+    weights = [(s - top).exp() for s in scores]
+    total = weights[0]
+    for w in weights[1:]:
+        total = total + w
+    out = (weights[0] / total).to(q.dtype) * seen[0][1]
+    for w, (_, v) in zip(weights[1:], seen[1:], strict=True):
+        out = out + (w / total).to(q.dtype) * v
+    return out
+
+
+class FrozenAdaLN:
+    """The transformer rungs. Every token's modulation is computed once, for all blocks and the whole plan.
+
+    While the window grows only the new token is computed; when it slides, every token has a new position and is
+    computed anew, the last block for the last token alone. Real history goes first, once for all candidates.
+    """
+
+    def __init__(self, model: Any, dtype: torch.dtype) -> None:
+        p = model.predictor
+        self.dtype, self.link, self.history = dtype, _forward_only(model.link), p.lags
+        self.actions = ActionMap(model.embed_action, dtype)
+        self.position = p.position.detach().to(dtype)
+        self.blocks = [_Block(block, dtype) for block in p.blocks]
+        self.norm = Norm(p.norm, dtype)
+        up, norm, _, down = p.head
+        self.head_norm: Norm | None = None
+        first = affine(up)
+        if isinstance(norm, BatchNorm):  # fixed statistics: one more affine map
+            scale = norm.weight * torch.rsqrt(norm.running_var + norm.eps)
+            first = after((torch.diag(scale), norm.bias - norm.running_mean * scale), first)
+        else:
+            self.head_norm = Norm(norm, dtype)
+        self.head = cast(first, dtype), cast(affine(down), dtype)
+
+    def rollout(
+        self, z_BCD: Tensor, actions_BSHA: Tensor, past_BPA: Tensor | None = None, last_only: bool = False
+    ) -> Tensor:
+        k, H = self.history, actions_BSHA.shape[2]
+        z_BCD = z_BCD[:, -k:].to(self.dtype)
+        p = z_BCD.shape[1] - 1  # tokens of real history, shared by all candidates
+        real = (
+            self._modulations(past_BPA[:, None, past_BPA.shape[1] - p :])
+            if past_BPA is not None and p
+            else []
+        )
+        mine = self._modulations(actions_BSHA)  # per block (B, S, H, 6D)
+        shared_B1pD, tokens = z_BCD[:, None, :p], [z_BCD[:, None, p:]]
+        out: list[Tensor] = []
+        past: list[KeysValues] = []
+        for t in range(H):
+            low = max(0, p + t + 1 - k)  # the window's oldest token, real ones counted first
+            fresh = t == 0 or low > 0  # nothing computed before is of use
+            begin = max(0, low - p) if fresh else t
+            if fresh:
+                past = [[] for _ in self.blocks]
+                if low < p:
+                    ms = [m[:, :, low:p] for m in real]
+                    _, past = self._run(shared_B1pD[:, :, low:p], ms, 0, past, last_only=True)
+            x = _side_by_side(tokens[begin : t + 1])
+            x, past = self._run(
+                x,
+                [m[:, :, begin : t + 1] for m in mine],
+                p + begin - low,
+                past,
+                last_only=low > 0 or t == H - 1,
+            )
+            tokens.append(self.link(self._head(x)))
+            out.append(tokens[-1])
+        return out[-1][:, :, 0] if last_only else torch.cat(out, dim=2)
+
+    def _modulations(self, actions: Tensor) -> list[Tensor]:
+        e = _silu(self.actions(actions))
+        return [_linear(e, *block.modulation) for block in self.blocks]
+
+    def _run(
+        self, x: Tensor, ms: list[Tensor], at: int, past: list[KeysValues], last_only: bool
+    ) -> tuple[Tensor, list[KeysValues]]:
+        """Tokens (B, s, n, D) at positions at, at+1, …; the last one's output, and all keys and values."""
+        x = x + self.position[at : at + x.shape[2]]
+        seen: list[KeysValues] = []
+        for i, block in enumerate(self.blocks):
+            x, kv = block(x, ms[i], past[i], last_only and i == len(self.blocks) - 1)
+            seen.append(kv)
+        return x[:, :, -1:], seen
+
+    def _head(self, x: Tensor) -> Tensor:
+        up, down = self.head
+        y = _linear(self.norm(x), *up)
+        return _linear(F.gelu(y if self.head_norm is None else self.head_norm(y)), *down)
+
+
+def _side_by_side(tokens: list[Tensor]) -> Tensor:
+    """(B, 1 or S, 1, D) each -> (B, S, n, D)."""
+    if len(tokens) == 1:
+        return tokens[0]
+    S = max(t.shape[1] for t in tokens)
+    return torch.cat([t.expand(-1, S, -1, -1) for t in tokens], dim=2)

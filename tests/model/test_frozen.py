@@ -1,0 +1,109 @@
+"""The dynamics frozen for planning equal the training-time pass, window by window, in every shape."""
+
+import itertools
+
+import pytest
+import torch
+
+from lpwm.model import EncoderConfig, ModelConfig, PredictorConfig, WorldModel
+
+TINY_VIT = EncoderConfig(image=16, patch=8, width=16, depth=1, heads=1, head_dim=16, mlp=16)
+FROZEN = ("deep-adaln", "shallow-adaln", "mlp-lti", "lti", "lti1")
+
+
+def scrambled(rung, history=3, latent=12, link="reprelu", action_encoder="mlp", norm="layer", smooth=0):
+    """Every parameter and statistic random, so that no deliberate zero hides a mistake."""
+    predictor = PredictorConfig(
+        rung=rung, history=history, heads=2, head_dim=8, mlp=16, head_hidden=16, head_norm=norm, rank=4
+    )
+    config = ModelConfig(
+        latent, link, TINY_VIT, predictor=predictor, action_encoder=action_encoder, action_smooth=smooth
+    )
+    model = WorldModel(config, action_dim=6).double().eval()
+    g = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for t in itertools.chain(model.parameters(), model.buffers()):
+            if t.is_floating_point():
+                t.add_(
+                    0.3 * torch.rand(t.shape, generator=g, dtype=t.dtype) - (0.1 if t.requires_grad else 0)
+                )
+    return model
+
+
+def inputs(context, horizon, latent=12):
+    g = torch.Generator().manual_seed(context * 10 + horizon)
+    z = torch.randn(2, context, latent, generator=g, dtype=torch.float64)
+    a = torch.randn(2, 3, horizon, 6, generator=g, dtype=torch.float64)
+    past = torch.randn(2, context - 1, 6, generator=g, dtype=torch.float64) if context > 1 else None
+    return z, a, past
+
+
+@pytest.mark.parametrize("history", [1, 2, 3])
+@pytest.mark.parametrize("rung", FROZEN)
+def test_equals_the_windows_recomputed(rung, history):
+    model = scrambled(rung, history)
+    frozen = model.frozen(torch.float64)
+    for context, horizon in itertools.product((1, 2, 3, 4), (1, 2, 5)):
+        z, a, past = inputs(context, horizon)
+        with torch.no_grad():
+            expected = model.rollout(z, a, past, cached=False)
+            torch.testing.assert_close(frozen.rollout(z, a, past), expected, rtol=1e-5, atol=1e-6)
+            last = frozen.rollout(z, a, past, last_only=True)
+        torch.testing.assert_close(last, expected[:, :, -1], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"link": "identity"}, {"link": "relu"}, {"action_encoder": "linear"}, {"norm": "batch"}, {"smooth": 4}],
+    ids=str,
+)
+@pytest.mark.parametrize("rung", ["shallow-adaln", "mlp-lti"])
+def test_equals_it_with_other_parts(rung, options):
+    model = scrambled(rung, **options)
+    z, a, past = inputs(2, 4)
+    with torch.no_grad():
+        expected = model.rollout(z, a, past, cached=False)
+        torch.testing.assert_close(
+            model.frozen(torch.float64).rollout(z, a, past), expected, rtol=1e-5, atol=1e-6
+        )
+
+
+def test_the_gated_rung_has_nothing_to_freeze():
+    assert scrambled("mlp-ltv").frozen(torch.float64) is None
+
+
+def test_lower_precision_is_near():
+    model = scrambled("shallow-adaln").float()
+    z, a, _ = (t.float() if t is not None else None for t in inputs(1, 5))
+    with torch.no_grad():
+        exact = model.rollout(z, a)
+        near = model.frozen(torch.bfloat16).rollout(z, a)
+    assert near.dtype == torch.bfloat16
+    assert 0 < (near.float() - exact).norm() / exact.norm() < 0.02
+
+
+@pytest.mark.parametrize("rung", ["deep-adaln", "mlp-lti"])
+def test_a_planners_iteration_is_one_graph_that_every_plan_shares(rung):
+    """A second plan has a new frozen copy; the compiled iteration must serve it too."""
+    from lpwm.plan import CEM, CEMConfig, LatentProblem
+    from lpwm.rng import fold
+
+    model, graphs = scrambled(rung), []
+    solver = CEM(CEMConfig(samples=8, elites=2, iterations=2))
+
+    def backend(graph, _inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    torch._dynamo.reset()
+    step = torch.compile(CEM.iterate, backend=backend, fullgraph=True, dynamic=False)
+    for seed in (0, 1):
+        z, _, _ = inputs(1, 5 + seed)
+        problem = LatentProblem(model, z, z[:, 0].flip(0), None, 5).prepared()
+        assert problem.model is not model
+        state = solver.first(problem, torch.zeros(2, 5, 6, dtype=torch.float64))
+        key = fold(seed, problem.env_ids)
+        with torch.no_grad():
+            state = step(solver.config, problem, state, key, torch.tensor(0))
+            step(solver.config, problem, state, key, torch.tensor(1))
+    assert len(graphs) == 1
