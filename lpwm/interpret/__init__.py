@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from lpwm.interpret.compare import compare
 from lpwm.interpret.probes import Frames, ProbeConfig, Probes, Score, probe
 from lpwm.interpret.sharpness import Sharpness, sharpness
 from lpwm.interpret.study import StudyConfig, study
@@ -15,6 +16,7 @@ __all__ = [
     "Score",
     "Sharpness",
     "StudyConfig",
+    "compare",
     "grid",
     "instability",
     "jaccard",

@@ -13,8 +13,8 @@ The layout of a study (kind "lpwm interpretation", layout 1):
                 zones [{zone, cells, within, across, sharpness}],
                 shuffled, translated, matched_translated {mean, low, high, p, copies}, matched
     probes      zone {code, support, magnitudes, position}, position {code, support, magnitudes},
-                position_given_support: each {estimate, low, high, level, unit, shuffled, converged, tally};
-                majority, frames, trajectories
+                position_given_support: each {estimate, low, high, level, unit, converged, shuffled {estimate, low,
+                high, …}, tally[E][columns] (sums of each trajectory)}; majority, frames, trajectories[E]
     supports    kind ("support" or "sign pattern"), active_fraction, activity[D], dead_units, always_on_units,
                 distinct, frames, instability {estimate, low, high, …}, instability_between, unit_order[D]
     raster      episode, steps[T], supports {data, shape [T, D], bytes_per_row}, zones[T], positions[T][2],
@@ -103,7 +103,7 @@ def study(
             "options": dict(world.spec.options),
             "trained_visible": bool(loaded.spec.options.get("visible", False)),
         },
-        "settings": _settings(config, world.visible),
+        "settings": to_dict(config) | {"visible": world.visible},
         "grid": _grid(cells, config.cells or zone_middles(cells)),
         "sharpness": dataclasses.asdict(sharp),
         "probes": probes_dict(probe(frames, config.probes)),
@@ -128,10 +128,6 @@ def describe(loaded: Loaded) -> dict[str, Any]:
         "link": config.model.link,
         "latent": config.model.latent,
     }
-
-
-def _settings(config: StudyConfig, visible: bool) -> dict[str, Any]:
-    return to_dict(config) | {"visible": visible}
 
 
 def held_out(loaded: Loaded, data: EpisodeData) -> Ints:
@@ -260,7 +256,7 @@ def raster(loaded: Loaded, data: EpisodeData, config: StudyConfig) -> dict[str, 
 def probes_dict(found: Probes) -> dict[str, Any]:
     def one(score: Score) -> dict[str, Any]:
         return dataclasses.asdict(score.score) | {
-            "shuffled": score.shuffled,
+            "shuffled": dataclasses.asdict(score.shuffled),
             "converged": score.converged,
             "tally": _rounded(score.tally_E, 3),
         }

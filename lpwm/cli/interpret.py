@@ -1,0 +1,124 @@
+"""`lpwm interpret RUN…`: what the codes of Piecewise runs say, and which part of them says so."""
+
+from __future__ import annotations
+
+import json as json_
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from lpwm.cli.collect import progress_bar
+from lpwm.data.files import disk_errors, make_folder
+from lpwm.errors import UserError
+from lpwm.interpret import ProbeConfig, StudyConfig, compare, study
+from lpwm.interpret.figures import draw, jaccard_map
+from lpwm.interpret.supports import check_cell, check_resolution, piecewise_of
+from lpwm.interpret.table import table
+from lpwm.run import load, pick_device
+
+
+@dataclass(frozen=True)
+class Args:
+    runs: Annotated[tuple[Path, ...], tyro.conf.Positional] = ()
+    """Run folders of Piecewise; sparse and dense ones stand side by side."""
+    resolution: int = 20
+    """Cells a side of the grid of agent positions."""
+    visible: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Draw the zones, however the run was trained."""
+    hidden: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Do not draw them, however the run was trained."""
+    cell: tuple[int, int] | None = None
+    """Row and column of a reference cell, counted from 0 at the top left; without it, the middle of every zone."""
+    frames: int = 3000
+    """Held-out frames to probe, at most."""
+    folds: int = 5
+    """Folds of trajectories."""
+    seed: int = 0
+    """Which frames, and the resampling."""
+    out: Path | None = None
+    """The JSON to write."""
+    pictures: Path | None = None
+    """A folder for figures, PNG and PDF."""
+    device: str = "auto"
+    """auto, cpu, cuda or cuda:N."""
+    json: bool = False
+    """Print the JSON instead of the table."""
+
+
+def settings(args: Args) -> StudyConfig:
+    if args.visible and args.hidden:
+        raise UserError("zones are drawn or not: give --visible or --hidden, not both.")
+    if args.cell is not None:
+        check_cell(*args.cell, args.resolution)
+    return StudyConfig(
+        resolution=args.resolution,
+        visible=True if args.visible else False if args.hidden else None,
+        cells=() if args.cell is None else (args.cell,),
+        frames=args.frames,
+        probes=ProbeConfig(folds=args.folds, seed=args.seed),
+        seed=args.seed,
+    )
+
+
+def run(args: Args) -> int:
+    if not args.runs:
+        raise UserError("there is nothing to read: give at least one run folder.")
+    config = settings(args)
+    device = pick_device(args.device)
+    if len({p.resolve() for p in args.runs}) != len(args.runs):
+        raise UserError("a run folder is given twice: name each once.")
+    loaded = [load(path, device=device) for path in args.runs]
+    for one in loaded:  # before the first is read
+        check_resolution(args.resolution, piecewise_of(one, config.visible).g)
+    studies = []
+    with progress_bar("runs", len(loaded)) as progress:
+        for i, one in enumerate(loaded):
+            studies.append(study(one, config))
+            progress(i + 1)
+    compared = compare(studies)
+    content = {"kind": "lpwm interpretations", "studies": studies, "comparison": compared}
+    if args.out is not None:
+        make_folder(args.out.parent)
+        with disk_errors(args.out):
+            args.out.write_text(json_.dumps(content, allow_nan=False) + "\n")
+        print(f"wrote {args.out}", file=sys.stderr)
+    if args.pictures is not None:
+        for path in draw(studies, args.pictures, config.cells):
+            print(f"wrote {path}", file=sys.stderr)
+    if args.json:
+        print(json_.dumps(content, allow_nan=False))
+        return 0
+    print(heading(studies[0]))
+    print(table(compared, studies, shutil.get_terminal_size((120, 24)).columns))
+    if args.cell is not None:
+        print("\n" + cell_lines(studies, args.cell))
+    return 0
+
+
+def heading(first: dict[str, Any]) -> str:
+    world, probes = first["world"]["options"], first["probes"]
+    zones = "visible" if world["visible"] else "hidden"
+    return (
+        f"piecewise {world['g']}×{world['g']}, zones {zones}; {first['grid']['resolution']}² cells; "
+        f"{probes['frames']} held-out frames of {len(probes['trajectories'])} trajectories; "
+        f"commonest zone {100 * probes['majority']:.1f} %"
+    )
+
+
+def cell_lines(studies: list[dict[str, Any]], cell: tuple[int, int]) -> str:
+    """The mean Jaccard index of one reference cell with the cells of every zone."""
+    lines = [f"mean Jaccard index of cell {cell[0]} {cell[1]} with the cells of zone"]
+    for one in studies:
+        values, zones = jaccard_map(one, *cell), one["grid"]["zones"]
+        names = sorted({z for row in zones for z in row})
+        own = zones[cell[0]][cell[1]]
+        means = [
+            f"{k}{' (its own)' if k == own else ''} {values[[[z == k for z in row] for row in zones]].mean():.2f}"
+            for k in names
+        ]
+        lines.append(f"  {one['run']['name']}: " + ", ".join(means))
+    return "\n".join(lines)
