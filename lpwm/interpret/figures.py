@@ -9,6 +9,7 @@ from typing import Any
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 
 from lpwm.data.files import disk_errors, make_folder
@@ -50,13 +51,11 @@ def title_of(study: Study) -> str:
 def maps(studies: Sequence[Study], cells: Sequence[tuple[int, int]] = ()) -> Figure:
     """A row of Jaccard maps for each run, one for each reference cell."""
     chosen = list(cells) or [(r["row"], r["col"]) for r in studies[0]["grid"]["references"]][:4]
-    shape = (len(studies), len(chosen))
-    fig = Figure(figsize=(2.1 * shape[1] + 0.9, 2.35 * shape[0]), layout="constrained")
-    axes = fig.subplots(*shape, squeeze=False)
-    image = None
-    for line, study in zip(axes, studies, strict=True):
+    fig = Figure(figsize=(2.1 * len(chosen) + 0.9, 2.5 * len(studies)), layout="constrained")
+    for part, study in zip(np.atleast_1d(fig.subfigures(len(studies), 1)), studies, strict=True):
+        axes = part.subplots(1, len(chosen), squeeze=False)[0]
         zones = np.array(study["grid"]["zones"])
-        for ax, (row, col) in zip(line, chosen, strict=True):
+        for ax, (row, col) in zip(axes, chosen, strict=True):
             image = ax.imshow(jaccard_map(study, row, col), vmin=0, vmax=1, cmap="viridis")
             _borders(ax, zones)
             ax.plot(col, row, "+", color="white", ms=9, mew=2)
@@ -65,10 +64,9 @@ def maps(studies: Sequence[Study], cells: Sequence[tuple[int, int]] = ()) -> Fig
             ax.spines[:].set_visible(False)
         value = study["sharpness"]["sharpness"]["estimate"]
         matched = study["sharpness"]["matched"]
-        text = f"{title_of(study)}: sharpness {value:.2f}, {matched:.2f} at equal distance"
-        line[0].set_title(text, loc="left")
-    assert image is not None
-    fig.colorbar(image, ax=axes, shrink=0.8, label="Jaccard index with the cell at +")
+        text = f"{title_of(study)}\nsharpness {value:.2f}, at equal distance {matched:.2f}"
+        part.suptitle(text, x=0.01, ha="left", fontsize=9)
+        part.colorbar(image, ax=list(axes), shrink=0.9, label="Jaccard index with +")
     return fig
 
 
@@ -119,6 +117,7 @@ def _dots(ax: Axes, studies: Sequence[Study], rows: list[tuple[str, tuple[str, .
         label = "labels shuffled by trajectory" if k == 0 else None
         ax.plot(at, control, "x", ms=5, color="#888888", label=label)
     ax.set_xticks(range(len(rows)), [name for name, _ in rows])
+    ax.set_xlim(-0.6, len(rows) - 0.4)
 
 
 def _follow(found: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
@@ -136,10 +135,12 @@ def raster(study: Study) -> Figure:
     top, middle, bottom = fig.subplots(3, 1, sharex=True, height_ratios=(0.35, 4, 1.1))
     T, zones = len(active), np.array(found["zones"])
     edge = (-0.5, T - 0.5)
-    cmap = matplotlib.colors.ListedColormap(
-        [ZONES[k % len(ZONES)] for k in range(int(np.max(study["grid"]["zones"])) + 1)]
-    )
+    count = int(np.max(study["grid"]["zones"])) + 1
+    cmap = ListedColormap([ZONES[k % len(ZONES)] for k in range(count)])
     top.imshow(zones[None], aspect="auto", cmap=cmap, vmin=-0.5, vmax=count - 0.5, extent=(*edge, 0, 1))
+    for part in np.split(np.arange(T), np.flatnonzero(np.diff(zones)) + 1):
+        if len(part) > T / 40:  # room for a number
+            top.text(part.mean(), 0.45, str(zones[part[0]]), ha="center", va="center", fontsize=8)
     top.set(yticks=[], ylabel="zone")
     top.spines[:].set_visible(False)
     top.set_title(f"{title_of(study)}: held-out episode {found['episode']}", loc="left")

@@ -236,11 +236,11 @@ def _trajectories(trajectory_N: Ints) -> list[Ints]:
 
 
 def raster(loaded: Loaded, data: EpisodeData, config: StudyConfig) -> dict[str, Any]:
-    """Every raw step of the held-out episode that changes zone most often (the first such): an example."""
+    """Every raw step of one held-out episode: an example, of those that visit most zones the one with fewest changes."""
     world = piecewise_of(loaded, config.visible)
     episodes = held_out(loaded, data)[:500]
-    crossings = [int((world.zone(data.episode(int(e))[0]).diff() != 0).sum()) for e in episodes]
-    chosen = int(episodes[int(np.argmax(crossings))])
+    paths = {int(e): world.zone(data.episode(int(e))[0]) for e in episodes}
+    chosen = max(paths, key=lambda e: (len(paths[e].unique()), -int((paths[e].diff() != 0).sum())))
     states, _ = data.episode(chosen)
     active = support(encode_states(loaded, world, states), loaded.config.model.sparse)
     return {
