@@ -79,6 +79,7 @@ def run(args: Args) -> int:
         for i, one in enumerate(loaded):
             studies.append(study(one, config))
             progress(i + 1)
+    studies.sort(key=lambda s: not s["run"]["sparse"])  # sparse beside dense, in this order
     compared = compare(studies)
     content = {"kind": "lpwm interpretations", "studies": studies, "comparison": compared}
     if args.out is not None:
@@ -102,6 +103,8 @@ def run(args: Args) -> int:
 def heading(first: dict[str, Any]) -> str:
     world, probes = first["world"]["options"], first["probes"]
     zones = "visible" if world["visible"] else "hidden"
+    if world["visible"] != first["world"]["trained_visible"]:
+        zones += " (not as in training)"
     return (
         f"piecewise {world['g']}×{world['g']}, zones {zones}; {first['grid']['resolution']}² cells; "
         f"{probes['frames']} held-out frames of {len(probes['trajectories'])} trajectories; "

@@ -11,6 +11,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
+from matplotlib.patheffects import withStroke
 
 from lpwm.data.files import disk_errors, make_folder
 from lpwm.interpret.compare import Study
@@ -31,6 +32,7 @@ STYLE: dict[Any, Any] = {
 }
 # Okabe and Ito's colours, which colour-blind readers can tell apart.
 SPARSE, DENSE, INK = "#0072B2", "#D55E00", "#333333"
+OUTLINE = [withStroke(linewidth=2.6, foreground="#00000088")]  # white on yellow too
 ZONES = ("#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#F0E442", "#0072B2", "#D55E00", "#999999", "#444444")
 
 
@@ -52,13 +54,14 @@ def maps(studies: Sequence[Study], cells: Sequence[tuple[int, int]] = ()) -> Fig
     """A row of Jaccard maps for each run, one for each reference cell."""
     chosen = list(cells) or [(r["row"], r["col"]) for r in studies[0]["grid"]["references"]][:4]
     fig = Figure(figsize=(2.1 * len(chosen) + 0.9, 2.5 * len(studies)), layout="constrained")
-    for part, study in zip(np.atleast_1d(fig.subfigures(len(studies), 1)), studies, strict=True):
+    parts = fig.subfigures(len(studies), 1, squeeze=False)[:, 0]
+    for part, study in zip(parts, studies, strict=True):
         axes = part.subplots(1, len(chosen), squeeze=False)[0]
         zones = np.array(study["grid"]["zones"])
         for ax, (row, col) in zip(axes, chosen, strict=True):
             image = ax.imshow(jaccard_map(study, row, col), vmin=0, vmax=1, cmap="viridis")
             _borders(ax, zones)
-            ax.plot(col, row, "+", color="white", ms=9, mew=2)
+            ax.plot(col, row, "+", color="white", ms=9, mew=2, path_effects=OUTLINE)
             ax.set(xticks=[], yticks=[])
             ax.set_xlabel(f"row {row}, column {col}")
             ax.spines[:].set_visible(False)
@@ -73,15 +76,15 @@ def maps(studies: Sequence[Study], cells: Sequence[tuple[int, int]] = ()) -> Fig
 def _borders(ax: Axes, zones_nn: Any) -> None:
     """Dashed lines where neighbouring cells lie in different zones."""
     for row, col in zip(*np.nonzero(np.diff(zones_nn, axis=0)), strict=True):
-        ax.plot([col - 0.5, col + 0.5], [row + 0.5] * 2, "--", color="white", lw=1)
+        ax.plot([col - 0.5, col + 0.5], [row + 0.5] * 2, "--", color="white", lw=1, path_effects=OUTLINE)
     for row, col in zip(*np.nonzero(np.diff(zones_nn, axis=1)), strict=True):
-        ax.plot([col + 0.5] * 2, [row - 0.5, row + 0.5], "--", color="white", lw=1)
+        ax.plot([col + 0.5] * 2, [row - 0.5, row + 0.5], "--", color="white", lw=1, path_effects=OUTLINE)
 
 
 def probes(studies: Sequence[Study]) -> Figure:
     """Zone accuracy and position R² from each part of the code, beside the controls."""
-    fig = Figure(figsize=(7.6, 3.1), layout="constrained")
-    left, right = fig.subplots(1, 2)
+    fig = Figure(figsize=(8.2, 3.2), layout="constrained")
+    left, right = fig.subplots(1, 2, width_ratios=(3, 4))
     zone = ("code", "support", "magnitudes")
     _dots(left, studies, [(name, ("zone", name)) for name in zone])
     first = studies[0]["probes"]
@@ -91,7 +94,7 @@ def probes(studies: Sequence[Study]) -> Figure:
     left.axhline(first["majority"], color=INK, lw=0.8, ls=":", label="commonest zone")
     left.set(title="zone accuracy", ylim=(0, 1.03))
     rows = [(name, ("position", name)) for name in zone]
-    _dots(right, studies, [*rows, ("magnitudes,\nof what the\nsupport leaves", ("position_given_support",))])
+    _dots(right, studies, [*rows, ("magnitudes, of\nwhat support\nleaves open", ("position_given_support",))])
     right.axhline(0, color=INK, lw=0.8, ls=":")
     low = min(-0.05, right.get_ylim()[0])
     right.set(title="position R²", ylim=(max(low, -1), 1.03))

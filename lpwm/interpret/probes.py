@@ -88,8 +88,8 @@ def probe(frames: Frames, config: ProbeConfig | None = None) -> Probes:
 
     code         z
     support      s = 1[z > 0]; of a dense code its sign pattern
-    magnitudes   m = z − Ê[z | s]: what is left of z when its regression on (1, s) is taken away. The regression is
-                 fitted on the training folds. Linearly, m says nothing that the support says.
+    magnitudes   m = z − Ê[z | s]: what is left of z when its least-squares regression on (1, s), fitted on the
+                 training folds, is taken away. Linearly, m says nothing that the support says.
 
     Three more numbers keep these honest: zone from the true position, since linear scores of (x, y) already cut
     the arena into zones; position given the support, 1 − SSE(s, m)/SSE(s), since m alone cannot say in which
@@ -157,20 +157,27 @@ def features(frames: Frames, splits: list[tuple[Any, Any]]) -> dict[str, list[Fo
     z, s = frames.z_ND.astype(np.float64), frames.active_ND.astype(np.float64)
     seen: dict[str, list[Fold]] = {name: [] for name in (*FEATURES, "position")}
     for train, test in splits:
-        # The penalty only makes the answer unique where units always go together.
-        explained = Ridge(alpha=1e-3).fit(s[train], z[train])
-        left = z - _predicted(explained, s)
-        sets = (z, s, left, frames.position_NS.astype(np.float64))
-        for name, x in zip(seen, sets, strict=True):
-            seen[name].append(Fold(train, test, _standardised(x, train)))
+        left = z - regressed(z, s, train)
+        for name, x in zip(seen, (z, s, left, frames.position_NS.astype(np.float64)), strict=True):
+            # Magnitudes are measured in the code's own scale: a unit that is on in one training frame leaves nothing
+            # there, and dividing by that nothing would blow it up in the others.
+            scale = z[train].std(0) if name == "magnitudes" else x[train].std(0)
+            seen[name].append(Fold(train, test, _standardised(x, scale, train)))
     return seen
 
 
-def _standardised(x_NF: Floats, train: Ints) -> Floats:
-    """Mean 0 and variance 1 on the training rows; a feature that does not vary there is 0 everywhere."""
-    mean, std = x_NF[train].mean(0), x_NF[train].std(0)
-    vary = std > 1e-6 * np.abs(x_NF[train]).max(initial=1e-12)
-    return np.where(vary, (x_NF - mean) / np.where(vary, std, 1.0), 0.0)
+def regressed(z_ND: Floats, s_ND: Floats, train: Ints) -> Floats:
+    """Ê[z | s] for all rows: least squares of z on (1, s) over the training rows, of least norm where units always
+    go together. Without a penalty, so that what is left is uncorrelated with the support to the last digits."""
+    s, z = s_ND[train].mean(0), z_ND[train].mean(0)
+    weights, *_ = np.linalg.lstsq(s_ND[train] - s, z_ND[train] - z, rcond=1e-6)
+    return z + (s_ND - s) @ weights
+
+
+def _standardised(x_NF: Floats, scale_F: Floats, train: Ints) -> Floats:
+    """Centred on the training rows and divided by `scale_F`; a feature that does not vary there is 0 everywhere."""
+    vary = x_NF[train].std(0) > 1e-6 * max(float(scale_F.max()), 1e-12)
+    return np.where(vary, (x_NF - x_NF[train].mean(0)) / np.where(vary, scale_F, 1.0), 0.0)
 
 
 def _predicted(model: Ridge, x: Floats) -> Floats:

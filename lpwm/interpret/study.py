@@ -236,7 +236,7 @@ def _trajectories(trajectory_N: Ints) -> list[Ints]:
 
 
 def raster(loaded: Loaded, data: EpisodeData, config: StudyConfig) -> dict[str, Any]:
-    """Every raw step of one held-out episode: an example, of those that visit most zones the one with fewest changes."""
+    """Every raw step of one held-out episode: of those that visit most zones, the one that changes zone least."""
     world = piecewise_of(loaded, config.visible)
     episodes = held_out(loaded, data)[:500]
     paths = {int(e): world.zone(data.episode(int(e))[0]) for e in episodes}
