@@ -70,7 +70,8 @@ def split_episodes(count: int, holdout: float) -> tuple[Tensor, Tensor]:
 
 def permutation(n: int, key: int, device: torch.device | str) -> Tensor:
     """A permutation of 0…n−1 by sorting keyed 64-bit words: the same on every device, without waiting for it."""
-    words = rng.bits_at(rng.fold(key, torch.arange(n, device=device)), 1)[:, 0]
+    seed = torch.full((), key, dtype=torch.int64, device=device)  # filled there: copying a number would wait
+    words = rng.bits_at(rng.fold(seed, torch.arange(n, device=device)), 1)[:, 0]
     return torch.sort(words, stable=True).indices
 
 

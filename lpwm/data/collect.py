@@ -99,7 +99,7 @@ def collect(
         raise UserError(f"{workers} workers cannot work: give at least 1.")
     refuse_existing(out, overwrite)
     make_folder(out.parent)
-    with _partial(out, plan, overwrite) as folder:
+    with _one_thread(), _partial(out, plan, overwrite) as folder:
         _make_shards(plan, folder, workers, progress or (lambda done: None))
         digest = _merge(plan, folder, out)
         shutil.rmtree(folder, ignore_errors=True)
@@ -127,6 +127,17 @@ def _plan(
     else:
         name = repr(policy)
     return Plan(world, policy, name, episodes, steps, seed, pixels, size)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Shards are small tensors: on a busy machine threads wait for one another longer than they work."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _named(world: TensorWorld, name: str) -> Policy:
