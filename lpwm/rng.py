@@ -48,7 +48,9 @@ def _mix(x: Tensor) -> Tensor:
 
 def bits_at(key: Tensor, n: int) -> Tensor:
     """n 64-bit words for each entry of `key` (int64, any shape): shape (*key.shape, n)."""
-    counter = torch.arange(1, n + 1, device=key.device, dtype=torch.int64)
+    # `| 0` changes nothing, but a compiler that does index arithmetic in 32 bits would otherwise pull the
+    # multiplication into it and fail on the 64-bit constant.
+    counter = torch.arange(1, n + 1, device=key.device, dtype=torch.int64) | 0
     return _mix(_mix(key).unsqueeze(-1) + counter * _GOLDEN)
 
 
