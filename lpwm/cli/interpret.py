@@ -74,6 +74,9 @@ def run(args: Args) -> int:
     loaded = [load(path, device=device) for path in args.runs]
     for one in loaded:  # before the first is read
         check_resolution(args.resolution, piecewise_of(one, config.visible).g)
+    for folder in (args.pictures, args.out and args.out.parent):
+        if folder is not None:
+            make_folder(folder)
     studies = []
     with progress_bar("runs", len(loaded)) as progress:
         for i, one in enumerate(loaded):
@@ -83,7 +86,6 @@ def run(args: Args) -> int:
     compared = compare(studies)
     content = {"kind": "lpwm interpretations", "studies": studies, "comparison": compared}
     if args.out is not None:
-        make_folder(args.out.parent)
         with disk_errors(args.out):
             args.out.write_text(json_.dumps(content, allow_nan=False) + "\n")
         print(f"wrote {args.out}", file=sys.stderr)

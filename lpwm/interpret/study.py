@@ -105,7 +105,7 @@ def study(
         },
         "settings": to_dict(config) | {"visible": world.visible},
         "grid": _grid(cells, config.cells or zone_middles(cells)),
-        "sharpness": dataclasses.asdict(sharp),
+        "sharpness": to_dict(sharp),
         "probes": probes_dict(probe(frames, config.probes)),
         "supports": statistics(frames, config.probes) | {"unit_order": order.tolist()},
         "raster": raster(loaded, data, config),

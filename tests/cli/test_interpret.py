@@ -1,0 +1,118 @@
+"""`lpwm interpret` on run folders with fresh weights, which no test needs to be good."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+from lpwm import cli
+from lpwm.config import to_dict
+from lpwm.model import ModelConfig, PredictorConfig
+from lpwm.model.encoder import EncoderConfig, ProjectorConfig
+from lpwm.optim import build
+from lpwm.run import DataConfig, Run, RunConfig
+from lpwm.train import checkpoint
+
+SMALL = ["--resolution", "6", "--device", "cpu"]
+
+
+def make_run(root, name, link="reprelu", **data):
+    model = ModelConfig(
+        latent=8,
+        link=link,
+        encoder=EncoderConfig(image=28, patch=14, width=16, depth=1, heads=1, head_dim=16, mlp=16),
+        projector=ProjectorConfig(hidden=16),
+        predictor=PredictorConfig(rung="mlp-lti", history=2),
+    )
+    config = RunConfig(data=DataConfig(**{"episodes": 30, "steps": 20, "holdout": 0.3, **data}), model=model)
+    run = Run.create(replace(config, train=replace(config.train, batch=4)), root, name)
+    fresh = run.build_model(torch.device("cpu"))
+    checkpoint.save(
+        run.folder, model=fresh, optimiser=build(fresh, run.config.optim), step=7, run=to_dict(run.config),
+        run_hash=run.hash, meta={**run.meta(run.source(torch.device("cpu")).stats), "step": 7}, metric=None, keep=2,
+    )  # fmt: skip
+    return str(run.folder)
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    return tmp_path_factory.mktemp("runs")
+
+
+@pytest.fixture(scope="module")
+def runs(root):
+    return [make_run(root, "lewm", "identity"), make_run(root, "lpwm")]
+
+
+@pytest.fixture(autouse=True)
+def verb(monkeypatch):
+    monkeypatch.setitem(
+        cli.VERBS, "interpret", cli.Verb("lpwm.cli.interpret", "Read the codes of trained models")
+    )
+
+
+def call(capsys, *argv):
+    try:
+        status = cli.main(["interpret", *map(str, argv)])
+    except SystemExit as stop:  # tyro's own refusals
+        status = stop.code
+    printed = capsys.readouterr()
+    return status, printed.out, printed.err
+
+
+def test_sparse_beside_dense_in_a_table_with_a_json_and_pictures(runs, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    out, pictures = tmp_path / "deep" / "found.json", tmp_path / "pictures"
+    status, text, err = call(capsys, *runs, *SMALL, "--cell", 1, 4, "--out", out, "--pictures", pictures)
+    assert status == 0 and err.count("wrote ") == 9
+    head = text.splitlines()[1]
+    assert head.index("lpwm") < head.index("lewm") < head.index("sparse − dense")  # whatever order was given
+    assert "piecewise 2×2, zones hidden; 6² cells; 45 held-out frames of 9 trajectories" in text
+    assert "mean Jaccard index of cell 1 4" in text and "1 (its own)" in text
+    found = json.loads(out.read_text())
+    assert [s["run"]["sparse"] for s in found["studies"]] == [True, False]
+    assert [(r["row"], r["col"]) for r in found["studies"][0]["grid"]["references"]] == [(1, 4)]
+    assert found["comparison"]["methods"][0]["sparse"]
+    assert {p.suffix for p in pictures.iterdir()} == {".png", ".pdf"}
+
+
+def test_json_on_stdout_with_zones_drawn(runs, capsys):
+    status, out, _ = call(capsys, runs[1], *SMALL, "--visible", "--json")
+    found = json.loads(out)
+    assert status == 0 and found["studies"][0]["world"]["options"]["visible"] is True
+    status, out, _ = call(capsys, runs[1], *SMALL, "--visible")
+    assert status == 0 and "zones visible (not as in training)" in out
+    status, out, _ = call(capsys, runs[1], *SMALL, "--hidden")
+    assert status == 0 and "zones hidden;" in out
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        ([], "at least one run folder"),
+        (["nowhere"], "not a run"),
+        (["RUN", "RUN"], "given twice"),
+        (["RUN", "--visible", "--hidden"], "not both"),
+        (["RUN", "--resolution", "3"], "cannot be read"),
+        (["RUN", "--resolution", "6", "--cell", "0", "6"], "there is no cell 0 6"),
+        (["RUN", "--resolution", "6", "--folds", "20"], "only 9 held-out trajectories are there"),
+        (["RUN", "--folds", "1"], "at least 2 folds"),
+        (["RUN", "--frames", "0"], "at least 1 frame"),
+        (["WALL"], "has no zones"),
+        (["RUN", "--device", "tpu9"], "device"),
+    ],
+)
+def test_mistakes_are_one_sentence(runs, root, capsys, argv, words):
+    wall = make_run(root, "wall", world="wall") if "WALL" in argv else ""
+    status, out, err = call(capsys, *[{"RUN": runs[1], "WALL": wall}.get(a, a) for a in argv])
+    assert status == 2 and words in err and err.startswith("lpwm: ") and out == ""
+
+
+def test_a_folder_that_cannot_be_written_to_is_one_sentence(runs, tmp_path, capsys):
+    file = tmp_path / "file"
+    file.write_text("")
+    status, _, err = call(capsys, runs[1], *SMALL, "--pictures", file)
+    assert status == 2 and "is a file, not a folder" in err

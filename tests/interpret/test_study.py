@@ -1,0 +1,217 @@
+"""A whole study of real run folders (fresh weights: nothing needs to be good), its JSON, and studies side by side."""
+
+from __future__ import annotations
+
+import copy
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from lpwm.config import to_dict
+from lpwm.errors import UserError
+from lpwm.interpret import ProbeConfig, StudyConfig, compare, grid, study, unpack
+from lpwm.interpret.compare import MEASURES
+from lpwm.interpret.figures import draw, jaccard_map
+from lpwm.interpret.study import held_out_frames
+from lpwm.interpret.table import table
+from lpwm.model import ModelConfig, PredictorConfig
+from lpwm.model.encoder import EncoderConfig, ProjectorConfig
+from lpwm.optim import build
+from lpwm.run import DataConfig, Run, RunConfig, load
+from lpwm.train import checkpoint
+
+QUICK = StudyConfig(resolution=6, resamples=20, probes=ProbeConfig(resamples=100))
+
+
+def make_run(root, name="tiny", link="reprelu", seed=0, save=True, **data):
+    vit = EncoderConfig(image=28, patch=14, width=16, depth=1, heads=1, head_dim=16, mlp=16)
+    model = ModelConfig(
+        latent=12,
+        link=link,
+        encoder=vit,
+        projector=ProjectorConfig(hidden=16),
+        predictor=PredictorConfig(rung="mlp-lti", history=2),
+    )
+    config = RunConfig(data=DataConfig(**{"episodes": 40, "steps": 20, "holdout": 0.3, **data}), model=model)
+    run = Run.create(replace(config, train=replace(config.train, seed=seed, batch=4)), root, name)
+    fresh = run.build_model(torch.device("cpu"))
+    fresh.eval()
+    with torch.no_grad():  # centred over the arena, so that supports of fresh weights vary
+        world = run.config.data.build_world()
+        frames = world.render(world.sample_state(64, (seed, "centre")), 28)
+        bias = [p for p in fresh.encoder.parameters() if p.shape == (12,)][-1]
+        bias.sub_(fresh.encoder(frames).mean(0))
+    checkpoint.save(
+        run.folder, model=fresh, optimiser=build(fresh, run.config.optim), step=7, run=to_dict(run.config),
+        run_hash=run.hash, meta={**run.meta(run.source(torch.device("cpu")).stats), "step": 7}, metric=None, keep=2,
+    )  # fmt: skip
+    return run.folder
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    return tmp_path_factory.mktemp("runs")
+
+
+@pytest.fixture(scope="module")
+def folders(root):
+    return {
+        (kind, seed): make_run(root, kind, link, seed)
+        for kind, link in (("lpwm", "reprelu"), ("lewm", "identity"))
+        for seed in (0, 1)
+    }
+
+
+@pytest.fixture(scope="module")
+def studies(folders):
+    return {key: study(load(folder), QUICK) for key, folder in folders.items()}
+
+
+def test_a_study_survives_json_and_says_what_made_it(studies, folders):
+    one = studies["lpwm", 1]
+    assert json.loads(json.dumps(one, allow_nan=False)) == one
+    run = one["run"]
+    assert folders["lpwm", 1].name == run["name"] == f"lpwm-{run['hash']}"
+    assert (run["seed"], run["step"], run["sparse"], run["latent"]) == (1, 7, True, 12)
+    assert one["settings"]["resolution"] == 6 and one["settings"]["visible"] is False
+    assert one["probes"]["frames"] == 12 * 5 and len(one["probes"]["trajectories"]) == 12
+    assert one["supports"]["kind"] == "support" and studies["lewm", 0]["supports"]["kind"] == "sign pattern"
+    assert sorted(one["supports"]["unit_order"]) == list(range(12))
+
+
+def test_supports_in_the_json_are_those_of_the_model(studies, folders):
+    loaded = load(folders["lpwm", 0])
+    one, cells = studies["lpwm", 0], grid(loaded, 6)
+    assert np.array_equal(unpack(one["grid"]["supports"]), cells.active_nnD)
+    assert cells.active_nnD.std(axis=(0, 1)).mean() > 0.1  # supports differ from cell to cell
+    with torch.no_grad():  # one cell by hand: row 1, column 4
+        frame = loaded.world.render(torch.tensor([[14 + 4.5 * 196 / 6, 14 + 1.5 * 196 / 6]]), 28)
+        z = loaded.model.encode(frame)[0].numpy()
+    assert np.array_equal(z > 0, cells.active_nnD[1, 4]) and np.allclose(z, cells.z_nnD[1, 4], atol=1e-6)
+    assert len(one["grid"]["references"]) == 4
+    for r in one["grid"]["references"]:
+        assert one["grid"]["zones"][r["row"]][r["col"]] == r["zone"]
+        assert np.allclose(jaccard_map(one, r["row"], r["col"]), r["jaccard"], atol=5e-7)
+
+
+def test_statistics_are_of_held_out_frames_only(studies, folders):
+    loaded, one = load(folders["lpwm", 0]), studies["lpwm", 0]
+    frames = held_out_frames(loaded, loaded.episodes(), QUICK)
+    from lpwm.data import split_episodes
+
+    train, held = (set(x.tolist()) for x in split_episodes(40, 0.3))
+    used = set(one["probes"]["trajectories"])
+    assert used == held and not used & train and one["raster"]["episode"] in held
+    s = one["supports"]
+    assert s["active_fraction"] == pytest.approx(frames.active_ND.mean())
+    assert s["dead_units"] == int((~frames.active_ND).all(0).sum())
+    assert s["distinct"] == len({row.tobytes() for row in frames.active_ND})
+    fewer = held_out_frames(loaded, loaded.episodes(), replace(QUICK, frames=33))
+    assert len(fewer.z_ND) == 30  # whole trajectories of 5 frames
+
+
+def test_the_raster_is_an_episode_step_by_step(studies, folders):
+    found = studies["lpwm", 0]["raster"]
+    states, _ = load(folders["lpwm", 0]).episodes().episode(found["episode"])
+    active = unpack(found["supports"])
+    assert active.shape == (21, 12) and np.allclose(found["positions"], states.numpy(), atol=0.005)
+    for t in range(20):
+        both, either = (active[t] & active[t + 1]).sum(), (active[t] | active[t + 1]).sum()
+        assert found["instability"][t] == pytest.approx(1 - both / either if either else 0, abs=1e-6)
+
+
+def test_zones_can_be_drawn_or_hidden(folders):
+    loaded = load(folders["lpwm", 0])
+    as_trained, hidden, shown = (grid(loaded, 6, visible) for visible in (None, False, True))
+    assert np.array_equal(as_trained.z_nnD, hidden.z_nnD) and not np.allclose(hidden.z_nnD, shown.z_nnD)
+    one = study(loaded, replace(QUICK, visible=True, cells=((2, 3),)))
+    assert one["world"]["options"]["visible"] and not one["world"]["trained_visible"]
+    assert [(r["row"], r["col"]) for r in one["grid"]["references"]] == [(2, 3)]
+    assert np.array_equal(unpack(one["grid"]["supports"]), shown.active_nnD)
+
+
+def test_the_same_study_twice_is_the_same(studies, folders):
+    again = study(load(folders["lewm", 0]), QUICK)
+    assert {**again, "seconds": 0} == {**studies["lewm", 0], "seconds": 0}
+
+
+def test_sparse_beside_dense_over_seeds(studies):
+    compared = compare(list(studies.values()))
+    sparse, dense = compared["methods"]
+    assert sparse["sparse"] and not dense["sparse"] and sparse["seeds"] == dense["seeds"] == [0, 1]
+    gap = next(d for d in compared["differences"] if d["measure"] == "sharpness")
+    of = {key: s["sharpness"]["sharpness"]["estimate"] for key, s in studies.items()}
+    gaps = [of["lpwm", s] - of["lewm", s] for s in (0, 1)]
+    assert gap["estimate"] == pytest.approx(np.mean(gaps)) and gap["unit"] == "checkpoints"
+    assert gap["high"] - gap["low"] == pytest.approx(2 * 12.7062 * np.std(gaps, ddof=1) / 2**0.5, rel=1e-4)
+    text = table(compared, list(studies.values()), width=200)
+    assert "sparse − dense" in text and "dense (sign pattern), 2 seeds" in text
+
+
+def test_two_checkpoints_are_compared_on_the_trajectories_both_were_probed_on(studies):
+    a, b = studies["lpwm", 0], copy.deepcopy(studies["lpwm", 0])
+    b["run"] |= {"sparse": False, "method": "twin", "hash": "other"}
+    same = next(d for d in compare([a, b])["differences"] if d["measure"] == "zone_code")
+    assert same["estimate"] == same["low"] == same["high"] == 0 and "these two" in same["unit"]
+    for row in b["probes"]["zone"]["code"]["tally"]:
+        row[1] = 0.0  # never right
+    worse = next(d for d in compare([a, b])["differences"] if d["measure"] == "zone_code")
+    assert worse["estimate"] == pytest.approx(a["probes"]["zone"]["code"]["estimate"])
+    b["probes"]["trajectories"] = [0]
+    apart = next(d for d in compare([a, b])["differences"] if d["measure"] == "zone_code")
+    assert "low" not in apart  # nothing to pair
+
+
+def test_a_narrow_terminal_gets_one_block_a_method(studies):
+    pair = [studies["lpwm", 0], studies["lewm", 0]]
+    compared = compare(pair)
+    wide, narrow = table(compared, pair, 200), table(compared, pair, 40)
+    assert len(wide.splitlines()) == 1 + len(MEASURES) + 2
+    assert narrow.count("zone from support:") == 3
+    assert max(map(len, narrow.splitlines())) < 60 < max(map(len, wide.splitlines()))
+
+
+def test_figures_are_drawn_from_the_json(studies, tmp_path):
+    pair = json.loads(json.dumps([studies["lpwm", 0], studies["lewm", 0]]))
+    paths = draw(pair, tmp_path / "deep" / "pictures")
+    assert len(paths) == 8 and {p.suffix for p in paths} == {".png", ".pdf"}
+    for path in paths:
+        head = path.read_bytes()[:4]
+        assert head == (b"\x89PNG" if path.suffix == ".png" else b"%PDF") and path.stat().st_size > 5000
+    with pytest.raises(UserError, match="there is no cell 9 0"):
+        draw(pair, tmp_path, [(9, 0)])
+
+
+def test_runs_that_cannot_be_read_say_why(root, folders, studies):
+    wall = load(make_run(root, "wall", world="wall"))
+    with pytest.raises(UserError, match="trained in wall, which has no zones"):
+        study(wall, QUICK)
+    single = load(make_run(root, "single", options=("g=1",)))
+    with pytest.raises(UserError, match="single zone"):
+        study(single, QUICK)
+    few = load(make_run(root, "few", holdout=0.05))
+    with pytest.raises(UserError, match="only 2 held-out trajectories are there"):
+        study(few, QUICK)
+    loaded = load(folders["lpwm", 0])
+    for change, words in (({"resolution": 3}, "use 4 .two a zone. to 64"), ({"resolution": 65}, "to 64")):
+        with pytest.raises(UserError, match=words):
+            study(loaded, replace(QUICK, **change))
+    with pytest.raises(UserError, match="there is no cell 6 0"):
+        study(loaded, replace(QUICK, cells=((6, 0),)))
+    with pytest.raises(UserError, match="at least 1 frame"):
+        StudyConfig(frames=0)
+
+
+def test_studies_that_cannot_be_compared_say_why(studies):
+    one = studies["lpwm", 0]
+    with pytest.raises(UserError, match="at least one"):
+        compare([])
+    with pytest.raises(UserError, match="given twice"):
+        compare([one, one])
+    other = copy.deepcopy(studies["lewm", 0])
+    other["world"]["options"]["visible"] = True
+    with pytest.raises(UserError, match="--visible or --hidden"):
+        compare([one, other])
