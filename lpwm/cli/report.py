@@ -1,0 +1,86 @@
+"""`lpwm report RUN…`: everything known about runs, as one page that opens anywhere, and as figures."""
+
+from __future__ import annotations
+
+import json as json_
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from lpwm.errors import UserError
+
+
+@dataclass(frozen=True)
+class Args:
+    runs: Annotated[tuple[Path, ...], tyro.conf.Positional] = ()
+    """Run folders. What lpwm eval and lpwm interpret found about them is read too."""
+    also: tuple[Path, ...] = ()
+    """Further files of lpwm eval --out and lpwm interpret --out."""
+    out: Path | None = None
+    """The page to write, or a folder for report.html; without it, in the run's folder, or beside several runs."""
+    figures: Path | None = None
+    """Also draw every figure into this folder, as PNG and PDF."""
+    title: str = ""
+    """The page's title."""
+    json: bool = False
+    """Print what was written as JSON."""
+
+
+def target(args: Args) -> Path:
+    """Where the page goes."""
+    if args.out is None:
+        first = Path(args.runs[0])
+        return (first if len(args.runs) == 1 else first.resolve().parent) / "report.html"
+    if args.out.suffix.lower() in (".html", ".htm"):
+        if args.out.is_dir():
+            raise UserError(f"{args.out} is a folder: give a file, or a folder without that ending.")
+        return args.out
+    if args.out.suffix and not args.out.is_dir():
+        raise UserError(f"the page is HTML: call it {args.out.with_suffix('.html')}, or give a folder.")
+    return args.out / "report.html"
+
+
+def run(args: Args) -> int:
+    if not args.runs:
+        raise UserError("which runs? lpwm report RUN…, folders that lpwm train made.")
+    out = target(args)
+
+    from lpwm.report import figures, page  # slow to import: torch, matplotlib
+    from lpwm.report.gather import gather
+    from lpwm.report.provenance import commands_of
+
+    found = gather(args.runs, args.also)
+    commands = commands_of(found.runs, found.evaluations, found.studies)
+    page.write(
+        out, found.runs, found.evaluations, found.studies, episodes=found.episodes, title=args.title,
+        notes=found.notes, commands=commands,
+    )  # fmt: skip
+    drawn = []
+    if args.figures is not None:
+        drawn = figures.write(
+            args.figures, found.runs, found.evaluations, found.studies, episodes=found.episodes
+        )
+    if args.json:
+        print(
+            json_.dumps(
+                {
+                    "page": str(out),
+                    "bytes": out.stat().st_size,
+                    "figures": [str(p) for p in drawn],
+                    "runs": [r["hash"] for r in found.runs],
+                    "evaluations": len(found.evaluations),
+                    "studies": len(found.studies),
+                    "episodes": len(found.episodes),
+                    "notes": found.notes,
+                }
+            )
+        )
+        return 0
+    print(f"wrote {out} ({out.stat().st_size / 1e6:.1f} MB): open it in a browser.")
+    if drawn:
+        print(f"wrote {len(drawn)} figures in {args.figures}")
+    for note in found.notes:
+        print(note)
+    return 0

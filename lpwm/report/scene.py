@@ -1,0 +1,93 @@
+"""Worlds as vectors: what a page or a figure draws around a trajectory, in pixels of the world's own frame."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from lpwm import worlds
+from lpwm.errors import UserError
+from lpwm.worlds import wall as wall_world
+from lpwm.worlds.piecewise import BORDER, FRAME, LINE, RADIUS, Piecewise
+from lpwm.worlds.two_room import CENTRE, TwoRoom
+from lpwm.worlds.wall import Wall
+
+Rect = list[float]  # x, y, width, height
+
+
+def _border() -> list[Rect]:
+    side, low, high = FRAME - 2 * (BORDER - LINE), BORDER - LINE, FRAME - BORDER
+    return [[low, low, side, LINE], [low, high, side, LINE], [low, low, LINE, side], [high, low, LINE, side]]
+
+
+def _piecewise(world: Piecewise) -> dict[str, Any]:
+    inside = FRAME - 2 * BORDER
+    edges = [BORDER + k * inside / world.g for k in range(1, world.g)]
+    lines = [[e, BORDER, e, FRAME - BORDER] for e in edges] + [[BORDER, e, FRAME - BORDER, e] for e in edges]
+    centres = [BORDER + (k + 0.5) * inside / world.g for k in range(world.g)]
+    at = torch.tensor([[x, y] for y in centres for x in centres])
+    pushes = torch.cat((at, world.bias(at)), 1).tolist()
+    return {
+        "walls": _border(),
+        "lines": lines,
+        "pushes": [[round(v, 3) for v in p] for p in pushes],
+        "dot": RADIUS,
+    }
+
+
+def _two_room(world: TwoRoom) -> dict[str, Any]:
+    left, edges = CENTRE - world.thickness / 2, [float(BORDER)]
+    for centre in sorted(world.doors):
+        edges += [centre - world.door_half, centre + world.door_half]
+    edges.append(float(FRAME - BORDER))
+    pieces = [
+        [left, a, float(world.thickness), b - a]
+        for a, b in zip(edges[::2], edges[1::2], strict=True)
+        if b > a
+    ]
+    return {"walls": _border() + pieces, "dot": RADIUS}
+
+
+def _wall(world: Wall) -> dict[str, Any]:
+    (left, right), (top, bottom) = world.faces, world.jambs
+    low, high = wall_world.LOW, wall_world.HIGH
+    side = high - low
+    border = [[low - 1, low - 1, side + 2, 1], [low - 1, high, side + 2, 1],
+              [low - 1, low, 1, side], [high, low, 1, side]]  # fmt: skip
+    pieces = [[left, low, right - left, top - low], [left, bottom, right - left, high - bottom]]
+    return {"walls": border + pieces, "dot": wall_world.DOT}
+
+
+DRAWN: dict[type, Callable[[Any], dict[str, Any]]] = {Piecewise: _piecewise, TwoRoom: _two_room, Wall: _wall}
+
+
+NAMES = {"two_room": "TwoRoom", "wall": "Wall", "pusht": "PushT", "cube": "Cube"}
+
+
+def scene(world: Mapping[str, Any]) -> dict[str, Any] | None:
+    """{"name", "options"} -> frame, success radius, dot, walls, zone lines and pushes; None where it is not known."""
+    try:
+        made = worlds.make(world["name"], **world.get("options", {}))
+    except UserError:
+        return None
+    spec = made.spec
+    drawn = DRAWN.get(type(made), lambda _: {"walls": [], "dot": spec.frame / 40})(made)
+    return {
+        "name": spec.name,
+        "frame": spec.frame,
+        "within": spec.success_within,
+        "lines": [],
+        "pushes": [],
+        **drawn,
+    }
+
+
+def title(world: Mapping[str, Any]) -> str:
+    """`Piecewise 2×2, zones invisible`; other worlds by their names."""
+    options = world.get("options") or {}
+    if world["name"] == "piecewise":
+        g = options.get("g", 2)
+        return f"Piecewise {g}×{g}, zones {'visible' if options.get('visible') else 'invisible'}"
+    return NAMES.get(world["name"], str(world["name"]))
