@@ -1,0 +1,300 @@
+"""stable-worldmodel's contracts, met by structure: nothing of it is imported.
+
+    SwmModel(model)            our world model as its Dynamics (encode, rollout) and Costable (get_cost)
+    SwmSolver(CEM(), model)    our planner as its Solver, for our models or its own
+    CostProblem(model, info)   anything with get_cost as one of our planning problems
+    ActionProcess(stats)       our action normalisation as its Transformable
+
+Its dictionaries hold, per environment or per environment and candidate, `pixels`, `goal` and more.
+B environments, S candidates, C context frames, T blocks of a plan, A action size × block, D latent width.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any, Self
+
+import numpy as np
+import torch
+from einops import rearrange
+from torch import Tensor, nn
+
+from lpwm.data import ActionStats
+from lpwm.errors import UserError
+from lpwm.model import WorldModel
+from lpwm.plan import LatentProblem, Plan, Problem, Solver, chunked
+from lpwm.plan.cost import check_horizon
+from lpwm.rng import seed_of
+
+Info = dict[str, Any]
+
+
+def frames(pixels: Tensor, name: str = "pixels") -> Tensor:
+    """(…, 3, h, w) or (…, h, w, 3) uint8 -> (…, 3, h, w). Its environments give the latter."""
+    if pixels.dtype != torch.uint8:
+        raise UserError(
+            f"{name} is {pixels.dtype}: give the uint8 frames of the environment, without an image transform "
+            "(the model normalises them itself)."
+        )
+    if pixels.dim() < 4 or 3 not in (pixels.shape[-1], pixels.shape[-3]):
+        raise UserError(
+            f"{name} has shape {tuple(pixels.shape)}: give frames of three channels, (…, h, w, 3)."
+        )
+    return pixels if pixels.shape[-3] == 3 else rearrange(pixels, "... h w c -> ... c h w")
+
+
+class SwmModel(nn.Module):
+    """A WorldModel behind stable-worldmodel's protocols.
+
+    encode(info)          adds emb (B, C, D), and act_emb (B, C, D) where `action` holds whole blocks
+    rollout(info, a)      a (B, S, T, A) adds predicted_emb (B, S, C + T, D): the context's codes, then the forecasts
+    get_cost(info, a)     (B, S): mean_d (ẑ_T − z_goal)²
+
+    Its solvers hand one dictionary to many calls; codes are left in it (`emb`, `goal_emb`) and used again, so every
+    frame is encoded once per plan. The solvers plan z-scored actions: pass `process={"action": model.process}` to
+    its WorldModelPolicy. A context of several frames needs `action` (B, S, C − 1, A), the blocks between them.
+    """
+
+    def __init__(self, model: WorldModel, stats: ActionStats | None = None) -> None:
+        super().__init__()
+        self.model = model.eval()
+        given = model.meta.get("normalisation")
+        self.stats = stats or (ActionStats.from_dict(given) if given else None)
+        self._dynamics: Any = None
+
+    @property
+    def process(self) -> ActionProcess:
+        if self.stats is None:
+            raise UserError(
+                "the model was saved without its action statistics: pass stats=ActionStats(mean, std)."
+            )
+        return ActionProcess(self.stats)
+
+    @property
+    def action_dim(self) -> int:
+        return self.model.action_dim
+
+    def encode(self, info: Info) -> Info:
+        info["emb"] = self.model.encode(self._frames(info, "pixels"))
+        action = info.get("action")
+        if torch.is_tensor(action) and action.shape[-1] == self.action_dim:
+            info["act_emb"] = self.model.embed_action(action.to(info["emb"].dtype))
+        return info
+
+    def rollout(self, info: Info, action_sequence: Tensor) -> Info:
+        z_BCD = self._context(info, action_sequence.shape[1])
+        predicted = self._predict(info, z_BCD, action_sequence, last_only=False)
+        shared = z_BCD[:, None].expand(-1, predicted.shape[1], -1, -1)
+        info["predicted_emb"] = torch.cat((shared, predicted), dim=2)
+        return info
+
+    def criterion(self, info: Info) -> Tensor:
+        """The cost of a rollout that is already in the dictionary."""
+        return (info["predicted_emb"][:, :, -1] - self._goal(info)[:, None]).square().mean(-1)
+
+    def get_cost(self, info: Info, action_candidates: Tensor) -> Tensor:
+        z_BCD = self._context(info, action_candidates.shape[1])
+        goal_BD = self._goal(info)
+        z_BSD = self._predict(info, z_BCD, action_candidates, last_only=True)
+        return (z_BSD - goal_BD[:, None]).square().mean(-1)
+
+    def problem(self, info: Info, horizon: int, env_ids: Tensor | None = None) -> LatentProblem:
+        """One of our planning problems, from a dictionary of environments (no candidate axis)."""
+        with torch.no_grad():
+            z_BCD = self.model.encode(self._frames(info, "pixels"))
+            goal_BD = self.model.encode(self._frames(info, "goal")[:, -1])
+        past = self._past(info.get("action"), z_BCD)
+        return LatentProblem(self.model, z_BCD, goal_BD, past, horizon, env_ids=env_ids)
+
+    def _frames(self, info: Info, name: str) -> Tensor:
+        if not torch.is_tensor(info.get(name)):
+            raise UserError(f"the dictionary has no {name!r}: the model plans from frames to a goal frame.")
+        return frames(info[name], name).to(next(self.parameters()).device)
+
+    def _context(self, info: Info, samples: int) -> Tensor:
+        """Codes (B, C, D) of the context, which all candidates of an environment share."""
+        if "emb" not in info:
+            with torch.no_grad():
+                z_BCD = self.model.encode(self._frames(info, "pixels")[:, 0])
+            info["emb"] = z_BCD[:, None].expand(-1, samples, -1, -1)
+            self._dynamics = self.model.frozen(z_BCD.dtype)  # weights as they are now, for this plan
+        return info["emb"][:, 0]
+
+    def _goal(self, info: Info) -> Tensor:
+        if "goal_emb" not in info:
+            with torch.no_grad():
+                info["goal_emb"] = self.model.encode(self._frames(info, "goal")[:, 0, -1:])
+        return info["goal_emb"][:, -1]
+
+    def _past(self, action: Any, z_BCD: Tensor) -> Tensor | None:
+        need = z_BCD.shape[1] - 1
+        if not need:
+            return None
+        if not torch.is_tensor(action) or action.shape[-1] != self.action_dim or action.shape[1] < need:
+            raise UserError(
+                f"{need + 1} context frames need the {need} action blocks of {self.action_dim} numbers executed "
+                "between them, as `action`; or plan with history_len=1."
+            )
+        return action[:, -need:].to(z_BCD)
+
+    def _predict(self, info: Info, z_BCD: Tensor, actions: Tensor, last_only: bool) -> Tensor:
+        if actions.shape[-1] != self.action_dim:
+            raise UserError(
+                f"actions are {actions.shape[-1]} wide and the model reads {self.action_dim}: "
+                "set PlanConfig.action_block to the frameskip the model was trained with."
+            )
+        action = info.get("action")
+        past = self._past(action[:, 0] if torch.is_tensor(action) and action.dim() == 4 else None, z_BCD)
+        # Its gradient solvers need the link's own gradient; the others the frozen dynamics.
+        gradient = torch.is_grad_enabled() and actions.requires_grad
+        dynamics = self.model if gradient or self._dynamics is None else self._dynamics
+        predicted: Tensor = dynamics.rollout(z_BCD, actions.to(z_BCD), past_BPA=past, last_only=last_only)
+        return predicted
+
+
+class ActionProcess:
+    """ActionStats with stable-worldmodel's names, on arrays (…, raw action size)."""
+
+    def __init__(self, stats: ActionStats) -> None:
+        self.stats = stats
+
+    def transform(self, x: Any) -> np.ndarray:
+        return self.stats.normalise(torch.as_tensor(np.asarray(x))).numpy()
+
+    def inverse_transform(self, x: Any) -> np.ndarray:
+        return self.stats.denormalise(torch.as_tensor(np.asarray(x))).numpy()
+
+
+class CostProblem(Problem):
+    """Anything with `get_cost(info, actions (B, S, T, A)) -> (B, S)` as a planning problem.
+
+    `info` holds tensors and arrays with one row per environment; they are given a candidate axis as its own solvers
+    do. The model may leave what it computes in the dictionary and find it at the next call.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        info: Mapping[str, Any],
+        horizon: int,
+        action_dim: int,
+        env_ids: Tensor | None = None,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        if not callable(getattr(model, "get_cost", None)):
+            raise UserError(
+                f"{type(model).__name__} has no get_cost(info, actions): it cannot be planned with."
+            )
+        self.info = {k: v for k, v in info.items() if isinstance(v, Tensor | np.ndarray) and np.ndim(v) > 0}
+        batches = {len(v) for v in self.info.values()}
+        if len(batches) != 1:
+            raise UserError(
+                f"the dictionary's entries have {sorted(batches)} rows: give one row per environment in each."
+            )
+        self.model, self.dtype = model, dtype
+        self.horizon, self.action_dim = check_horizon(horizon), action_dim
+        device = next((v.device for v in self.info.values() if torch.is_tensor(v)), torch.device("cpu"))
+        self.env_ids = torch.arange(batches.pop(), device=device) if env_ids is None else env_ids.to(device)
+        self._seen: dict[int, Info] = {}
+
+    def tensors(self) -> list[Tensor]:
+        return [self.env_ids]
+
+    def with_tensors(self, tensors: Sequence[Tensor]) -> Self:
+        raise UserError("a problem behind get_cost cannot be moved to other environments: build a new one.")
+
+    def select(self, rows: slice | Tensor) -> Self:
+        other = copy.copy(self)
+        other.env_ids, other._seen = self.env_ids[rows], {}
+        index = rows if isinstance(rows, slice) else rows.cpu().numpy()
+        other.info = {k: v[rows] if torch.is_tensor(v) else v[index] for k, v in self.info.items()}
+        return other
+
+    def prepared(self) -> Self:
+        """Nothing is carried from one plan to the next: the weights may have changed."""
+        other = copy.copy(self)
+        other._seen = {}
+        return other
+
+    def frozen_state(self) -> Hashable | None:
+        return None
+
+    def cost(self, actions_BSHA: Tensor) -> Tensor:
+        samples = actions_BSHA.shape[1]
+        if samples not in self._seen:
+            self._seen[samples] = {k: _with_candidates(v, samples) for k, v in self.info.items()}
+        cost: Tensor = self.model.get_cost(self._seen[samples], actions_BSHA)
+        if cost.shape != actions_BSHA.shape[:2]:
+            raise UserError(
+                f"get_cost returned shape {tuple(cost.shape)} for {tuple(actions_BSHA.shape[:2])} candidates."
+            )
+        return cost.to(self.dtype)
+
+    def candidate_bytes(self) -> int:
+        """Unknown for a stranger's model: a transformer over a history of four, 64 kB a token, is assumed."""
+        return (1 + self.horizon) * 4 * (1 << 16)
+
+
+def _with_candidates(value: Tensor | np.ndarray, samples: int) -> Any:
+    if torch.is_tensor(value):
+        return value.unsqueeze(1).expand(value.shape[0], samples, *value.shape[1:])
+    return np.repeat(value[:, None], samples, axis=1)
+
+
+class SwmSolver:
+    """One of our planners under stable-worldmodel's Solver protocol, for its WorldModelPolicy and `World.evaluate`.
+
+    `model` is an SwmModel, or any model of its own with get_cost. All environments are planned at once. The n-th
+    call draws its noise from (seed, n).
+    """
+
+    def __init__(self, solver: Solver, model: Any, seed: int = 0, compile: bool = False) -> None:
+        self.solver, self.model, self.seed, self.compile = solver, model, seed, compile
+        self._calls = 0
+        self._config: Any = None
+
+    def configure(self, *, action_space: Any, n_envs: int, config: Any) -> None:
+        self._config, self._n_envs = config, n_envs
+        self._raw = int(np.prod(action_space.shape[1:]))
+
+    def _configured(self) -> Any:
+        if self._config is None:
+            raise UserError("the solver does not know its environments yet: call configure(...) first.")
+        return self._config
+
+    @property
+    def action_dim(self) -> int:
+        return self._raw * int(self._configured().action_block)
+
+    @property
+    def n_envs(self) -> int:
+        self._configured()
+        return self._n_envs
+
+    @property
+    def horizon(self) -> int:
+        return int(self._configured().horizon)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        return self.solve(*args, **kwargs)
+
+    def solve(self, info_dict: Info, init_action: Tensor | None = None) -> dict[str, Any]:
+        """{"actions": (B, T, A) on the CPU, "costs": one per environment}."""
+        problem: Problem
+        if isinstance(self.model, SwmModel):
+            problem = self.model.problem(info_dict, self.horizon)
+        else:
+            problem = CostProblem(self.model, info_dict, self.horizon, self.action_dim)
+        seed = seed_of(self.seed, "plan", self._calls)
+        self._calls += 1
+        start = self._padded(init_action, problem)
+        plan: Plan = chunked(problem, self.solver, start=start, seed=seed, compile=self.compile)
+        return {"actions": plan.actions_BHA.cpu(), "costs": plan.costs_B.tolist()}
+
+    def _padded(self, init_action: Tensor | None, problem: Problem) -> Tensor | None:
+        """A shifted plan is shorter than the horizon; the rest starts at zero."""
+        if init_action is None:
+            return None
+        missing = problem.horizon - init_action.shape[1]
+        return torch.nn.functional.pad(init_action, (0, 0, 0, max(0, missing)))[:, : problem.horizon]
