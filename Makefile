@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: env test lint types check soak wheel clean
+.PHONY: env demo test lint types check soak wheel clean
 
 env: $(STAMP)
 
@@ -15,6 +15,9 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --upgrade 'pip>=24' 'setuptools>=77' wheel
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
 	@touch $@
+
+demo: env
+	$(BIN)/lpwm demo
 
 lint: env
 	$(BIN)/ruff check lpwm tests bench

@@ -23,11 +23,14 @@ class Verb:
 
 # In the order in which a newcomer meets them.
 VERBS = {
+    "demo": Verb("lpwm.cli.demo", "Two small world models, planned with and read, on one page, in minutes"),
     "recipes": Verb("lpwm.cli.recipes", "The named runs, with their predicted cost"),
     "collect": Verb("lpwm.cli.collect", "Collect episodes of a world into a file"),
     "data": Verb("lpwm.cli.data", "Look into a data set, or convert it"),
     "train": Verb("lpwm.cli.train", "Train a recipe, or continue a run"),
     "eval": Verb("lpwm.cli.eval", "Plan with trained models, beside the controls"),
+    "interpret": Verb("lpwm.cli.interpret", "Read the codes: supports, zones, probes"),
+    "report": Verb("lpwm.cli.report", "One page about any set of runs"),
     "params": Verb("lpwm.cli.params", "The parameter table of the predictor ladder"),
     "doctor": Verb(
         "lpwm.cli.doctor", "What is installed, which worlds and devices work, how to mend the rest"

@@ -12,13 +12,14 @@ from typing import Annotated, Any
 import tyro
 
 from lpwm.cli.collect import progress_bar
+from lpwm.config import digest, to_dict
 from lpwm.data.files import disk_errors, make_folder
 from lpwm.errors import UserError
 from lpwm.interpret import ProbeConfig, StudyConfig, compare, study
 from lpwm.interpret.figures import draw, jaccard_map
 from lpwm.interpret.supports import check_cell, check_resolution, piecewise_of
 from lpwm.interpret.table import table
-from lpwm.run import load, pick_device
+from lpwm.run import Loaded, load, pick_device
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class Args:
     seed: int = 0
     """Which frames, and the resampling."""
     out: Path | None = None
-    """The JSON to write."""
+    """The JSON to write; without it, interpret/HASH.json in the first run's folder, where lpwm report finds it."""
     pictures: Path | None = None
     """A folder for figures, PNG and PDF."""
     device: str = "auto"
@@ -74,7 +75,8 @@ def run(args: Args) -> int:
     loaded = [load(path, device=device) for path in args.runs]
     for one in loaded:  # before the first is read
         check_resolution(args.resolution, piecewise_of(one, config.visible).g)
-    for folder in (args.pictures, args.out and args.out.parent):
+    out = args.out or args.runs[0] / "interpret" / f"{_name(loaded, config)}.json"
+    for folder in (args.pictures, out.parent):
         if folder is not None:
             make_folder(folder)
     studies = []
@@ -85,10 +87,9 @@ def run(args: Args) -> int:
     studies.sort(key=lambda s: not s["run"]["sparse"])  # sparse beside dense, in this order
     compared = compare(studies)
     content = {"kind": "lpwm interpretations", "studies": studies, "comparison": compared}
-    if args.out is not None:
-        with disk_errors(args.out):
-            args.out.write_text(json_.dumps(content, allow_nan=False) + "\n")
-        print(f"wrote {args.out}", file=sys.stderr)
+    with disk_errors(out):
+        out.write_text(json_.dumps(content, allow_nan=False) + "\n")
+    print(f"wrote {out}", file=sys.stderr)
     if args.pictures is not None:
         for path in draw(studies, args.pictures, config.cells):
             print(f"wrote {path}", file=sys.stderr)
@@ -100,6 +101,10 @@ def run(args: Args) -> int:
     if args.cell is not None:
         print("\n" + cell_lines(studies, args.cell))
     return 0
+
+
+def _name(loaded: list[Loaded], config: StudyConfig) -> str:
+    return digest({"settings": to_dict(config), "runs": [[one.run_hash, one.step] for one in loaded]})
 
 
 def heading(first: dict[str, Any]) -> str:

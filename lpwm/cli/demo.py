@@ -1,0 +1,224 @@
+"""lpwm demo: from nothing to a page in minutes: collect, train sparse and dense, plan, read the code, report."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from lpwm.cli.collect import progress_bar
+from lpwm.config import digest, to_dict
+from lpwm.data.files import disk_errors, make_folder
+from lpwm.errors import UserError
+from lpwm.evaluate.controls import Store
+from lpwm.evaluate.evaluate import Evaluator, episode_sets, evaluate
+from lpwm.evaluate.protocol import EvalConfig
+from lpwm.evaluate.runs import load_team
+from lpwm.interpret.study import study
+from lpwm.recipes import recipe
+from lpwm.run import Run, load, pick_device
+from lpwm.train.loop import Interrupted
+
+METHODS = {"lpwm": "sparse LpWM", "lewm": "dense LeWM"}
+
+# Reduced so that two cores finish in minutes: fewer candidates than the paper's 300 × 30, one planner seed.
+PLANNING = EvalConfig(
+    episodes=100,
+    budgets=(50,),
+    receding=(5,),
+    planner_seeds=1,
+    options={"samples": 128, "elites": 16, "iterations": 10},
+)
+
+
+@dataclass(frozen=True)
+class Args:
+    out: Path = Path("runs/demo")
+    """Where everything goes; a demo that is there is continued, stage by stage."""
+    seed: int = 1
+    """Training seed; the episodes it is judged on do not depend on it."""
+    fresh: bool = False
+    """Start over."""
+    device: str = "auto"
+    """auto, cpu, cuda or cuda:N."""
+    json: bool = False
+    """Print the table as JSON."""
+
+
+class Stages:
+    """Says what is happening, how long it will take, and how long it took."""
+
+    def __init__(self, quiet: bool) -> None:
+        self.quiet, self.began, self.count = quiet, time.monotonic(), 0
+
+    @contextmanager
+    def stage(self, what: str) -> Iterator[None]:
+        self.count += 1
+        self.say(f"[{self.count}] {what} …")
+        start = time.monotonic()
+        yield
+        self.say(f"    done in {time.monotonic() - start:.0f} s")
+
+    def seconds(self) -> float:
+        return time.monotonic() - self.began
+
+    def say(self, text: str) -> None:
+        if not self.quiet:
+            print(text, file=sys.stderr, flush=True)
+
+
+def run(args: Args) -> int:
+    device = pick_device(args.device)
+    if args.fresh and args.out.exists():
+        if not (args.out / "demo.json").exists():
+            raise UserError(
+                f"{args.out} was not made by lpwm demo, so --fresh will not remove it: choose another --out."
+            )
+        shutil.rmtree(args.out)
+    make_folder(args.out)
+    with disk_errors(args.out):
+        (args.out / "demo.json").write_text(json.dumps({"seed": args.seed}) + "\n")
+    say = Stages(args.json)
+    minutes = "about a minute" if device.type == "cuda" else "about five minutes on two cores"
+    say.say(
+        f"LpWM demo: two small world models of the Piecewise world, {minutes}. "
+        "Ctrl-C stops; the same command continues."
+    )
+    jobs = {}
+    for method, title in METHODS.items():
+        config = recipe(f"piecewise-2x2-small/{method}")
+        config = replace(config, train=replace(config.train, seed=args.seed))
+        with say.stage(f"{title}: train from pixels, {config.train.steps} steps"):
+            jobs[method] = Run.create(config, args.out, method)
+            try:
+                jobs[method].train(device, console=not args.json, report=say.say)
+            except Interrupted:
+                say.say("interrupted; the same command continues.")
+                return 130
+    folders = [job.folder for job in jobs.values()]
+    with say.stage(
+        f"plan to {PLANNING.episodes} random and {PLANNING.episodes} held-out goals, beside the controls"
+    ):
+        evaluation = plan(args.out, folders, device)
+    with say.stage("read the codes: supports, zones, probes"):
+        studies = [read_code(folder, device) for folder in folders]
+    page = args.out / "report.html"
+    with say.stage("write the page"):
+        write_page(page, folders)
+    rows = table(list(jobs.values()), evaluation, studies)
+    if args.json:
+        print(json.dumps({"seconds": round(say.seconds(), 1), "page": str(page), "rows": rows}, indent=2))
+    else:
+        print(text(rows, shutil.get_terminal_size((100, 24)).columns))
+        print(f"\n{say.seconds():.0f} s in all. Open {page} in a browser.")
+    return 0
+
+
+def plan(out: Path, folders: list[Path], device: Any) -> dict[str, Any]:
+    """The evaluation of both models on the same episodes, found again if it was made before."""
+    team = load_team(folders, device=device)
+    made_of = [[a.run_hash, a.step] for a in team.agents]
+    path = folders[0] / "eval" / f"demo-{digest({'runs': made_of, 'settings': to_dict(PLANNING)})}.json"
+
+    def make() -> dict[str, Any]:
+        store = Store(out / "episodes")
+        sets = episode_sets(
+            team.world, PLANNING, team.data, team.holdout, max(a.frameskip for a in team.agents)
+        )
+        jobs = Evaluator(team.agents, team.world, PLANNING, sets, device=device, store=store).jobs()
+        with progress_bar("plans", sum(job.plans for job in jobs)) as progress:
+            found = evaluate(
+                team.agents, team.world, PLANNING, sets=sets, holdout=team.holdout, device=device, store=store,
+                progress=progress,
+            )  # fmt: skip
+        return found.as_dict()
+
+    return kept(path, make)
+
+
+def read_code(folder: Path, device: Any) -> dict[str, Any]:
+    loaded = load(folder, device=device)
+    return kept(folder / "interpret" / f"demo-{loaded.step}.json", lambda: study(loaded))
+
+
+def kept(path: Path, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """What an earlier demo wrote whole, or made now."""
+    if path.exists():
+        found: dict[str, Any] = json.loads(path.read_text())
+        return found
+    made = make()
+    make_folder(path.parent)
+    temporary = path.with_suffix(".partial")
+    with disk_errors(path):
+        temporary.write_text(json.dumps(made, allow_nan=False) + "\n")
+        temporary.replace(path)
+    return made
+
+
+def write_page(page: Path, folders: list[Path]) -> None:
+    from lpwm.report.gather import gather
+    from lpwm.report.page import write
+
+    found = gather(folders)
+    write(page, found.runs, found.evaluations, found.studies, episodes=found.episodes,
+          title="LpWM demo: sparse and dense", notes=found.notes, commands=("lpwm demo",))  # fmt: skip
+
+
+def table(jobs: list[Run], evaluation: dict[str, Any], studies: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One row per model and control: success with its interval, and what the code says."""
+    budget = str(PLANNING.budgets[0])
+    rows: dict[str, dict[str, Any]] = {}
+    for cell in evaluation["cells"]:
+        for row in cell["rows"]:
+            found = rows.setdefault(row["name"], {"name": row["name"], "control": row["control"]})
+            found[cell["goals"]] = {m: row["budgets"][budget][m] for m in ("latched", "terminal")}
+    for job, one in zip(jobs, studies, strict=True):
+        name = next(n for n in rows if n.split()[0] == job.folder.name.removesuffix(f"-{job.hash}"))
+        result = job.result()
+        rows[name] |= {
+            "title": METHODS[name.split()[0]],
+            "relative_error": result["held_out"]["error_depth"][0],
+            "copy_error": result["held_out"]["copy_error_depth"][0],
+            "active_fraction": result["train"]["active_fraction"],
+            "zone_from_support": one["probes"]["zone"]["support"],
+            "position_from_code": one["probes"]["position"]["code"],
+        }
+    return list(rows.values())
+
+
+def text(rows: list[dict[str, Any]], width: int) -> str:
+    """The table, wide or as a list where the terminal is narrow."""
+
+    def percent(x: dict[str, Any]) -> str:
+        return f"{100 * x['rate']:.0f} % [{100 * x['low']:.0f}, {100 * x['high']:.0f}]"
+
+    lines = []
+    for row in rows:
+        name = row.get("title", row["name"])
+        facts = {
+            f"{kind} goals": percent(row[kind]["latched"]) for kind in ("random", "dataset") if kind in row
+        }
+        if "relative_error" in row:
+            facts["error / copying"] = f"{row['relative_error']:.3f} / {row['copy_error']:.3f}"
+            facts["active"] = f"{row['active_fraction']:.2f}"
+            facts["zone from support"] = f"{100 * row['zone_from_support']['estimate']:.0f} %"
+            facts["position R²"] = f"{row['position_from_code']['estimate']:.2f}"
+        lines.append((name, facts))
+    heads = list(dict.fromkeys(h for _, facts in lines for h in facts))
+    columns = [max(len(h), *(len(facts.get(h, "")) for _, facts in lines)) for h in heads]
+    first = max(len(name) for name, _ in lines)
+    if first + sum(columns) + 2 * len(columns) > width:
+        return "\n".join(
+            f"{name}\n" + "\n".join(f"  {h}: {v}" for h, v in facts.items()) for name, facts in lines
+        )
+    out = [" " * first + "  " + "  ".join(h.ljust(w) for h, w in zip(heads, columns, strict=True)).rstrip()]
+    for name, facts in lines:
+        cells = "  ".join(facts.get(h, "").ljust(w) for h, w in zip(heads, columns, strict=True))
+        out.append(f"{name:<{first}}  {cells}".rstrip())
+    return "\n".join(out)
