@@ -40,8 +40,9 @@ class Measure:
 # In the order of the table.
 MEASURES: dict[str, Measure] = {
     "sharpness": Measure("sharpness (within − across)", ("sharpness", "sharpness")),
-    "sharpness_translated": Measure("  zones translated", ("sharpness", "translated", "mean")),
-    "matched": Measure("sharpness at equal distance", ("sharpness", "matched")),
+    "sharpness_translated": Measure("  with borders moved", ("sharpness", "translated", "mean")),
+    "matched": Measure("  at equal displacement", ("sharpness", "matched")),
+    "matched_translated": Measure("    with borders moved", ("sharpness", "matched_translated", "mean")),
     "zone_code": Measure("zone from code", ("probes", "zone", "code"), True, accuracy),
     "zone_support": Measure("zone from support", ("probes", "zone", "support"), True, accuracy),
     "zone_magnitudes": Measure("zone from magnitudes", ("probes", "zone", "magnitudes"), True, accuracy),

@@ -67,7 +67,7 @@ def maps(studies: Sequence[Study], cells: Sequence[tuple[int, int]] = ()) -> Fig
             ax.spines[:].set_visible(False)
         value = study["sharpness"]["sharpness"]["estimate"]
         matched = study["sharpness"]["matched"]
-        text = f"{title_of(study)}\nsharpness {value:.2f}, at equal distance {matched:.2f}"
+        text = f"{title_of(study)}\nsharpness {value:.2f}, at equal displacement {matched:.2f}"
         part.suptitle(text, x=0.01, ha="left", fontsize=9)
         part.colorbar(image, ax=list(axes), shrink=0.9, label="Jaccard index with +")
     return fig

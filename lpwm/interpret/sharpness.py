@@ -1,6 +1,6 @@
 """How sharply supports change at the borders of the zones, as one number with its controls.
 
-Legend: M cells, K zones, D units, P relabelled copies of the zones (permuted or translated).
+Legend: n cells a side, M = n² cells, K zones, D units, P copies of the partition with moved borders.
 """
 
 from __future__ import annotations
@@ -30,13 +30,16 @@ class ZoneSharpness:
 
 @dataclass(frozen=True)
 class Control:
-    """The same number with the zones put elsewhere; `p` = (1 + copies at or above the true one) / (1 + copies)."""
+    """The same number with the zones put elsewhere: mean and central range of the copies.
+
+    p = (1 + copies at or above the true number) / (1 + copies), where that means something.
+    """
 
     mean: float
     low: float
     high: float
-    p: float
     copies: int
+    p: float | None = None
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,7 @@ class Sharpness:
     across: float
     zones: tuple[ZoneSharpness, ...]
     shuffled: Control  # zone labels dealt anew to the cells: 0 by construction
-    translated: Control  # the partition shifted: what nearness alone gives
+    translated: Control  # borders moved: about what nearness alone gives
     matched: float  # same zone minus other zone at the same displacement: nearness cancels
     matched_translated: Control
 
@@ -60,13 +63,14 @@ def sharpness(
 
     and the sharpness is the mean over all M reference cells of within(r) − across(r). It lies in [−1, 1]; 1: one
     support a zone, nothing shared. It is positive for *any* code in which near positions share units, since the cells
-    of a zone are near. Two controls say how much of it that is:
+    of a zone are near. Two numbers say how much of it that is:
 
-    translated   the same with the partition of the arena shifted cyclically by every whole number of cells up to a
-                 zone's side (the labels' sizes stay; borders fall where the world has none);
+    translated   the same with all borders moved by whole cells, up to half a zone's side each way (`translations`).
+                 For a code that knows no zones it comes close to the true one, from below, as equal zones are the
+                 most compact; so it has no p.
     matched      Σ_d w_d (mean J of same-zone pairs − mean J of other-zone pairs, both at displacement d) / Σ_d w_d,
                  w_d = n_same·n_other/(n_same + n_other). It is 0 for every code whose overlap is a function of
-                 the displacement alone.
+                 the displacement alone, and 1 for one support a zone. `matched_translated` is its control.
 
     The interval resamples the D units with replacement (J with a unit counted as often as it was drawn).
     """
@@ -90,10 +94,10 @@ def sharpness(
         within=float(within_M.mean()),
         across=float(across_M.mean()),
         zones=tuple(_zone(int(k), zones_M == k, within_M, across_M) for k in names),
-        shuffled=_control([_value(J, labels) for labels in shuffled], value, level),
-        translated=_control([_value(J, labels) for labels in shifted], value, level),
+        shuffled=_control([_value(J, labels) for labels in shuffled], level, value),
+        translated=_control([_value(J, labels) for labels in shifted], level),
         matched=true_matched,
-        matched_translated=_control([matcher(labels) for labels in shifted], true_matched, level),
+        matched_translated=_control([matcher(labels) for labels in shifted], level, true_matched),
     )
 
 
@@ -117,16 +121,22 @@ def _zone(zone: int, cells_M: Bools, within_M: Floats, across_M: Floats) -> Zone
 
 
 def translations(zones_nn: Ints, limit: int = 200) -> Ints:
-    """The partition shifted cyclically by (i, j) cells, 0 ≤ i, j < n/g, (0, 0) left out: (P, M), P ≤ limit.
+    """The partition with its borders moved by (i, j) cells, |i|, |j| ≤ half a zone's side, (0, 0) left out: (P, M).
 
-    A shift by a whole zone only renames the zones, so these are all there are.
+    Zones at the wall grow or shrink by as much; nothing wraps around, for a zone in two pieces would be less compact.
+    At most about `limit` copies, evenly chosen.
     """
     n = len(zones_nn)
-    period = -(-n // round(len(np.unique(zones_nn)) ** 0.5))
-    shifts = [(i, j) for i in range(period) for j in range(period) if (i, j) != (0, 0)]
+    half = int(n / len(np.unique(zones_nn)) ** 0.5 / 2)
+    steps = range(-half, half + 1)
+    shifts = [(i, j) for i in steps for j in steps if (i, j) != (0, 0)]
     if len(shifts) > limit:
         shifts = [shifts[k] for k in np.linspace(0, len(shifts) - 1, limit).round().astype(int)]
-    return np.stack([np.roll(zones_nn, shift, axis=(0, 1)).reshape(-1) for shift in shifts])
+    at = np.arange(n)
+    moved = [
+        zones_nn[np.ix_(np.clip(at - i, 0, n - 1), np.clip(at - j, 0, n - 1))].reshape(-1) for i, j in shifts
+    ]
+    return np.stack([labels for labels in moved if np.unique(labels, return_counts=True)[1].min() > 1])
 
 
 class _Matched:
@@ -153,12 +163,13 @@ class _Matched:
         return float((weight * gap).sum() / weight.sum()) if use.any() else 0.0
 
 
-def _control(values: list[float], true: float, level: float) -> Control:
+def _control(values: list[float], level: float, true: float | None = None) -> Control:
     x = np.array(values)
     low, high = np.quantile(x, [(1 - level) / 2, (1 + level) / 2])
-    # Rounding must not make an equal copy look smaller.
-    above = int((x >= true - 1e-9).sum())
-    return Control(float(x.mean()), float(low), float(high), (1 + above) / (1 + len(x)), len(x))
+    p = None
+    if true is not None:  # rounding must not make an equal copy look smaller
+        p = (1 + int((x >= true - 1e-9).sum())) / (1 + len(x))
+    return Control(float(x.mean()), float(low), float(high), len(x), p)
 
 
 def _over_units(

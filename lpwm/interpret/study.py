@@ -11,7 +11,7 @@ The layout of a study (kind "lpwm interpretation", layout 1):
                 references [{row, col, zone, jaccard[n][n]}]: the same numbers, to check a page's own against
     sharpness   sharpness {estimate, low, high, level, unit}, within, across,
                 zones [{zone, cells, within, across, sharpness}],
-                shuffled, translated, matched_translated {mean, low, high, p, copies}, matched
+                shuffled, translated, matched_translated {mean, low, high, copies, p or null}, matched
     probes      zone {code, support, magnitudes, position}, position {code, support, magnitudes},
                 position_given_support: each {estimate, low, high, level, unit, converged, shuffled {estimate, low,
                 high, …}, tally[E][columns] (sums of each trajectory)}; majority, frames, trajectories[E]

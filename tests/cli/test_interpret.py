@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -82,6 +83,8 @@ def test_sparse_beside_dense_in_a_table_with_a_json_and_pictures(runs, tmp_path,
 def test_json_on_stdout_with_zones_drawn(runs, capsys):
     status, out, _ = call(capsys, runs[1], *SMALL, "--visible", "--json")
     found = json.loads(out)
+    kept = list(Path(runs[1]).glob("interpret/*.json"))
+    assert [json.loads(k.read_text()) for k in kept] == [found]  # where lpwm report finds it
     assert status == 0 and found["studies"][0]["world"]["options"]["visible"] is True
     status, out, _ = call(capsys, runs[1], *SMALL, "--visible")
     assert status == 0 and "zones visible (not as in training)" in out

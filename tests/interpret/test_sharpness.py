@@ -56,8 +56,12 @@ def test_zone_coded_supports_are_perfectly_sharp(synthetic):
     assert found.sharpness.estimate == found.within == found.matched == 1 and found.across == 0
     assert found.sharpness.low == found.sharpness.high == 1  # whichever units one has
     assert all(z.sharpness == 1 for z in found.zones) and len(found.zones) == 4
-    assert found.shuffled.p == 1 / 101 and found.translated.p == 1 / 100
-    assert abs(found.shuffled.mean) < 0.01 and found.translated.high < 1
+    assert (
+        found.shuffled.p == 1 / 101 and found.matched_translated.p == 1 / 101 and found.translated.p is None
+    )
+    assert (
+        abs(found.shuffled.mean) < 0.01 and found.translated.mean < 0.6 and found.matched_translated.high < 1
+    )
 
 
 def test_zone_coded_magnitudes_leave_no_border_in_the_support(synthetic):
@@ -86,18 +90,23 @@ def test_nearness_alone_is_sharp_but_not_at_equal_distance():
     found = sharpness(active, zones.reshape(n, n), resamples=20)
     assert found.sharpness.estimate > 0.2  # although the code knows no zones
     assert found.matched == pytest.approx(0, abs=1e-9)
-    assert found.translated.mean > 0.1 and found.shuffled.high < 0.02
+    assert 0.8 < found.translated.mean / found.sharpness.estimate < 1  # borders elsewhere are nearly as sharp
+    assert abs(found.matched_translated.mean) < 1e-9 and found.shuffled.high < 0.02
 
 
-def test_translations_keep_the_sizes_and_leave_out_the_partition_itself():
-    zones = np.add.outer(np.arange(6) // 3 * 2, np.arange(6) // 3)
-    moved = translations(zones)
-    assert moved.shape == (8, 36)
+def test_translations_move_every_border_by_whole_cells():
+    zones = np.add.outer(np.arange(12) // 6 * 2, np.arange(12) // 6)
+    moved = translations(zones).reshape(-1, 12, 12)
+    cuts = set()
     for labels in moved:
-        assert np.bincount(labels).tolist() == [9] * 4
-        same = labels[:, None] == labels[None]
-        assert (same != (zones.reshape(-1, 1) == zones.reshape(1, -1))).any()
+        down, across = np.flatnonzero(np.diff(labels[:, 0])), np.flatnonzero(np.diff(labels[0]))
+        assert len(down) == len(across) == 1  # still two zones a side, each in one piece
+        assert np.array_equal(np.diff(labels, axis=0).any(1).nonzero()[0], down)
+        cuts.add((int(down[0]) + 1 - 6, int(across[0]) + 1 - 6))
+    assert cuts == {(i, j) for i in range(-3, 4) for j in range(-3, 4)} - {(0, 0)} and len(moved) == 48
     assert len(translations(zones, limit=5)) == 5
+    coarse = translations(np.add.outer(np.arange(4) // 2 * 2, np.arange(4) // 2))
+    assert min(np.bincount(labels).min() for labels in coarse) == 2  # no zone of a single cell
 
 
 def test_units_make_the_interval():

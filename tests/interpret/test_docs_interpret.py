@@ -1,0 +1,34 @@
+"""Every command and snippet of docs/interpretability.md runs, in order, and prints what the page says it prints."""
+
+import contextlib
+import glob
+import io
+import re
+import shlex
+from pathlib import Path
+
+from lpwm import cli
+
+PAGE = Path(__file__).parents[2] / "docs" / "interpretability.md"
+
+
+def test_commands_run_and_snippets_print_what_the_page_shows(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(
+        cli.VERBS, "interpret", cli.Verb("lpwm.cli.interpret", "Read the codes of trained models")
+    )
+    text = PAGE.read_text(encoding="utf-8")
+    blocks = re.findall(r"```(sh|python)\n(.*?)```\n(?:```text\n(.*?)```)?", text, re.DOTALL)
+    assert [kind for kind, *_ in blocks].count("python") >= 5
+    names: dict[str, object] = {}
+    for kind, code, shown in blocks:
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out):
+            if kind == "python":
+                exec(compile(code, PAGE.name, "exec"), names)
+            else:
+                for line in code.splitlines():
+                    words = [w for word in shlex.split(line)[1:] for w in (sorted(glob.glob(word)) or [word])]
+                    assert cli.main(words) == 0, line
+        assert kind == "sh" or out.getvalue() == shown
+    assert len(list(Path("pictures").glob("*.png"))) == 4
