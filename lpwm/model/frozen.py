@@ -144,9 +144,9 @@ class _Block:
     def __init__(self, block: Any, dtype: torch.dtype) -> None:
         W, b = affine(block.modulation)
         assert b is not None
-        ones = torch.zeros(6, b.shape[0] // 6, device=b.device, dtype=b.dtype)
-        ones[[1, 4]] = 1
-        self.modulation = cast((W, b + ones.flatten()), dtype)
+        shift1, scale1, gate1, shift2, scale2, gate2 = b.chunk(6)
+        bias = torch.cat((shift1, 1 + scale1, gate1, shift2, 1 + scale2, gate2))
+        self.modulation = cast((W, bias), dtype)
         self.heads, self.eps = block.heads, block.plain.eps
         self.norm1, self.norm2 = (Norm(n, dtype) for n in (block.norm1, block.norm2))
         qkv = block.qkv.weight.detach().to(dtype)

@@ -37,8 +37,12 @@ def _colour(horizon: int, beta: float) -> tuple[tuple[float, ...], ...]:
     return tuple(tuple(row) for row in rows)
 
 
-def colour(horizon: int, beta: float) -> Tensor:
-    return torch.tensor(_colour(horizon, beta), dtype=torch.float64)
+@functools.cache
+def colour(
+    horizon: int, beta: float, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float64
+) -> Tensor:
+    """Made once, so that no copy from the host is needed while a plan is being captured."""
+    return torch.tensor(_colour(horizon, beta), dtype=torch.float64).to(device, dtype)
 
 
 @dataclass(frozen=True)
@@ -99,7 +103,7 @@ class ICEM(Sampler):
         alive_B = torch.zeros(problem.batch, dtype=torch.bool, device=problem.device)
         std_BHA = torch.full_like(mean_BHA, self.config.std)
         kept_BEHA = mean_BHA[:, None].expand(-1, self.config.kept, -1, -1).contiguous()
-        colour_HH = colour(problem.horizon, self.config.beta).to(problem.device, problem.dtype)
+        colour_HH = colour(problem.horizon, self.config.beta, problem.device, problem.dtype)
         return alive_B, mean_BHA, std_BHA, mean_BHA.clone(), kept_BEHA, colour_HH
 
     @staticmethod

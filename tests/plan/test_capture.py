@@ -1,0 +1,132 @@
+"""What a CUDA graph may hold: a search that touches one device only, from the first cast to the plan's cost."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from lpwm.model import RUNGS, EncoderConfig, ModelConfig, PredictorConfig, WorldModel
+from lpwm.plan import (
+    CEM,
+    ICEM,
+    MPPI,
+    CEMConfig,
+    ConsensusProblem,
+    ICEMConfig,
+    LatentProblem,
+    MPPIConfig,
+    OracleProblem,
+)
+from lpwm.plan.graph import Graphs, signature
+from lpwm.worlds import make
+
+SOLVERS = [CEM(CEMConfig(8, 2, 2)), ICEM(ICEMConfig(8, 3, 2)), MPPI(MPPIConfig(8, 2))]
+TINY = EncoderConfig(image=16, patch=8, width=16, depth=1, heads=1, head_dim=16, mlp=16)
+
+
+class OneDevice(TorchDispatchMode):
+    """Every tensor that an operation reads or makes lies on `device`; the device's own operations only."""
+
+    def __init__(self, device):
+        super().__init__()
+        self.device, self.operations = device, 0
+
+    def __torch_dispatch__(self, op, types, args=(), kwargs=None):
+        out = op(*args, **(kwargs or {}))
+        for t in tree_leaves((args, kwargs, out)):
+            if isinstance(t, torch.Tensor):
+                assert t.device.type == self.device, f"{op} touches {t.device}"
+        self.operations += 1
+        return out
+
+
+def world_model(rung, context=1, batch=3, autocast=None, device="meta", norm="layer"):
+    predictor = PredictorConfig(rung=rung, heads=2, head_dim=4, mlp=8, head_hidden=8, rank=2, head_norm=norm)
+    model = WorldModel(ModelConfig(latent=8, encoder=TINY, predictor=predictor), 4).eval().to(device)
+    z = torch.zeros(batch, context, 8, device=device)
+    past = torch.zeros(batch, context - 1, 4, device=device) if context > 1 else None
+    return LatentProblem(model, z, z[:, 0], past, 4, autocast=autocast)
+
+
+def searched(solver, problem):
+    """As it would be captured, after a first run that may fetch what is made once."""
+    start = torch.zeros(problem.batch, problem.horizon, problem.action_dim, device=problem.device)
+    seed = torch.zeros((), dtype=torch.int64, device=problem.device)
+    search = functools.partial(solver._search, solver.iterate)
+    with torch.no_grad():
+        search(problem, start, seed)
+        with OneDevice(problem.device.type) as watch:
+            out = search(problem, start, seed)
+    assert watch.operations > 50
+    return out
+
+
+@pytest.mark.parametrize("context", [1, 3])
+@pytest.mark.parametrize("rung", RUNGS)
+def test_a_search_stays_on_its_device(rung, context):
+    out = searched(SOLVERS[0], world_model(rung, context))
+    assert out["actions"].shape == (3, 4, 4) and out["costs"].shape == (3,)
+
+
+@pytest.mark.parametrize("solver", SOLVERS, ids=["cem", "icem", "mppi"])
+def test_every_sampler_stays_on_its_device(solver):
+    searched(solver, world_model("mlp-lti"))
+    searched(solver, world_model("shallow-adaln", norm="batch"))
+
+
+def test_a_vote_stays_on_its_device():
+    searched(SOLVERS[0], ConsensusProblem([world_model("lti"), world_model("mlp-lti")]))
+
+
+def test_one_graph_serves_problems_that_differ_in_their_rows_alone():
+    problem = world_model("mlp-lti", device="cpu")
+    assert signature(problem) == signature(problem.select(slice(0, 2)))
+    moved = problem.with_tensors([t + 1 for t in problem.tensors()])
+    assert signature(problem) == signature(moved)
+    assert signature(problem) != signature(world_model("mlp-lti", device="cpu"))  # another model
+    longer = LatentProblem(problem.model, problem.z_BCD, problem.z_goal_BD, None, 5)
+    half = LatentProblem(problem.model, problem.z_BCD, problem.z_goal_BD, None, 4, autocast=torch.bfloat16)
+    assert len({signature(p) for p in (problem, longer, half)}) == 3
+    vote = ConsensusProblem([problem, problem])
+    assert signature(vote) != signature(ConsensusProblem([problem, problem], "median"))
+    before = signature(problem)
+    with torch.no_grad():
+        next(problem.model.parameters()).add_(1)  # in place: the graph reads the new weights
+    assert signature(problem) == before
+    problem.model.double()
+    assert signature(problem) != before
+
+
+def test_a_simulator_is_not_captured():
+    world = make("piecewise")
+    state = world.sample_state(2, (0,))
+    assert OracleProblem(world, state, state).frozen_state() is None
+
+
+def test_a_smaller_batch_is_filled_up_and_cut_and_old_graphs_go(monkeypatch):
+    """The book-keeping around a capture, with a stand-in for the graph itself."""
+    made = []
+
+    class Recorded:
+        def __init__(self, body, problem, start, seed):
+            made.append(problem.batch)
+            self.batch = problem.batch
+
+        def __call__(self, problem, start, seed):
+            return {"batch": torch.tensor([self.batch])}
+
+    monkeypatch.setattr("lpwm.plan.graph.CapturedPlan", Recorded)
+    graphs, problem = Graphs(), world_model("lti", batch=6, device="cpu")
+
+    def run(p):
+        return int(graphs.run(None, p, None, 0)["batch"])
+
+    assert [run(problem), run(problem.select(slice(0, 2))), run(problem.select(slice(0, 5)))] == [6, 6, 6]
+    others = [world_model("lti", batch=2, device="cpu") for _ in range(4)]
+    assert [run(p) for p in others] == [2, 2, 2, 2] and made == [6, 2, 2, 2, 2]
+    assert run(others[0]) == 2 and len(made) == 5  # kept
+    assert run(problem) == 6 and len(made) == 6  # the oldest went
