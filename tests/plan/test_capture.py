@@ -28,14 +28,19 @@ SOLVERS = [CEM(CEMConfig(8, 2, 2)), ICEM(ICEMConfig(8, 3, 2)), MPPI(MPPIConfig(8
 TINY = EncoderConfig(image=16, patch=8, width=16, depth=1, heads=1, head_dim=16, mlp=16)
 
 
+# Made of host data (lists as indices come as `index`, constants as `lift_fresh`), or answered to the host.
+HOST = ("aten.index", "aten.lift_fresh", "aten.nonzero", "aten._local_scalar_dense", "aten.is_nonzero")
+
+
 class OneDevice(TorchDispatchMode):
-    """Every tensor that an operation reads or makes lies on `device`; the device's own operations only."""
+    """Every tensor that an operation reads or makes lies on `device`, and none goes through the host."""
 
     def __init__(self, device):
         super().__init__()
         self.device, self.operations = device, 0
 
     def __torch_dispatch__(self, op, types, args=(), kwargs=None):
+        assert not str(op).startswith(HOST) or str(op).startswith("aten.index_select"), f"{op} needs the host"
         out = op(*args, **(kwargs or {}))
         for t in tree_leaves((args, kwargs, out)):
             if isinstance(t, torch.Tensor):
