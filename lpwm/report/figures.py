@@ -13,6 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import Circle, Rectangle
+from matplotlib.ticker import FuncFormatter, LogLocator
 
 from lpwm.data.files import disk_errors, make_folder
 from lpwm.interpret.supports import jaccard, unpack
@@ -89,6 +90,9 @@ def _curves(drawn: Sequence[Mapping[str, Any]]) -> Figure:
         axis.set(title=plot["title"], xlabel=plot["x"], ylabel=plot["y"])
         if plot["log"]:
             axis.set_yscale("log")
+            axis.yaxis.set_minor_locator(LogLocator(subs=(2, 5)))
+            for which in (axis.yaxis.set_major_formatter, axis.yaxis.set_minor_formatter):
+                which(FuncFormatter(lambda v, _: f"{v:g}"))
         if plot["range"]:
             axis.set_ylim(*plot["range"])
     for axis in list(axes)[len(drawn) :]:
@@ -111,13 +115,16 @@ def _success(found: Found) -> Figure | None:
     figure = Figure(figsize=(6.2, 0.28 * sum(heights) + 0.65 * len(shown)))
     axes = figure.subplots(len(shown), 1, squeeze=False, height_ratios=heights).flat
     for axis, cell in zip(axes, shown, strict=True):
-        ordered = sorted(cell["rows"], key=lambda r: (r["control"], found.rank(r["name"])))
+        ordered = found.ordered(cell["rows"], cell["evaluation"])
+        names = []
         for y, row in enumerate(ordered):
             value = row["budgets"][str(cell["budgets"][-1])]["terminal"]
-            ink = colour(-1 if row["control"] else found.colour_of(row["name"]))
+            name, index = found.look(row, cell["evaluation"])
+            names.append(name)
+            ink = colour(index)
             axis.plot([100 * value["low"], 100 * value["high"]], [y, y], color=ink, lw=2)
             axis.plot([100 * value["rate"]], [y], "o", color=ink, ms=5)
-        axis.set_yticks(range(len(ordered)), [found.name(r["name"]) for r in ordered])
+        axis.set_yticks(range(len(ordered)), names)
         axis.set_ylim(len(ordered) - 0.5, -0.5)
         axis.set_xlim(-1, 101)
         axis.grid(axis="y", visible=False)
@@ -173,7 +180,7 @@ def _probes(found: Found) -> Figure | None:
         features = list(dict.fromkeys(f for s in studies for f in s["probes"][target]))
         for i, study in enumerate(studies):
             run = found.by_hash(study["run"]["hash"])
-            ink = colour(found.colour(run["key"]) if run else -1)
+            ink = colour(found.colour(run))
             for j, feature in enumerate(features):
                 score = study["probes"][target].get(feature)
                 if score is None:
@@ -181,7 +188,8 @@ def _probes(found: Found) -> Figure | None:
                 y = j + (i - (len(studies) - 1) / 2) * 0.6 / len(studies)
                 label = study_label(found, study) if j == 0 else None
                 axis.plot([score["low"], score["high"]], [y, y], color=ink, lw=2)
-                axis.plot([score["estimate"]], [y], "o", color=ink, ms=4.5, label=label)
+                filled = {"mfc": "white"} if study["settings"]["visible"] else {}
+                axis.plot([score["estimate"]], [y], "o", color=ink, ms=4.5, label=label, **filled)
                 axis.plot([score["shuffled"]["estimate"]], [y], "|", color=GREY, ms=7,
                           label="labels shuffled" if (i, j) == (0, 0) else None)  # fmt: skip
         axis.set_yticks(range(len(features)), [FEATURES.get(f, f).removeprefix("From ") for f in features])
@@ -200,8 +208,7 @@ def _episodes(found: Found) -> Figure | None:
     if first is None:
         return None
     where = ("goals", "horizon", "receding", "evaluation")
-    group = [e for e in found.episodes if all(e.get(k) == first.get(k) for k in where)]
-    group.sort(key=lambda e: (e["control"], found.rank(e["name"])))
+    group = found.ordered([e for e in found.episodes if all(e.get(k) == first.get(k) for k in where)])
     drawn = scene(first["world"])
     if drawn is None:
         return None
@@ -212,13 +219,14 @@ def _episodes(found: Found) -> Figure | None:
         for axis, entry in zip(axes[i], group, strict=True):
             _scene(axis, drawn)
             path, goal = np.array(entry["path"][i]), entry["goal"][i]
-            ink = colour(-1 if entry["control"] else found.colour_of(entry["name"]))
+            name, index = found.look(entry)
+            ink = colour(index)
             axis.add_patch(Circle(goal, drawn["within"], fill=False, ls="--", lw=0.9, ec="#1c1e22"))
             axis.plot(path[:, 0], path[:, 1], color=ink, lw=1.2)
             axis.plot(*path[0], "o", mfc="white", mec=ink, ms=3.5)
             axis.plot(*path[-1], "o", color=ink, ms=5)
             if i == 0:
-                axis.set_title(found.name(entry["name"]))
+                axis.set_title(name)
     return figure
 
 
@@ -244,7 +252,7 @@ def _raster(found: Found) -> Figure | None:
         active = unpack(study["raster"]["supports"])[:, study["supports"]["unit_order"]]
         zones = np.asarray(study["raster"]["zones"])
         run = found.by_hash(study["run"]["hash"])
-        ink = matplotlib.colors.to_rgb(colour(found.colour(run["key"]) if run else -1))
+        ink = matplotlib.colors.to_rgb(colour(found.colour(run)))
         axis.imshow(
             np.where(active.T[..., None], ink, (0.957, 0.949, 0.925)), aspect="auto", interpolation="nearest"
         )

@@ -86,10 +86,10 @@ def render(
         raise UserError("a report needs at least one run.")
     made = (when or datetime.now(UTC)).strftime("%d %B %Y, %H:%M UTC").lstrip("0")
     found = found_of(runs, evaluations, studies, episodes)
-    replayed = [
-        {**e, "name": found.name(e["name"]), "colour": -1 if e["control"] else found.colour_of(e["name"])}
-        for e in sorted(episodes, key=lambda e: (e["control"], found.rank(e["name"])))
-    ]
+    replayed = []
+    for entry in found.ordered(episodes):
+        name, colour = found.look(entry)
+        replayed.append({**entry, "name": name, "colour": colour})
     body = sections.body(found)
     data = {
         "colours": {"light": palette.LIGHT, "dark": palette.DARK, "map": palette.stops()},

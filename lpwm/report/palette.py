@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 # Okabe–Ito, without the yellow that paper swallows; then the same made to stand on a dark ground.
 LIGHT = ("#0072B2", "#C04F00", "#00795A", "#A8508A", "#8A6100", "#3B6FA0", "#4D4D4D")
 DARK = ("#56B4E9", "#F0A36B", "#35C79B", "#E29AC6", "#E6C34A", "#9CC3EA", "#C8C8C8")
@@ -16,11 +14,3 @@ def stops(count: int = 33) -> list[str]:
     from matplotlib.colors import to_hex
 
     return [to_hex(colormaps[MAP](i / (count - 1))) for i in range(count)]
-
-
-def colours(runs: list[dict[str, Any]]) -> dict[str, int]:
-    """Which colour each method has, by its key (`method_key`), in order of appearance."""
-    out: dict[str, int] = {}
-    for run in runs:
-        out.setdefault(run["key"], len(out) % len(LIGHT))
-    return out

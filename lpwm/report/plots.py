@@ -9,9 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from lpwm.report.found import Found
-from lpwm.report.tables import cells, horizon_series, method_key, series, short, significant
-
-GREY = -1
+from lpwm.report.tables import cells, horizon_series, series, short, significant
 
 
 def plots(found: Found) -> list[dict[str, Any]]:
@@ -31,7 +29,7 @@ LOGGED: tuple[tuple[str, str, str, tuple[str, ...], bool], ...] = (
     ("error", "One-step error", "relative error", ("relative_error", "copy_error"), True),
     ("active", "Active units", "share of z > 0", ("active_fraction",), False),
     ("dimension", "Effective dimension", "tr(C)² / ‖C‖²", ("effective_dimension",), False),
-    ("instability", "Change of the support between frames", "1 − J", ("support_instability",), False),
+    ("instability", "Change of the support", "1 − J", ("support_instability",), False),
 )  # fmt: skip
 
 
@@ -42,7 +40,7 @@ def _logged(found: Found, name: str, title: str, y: str, names: tuple[str, ...],
             steps, values = series(run["record"].get("train", []), logged)
             if any(v is not None for v in values):
                 traces.append(_trace(run["label"] + ("" if logged == names[0] else ", copying"), steps, values,
-                                     colour=found.colour(run["key"]), dash=dash))  # fmt: skip
+                                     colour=found.colour(run), dash=dash))  # fmt: skip
     last = "; ".join(f"{t['name']} {short(t['y'][-1])}" for t in traces)
     shown = [0.0, 1.0] if name in ("active", "instability") else None
     summary = f"Last values: {last}."
@@ -58,7 +56,7 @@ def _depth(found: Found) -> dict[str, Any]:
             if values:
                 name = run["label"] + ("" if logged == "error_depth" else ", copying")
                 traces.append(_trace(name, list(range(1, len(values) + 1)), [significant(v) for v in values],
-                                     colour=found.colour(run["key"]), dash=dash, markers=True))  # fmt: skip
+                                     colour=found.colour(run), dash=dash, markers=True))  # fmt: skip
     last = "; ".join(f"{t['name']} {short(t['y'][-1])}" for t in traces)
     return _plot("depth", "Held-out error by rollout depth", "training", "blocks predicted ahead", "relative error",
                  traces, log=True, summary=f"At the greatest depth: {last}.")  # fmt: skip
@@ -75,11 +73,10 @@ def _distance(found: Found) -> list[dict[str, Any]]:
         middle = [(a + b) / 2 for a, b in zip(curve["edges"][:-1], curve["edges"][1:], strict=True)]
         entry = by_name.get(name, {})
         run = found.by_hash(entry.get("run_hash", ""))
-        key = run["key"] if run else method_key(entry.get("method") or name)
         mean, sd = curve["relative"], curve["sd"]
         traces.append(
             _trace(run["label"] if run else name, [significant(m) for m in middle], [significant(v) for v in mean],
-                   colour=found.colour(key), markers=True,
+                   colour=found.colour(run), markers=True,
                    low=[_minus(v, s, -1) for v, s in zip(mean, sd, strict=True)],
                    high=[_minus(v, s, 1) for v, s in zip(mean, sd, strict=True)])
         )  # fmt: skip
@@ -103,9 +100,9 @@ def _horizon(found: Found) -> list[dict[str, Any]]:
         for one in (s for s in swept if s["goals"] == goals):
             at = sorted(one["points"])
             rate, low, high = ([significant(100 * one["points"][h][i]) for h in at] for i in range(3))
+            title, colour = found.look(one, one["evaluation"])
             traces.append(
-                _trace(f"{one['name']}, {one['way']}", at, rate, low=low, high=high, markers=True,
-                       colour=GREY if one["control"] else found.colour(method_key(one["name"])),
+                _trace(f"{title}, {one['way']}", at, rate, low=low, high=high, markers=True, colour=colour,
                        dash="solid" if one["way"] == "R = 1" else "dash")
             )  # fmt: skip
         budget = next(s["budget"] for s in swept if s["goals"] == goals)

@@ -23,7 +23,7 @@ def provenance(found: Found, commands: Sequence[str]) -> str:
         record = r["record"]
         codes = [f"<code>{escape(c)}</code>" for c in (r["hash"], str(record["data"])[:16])]
         version = escape(str(record["version"]))
-        rows.append(("", [escape(r["label"]), *codes, str(r["seed"]), f"{r['step']:,}", version]))
+        rows.append(("", [escape(r["full"]), *codes, str(r["seed"]), f"{r['step']:,}", version]))
     parts = [table("Runs", heads, rows)]
     if found.evaluations:
         heads = ["Evaluation", "Episode sets", "Seeds", "At step", "Device", "Versions"]
@@ -35,7 +35,7 @@ def provenance(found: Found, commands: Sequence[str]) -> str:
     parts.append(f"<p>{escape(versions)}</p>")
     if commands:
         text = "\n".join(escape(c) for c in commands)
-        parts.append(f'<p>Commands:</p><pre tabindex="0" aria-label="Commands"><code>{text}</code></pre>')
+        parts.append(f"<p>Commands:</p><pre><code>{text}</code></pre>")
     return "".join(parts)
 
 

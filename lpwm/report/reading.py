@@ -46,7 +46,7 @@ def study_data(found: Found, study: Mapping[str, Any]) -> dict[str, Any]:
     out = {
         "label": study_label(found, study),
         "sparse": study["run"]["sparse"],
-        "colour": found.colour(run["key"]) if run else -1,
+        "colour": found.colour(run),
         "n": grid["resolution"],
         "x": grid["x"],
         "y": grid["y"],
@@ -85,7 +85,7 @@ def sharpness_table(found: Found) -> str:
 
 def _study_colour(found: Found, study: Mapping[str, Any]) -> int:
     run = found.by_hash(study["run"]["hash"])
-    return found.colour(run["key"]) if run else -1
+    return found.colour(run)
 
 
 def probes(found: Found) -> str | None:

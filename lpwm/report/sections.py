@@ -93,7 +93,7 @@ def trained(found: Found) -> str:
         error = f"{short(r['error'])} <span class='muted'>({short(r['copy'])})</span>"
         rows.append(
             ("", [
-                f"{swatch(found.colour(r['key']))}{escape(r['label'])}",
+                f"{swatch(found.colour(r))}{escape(r['full'])}",
                 f"{'sparse' if r['sparse'] else 'dense'}, D = {r['latent']}",
                 f"{escape(r['predictor'])}, k = {r['history']}",
                 f"{r['step']:,}" + (f" of {r['of']:,}" if r["step"] != r["of"] else ""),
@@ -134,7 +134,7 @@ def results(found: Found) -> str | None:
         heads = ["Method"]
         heads += [f"{m} @{b}" for b in reversed(cell["budgets"]) for m in ("Terminal", "Latched")]
         heads.append("Median steps")
-        ordered = sorted(cell["rows"], key=lambda r: (r["control"], found.rank(r["name"])))
+        ordered = found.ordered(cell["rows"], cell["evaluation"])
         rows = [("control" if r["control"] else "", _success_row(found, cell, r)) for r in ordered]
         start = "warm start" if cell["warm"] else "each plan from zero"
         tested = "" if cell["test"] == "step" else ", success tested after each executed plan"
@@ -142,9 +142,8 @@ def results(found: Found) -> str | None:
             f"<b>{escape(cell['goals'].capitalize())} goals</b>, horizon {cell['horizon']}, executes "
             f"{cell['receding']} ({start}); {cell['episodes']} episodes, {escape(cell['solver'].upper())}{tested}"
         )
-        text = "".join(
-            f'<p class="note">Terminal @{cell["budgets"][-1]}: {escape(t)}</p>' for t in cell["compared"]
-        )
+        sentences = [found.plain(t).replace(" = ", "\u00a0=\u00a0") for t in cell["compared"]]
+        text = "".join(f'<p class="note">Terminal @{cell["budgets"][-1]}: {escape(t)}</p>' for t in sentences)
         blocks.append(f'<div class="block">{table(caption, heads, rows)}{text}</div>')
     free = ""
     if any(c["goals"] == "dataset" for c in shown):
@@ -165,10 +164,10 @@ def _folded(blocks: list[str]) -> str:
 
 
 def _success_row(found: Found, cell: Mapping[str, Any], row: Mapping[str, Any]) -> list[str]:
-    colour = -1 if row["control"] else found.colour_of(row["name"])
+    title, colour = found.look(row, cell["evaluation"])
     n = len(row["seeds"])
     seeds = "" if row["control"] else f" <span class='muted'>{n} seed{'s' if n > 1 else ''}</span>"
-    out = [f"{swatch(colour)}{escape(found.name(row['name']))}{seeds}"]
+    out = [f"{swatch(colour)}{escape(title)}{seeds}"]
     for budget in reversed(cell["budgets"]):
         for measure in ("terminal", "latched"):
             value = row["budgets"][str(budget)][measure]
@@ -189,7 +188,7 @@ def _success_row(found: Found, cell: Mapping[str, Any], row: Mapping[str, Any]) 
 def training(found: Found, drawn: Sequence[Mapping[str, Any]]) -> str | None:
     intro = (
         "<p>Losses alone mislead, so every run also logs what tells a working code from a dead one.</p>"
-        + legend((found.colour(r["key"]), r["label"]) for r in found.runs)
+        + legend((found.colour(r), r["label"]) for r in found.runs)
     )
     return figures_of(drawn, "training", intro)
 

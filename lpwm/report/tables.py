@@ -10,24 +10,32 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from lpwm.config import digest
+
 DENSE = "identity"  # the link of a dense code
 POINTS = 400  # of a curve: more is not seen
 
 
 def method_key(name: str) -> str:
-    """What runs of one method share: the recipe's name as it stands in folders and in evaluations."""
+    """A recipe's name as it stands in folders and in evaluations."""
     return name.replace("/", "-")
+
+
+def family(name: str) -> str:
+    """`piecewise-2x2/` of `piecewise-2x2/lpwm`; "" where there is no slash."""
+    return name[: name.rfind("/") + 1]
 
 
 def describe(run: Mapping[str, Any]) -> dict[str, Any]:
     """A run's line: what it is and the last numbers of its log."""
     config = run["config"]
     model, predictor = config["model"], config["model"]["predictor"]
+    method = digest({**config, "train": {**config["train"], "seed": 0}})[:4]
     last = run["train"][-1] if run.get("train") else {}
     held = run["val"][-1] if run.get("val") else {}
     return {
         "name": run["name"],
-        "key": method_key(run["name"]),
+        "key": f"{run['name']} {method}",
         "hash": run["hash"],
         "sparse": model["link"] != DENSE,
         "seed": config["train"]["seed"],
@@ -46,15 +54,15 @@ def describe(run: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def label(run: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -> str:
-    """The name, and the seed or hash where the name alone would not tell runs apart."""
-    same = [r for r in runs if r["name"] == run["name"]]
+def label(title: str, run: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -> str:
+    """The method's title, and the seed where several runs share it; the hash where even that is the same."""
+    same = [describe(r) for r in runs if describe(r)["key"] == describe(run)["key"]]
     if len(same) == 1:
-        return str(run["name"])
-    seeds = [r["config"]["train"]["seed"] for r in same]
+        return title
+    seeds = [r["seed"] for r in same]
     if len(set(seeds)) == len(seeds):
-        return f"{run['name']}, seed {run['config']['train']['seed']}"
-    return f"{run['name']} {run['hash'][:6]}"
+        return f"{title}, seed {run['config']['train']['seed']}"
+    return f"{title} {run['hash'][:6]}"
 
 
 def _first(values: Sequence[float] | None) -> float | None:
@@ -141,7 +149,7 @@ def horizon_series(found: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
                 one = series.setdefault(
                     (cell["goals"], way, row["name"]),
                     {"goals": cell["goals"], "way": way, "name": row["name"], "control": row["control"],
-                     "budget": budget, "points": {}},
+                     "evaluation": cell["evaluation"], "budget": budget, "points": {}},
                 )  # fmt: skip
                 one["points"][cell["horizon"]] = (value["rate"], value["low"], value["high"])
     return [s for s in series.values() if len(s["points"]) >= 3 and s["name"] != "do nothing"]

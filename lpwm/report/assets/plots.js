@@ -18,7 +18,7 @@
     return {
       margin: { l: 48, r: 8, t: 8, b: 40 }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
       font: { family: lpwm.css("--sans"), color: ink }, xaxis: axis(plot.x), yaxis: y, hovermode: "closest", dragmode: false,
-      showlegend: plot.section === "horizon", legend: { orientation: "h", y: -0.28, font: { size: 11, color: muted } },
+      showlegend: plot.section === "horizon", legend: { orientation: "h", y: -0.22, font: { size: 11, color: muted } },
       hoverlabel: { font: { family: lpwm.css("--sans"), size: 12 } },
     };
   }
@@ -27,11 +27,12 @@
       type: "scatter", mode: "lines", line: { width: 0 }, fill: "toself", fillcolor: lpwm.colour(t.colour), opacity: 0.13, hoverinfo: "skip",
       x: t.x.concat(t.x.slice().reverse()), y: t.high.concat(t.low.slice().reverse()),
     })) : [];
-    return bands.concat(plot.traces.map((t) => {
+    const dodge = plot.section === "horizon" ? 0.05 : 0; // intervals beside one another, not over
+    return bands.concat(plot.traces.map((t, k) => {
       const colour = lpwm.colour(t.colour), out = {
-        type: "scatter", name: t.name, x: t.x, y: t.y, mode: t.markers ? "lines+markers" : "lines",
+        type: "scatter", name: t.name, x: dodge ? t.x.map((v) => v + dodge * (k - (plot.traces.length - 1) / 2)) : t.x, y: t.y, text: t.x, mode: t.markers ? "lines+markers" : "lines",
         line: { color: colour, width: t.dash === "dot" ? 1.4 : 1.9, dash: t.dash }, marker: { color: colour, size: 5 },
-        hovertemplate: "%{x}: %{y:.4g}<extra>" + t.name + "</extra>",
+        hovertemplate: "%{text}: %{y:.4g}<extra>" + t.name + "</extra>",
       };
       if (t.low && !bands.length) {
         out.error_y = { type: "data", symmetric: false, thickness: 1.2, width: 3, color: colour,

@@ -1,0 +1,89 @@
+import pytest
+from PIL import Image
+
+from lpwm.report import figures, palette
+from lpwm.report.found import found_of
+from lpwm.report.scene import scene, title
+
+ALL = {"training", "distance", "horizon", "success", "maps", "probes", "episodes", "raster"}
+
+
+def test_every_figure_as_png_and_pdf(documents, tmp_path):
+    given = documents.everything()
+    assert {name for name, _ in figures.draw(found_of(**given))} == ALL
+    written = figures.write(tmp_path / "figures", given["runs"], studies=given["studies"][:1])
+    assert {p.name for p in written} == {
+        f"{n}.{k}" for n in ("training", "maps", "probes", "raster") for k in ("png", "pdf")
+    }
+    for path in written:
+        if path.suffix == ".png":
+            with Image.open(path) as image:
+                assert min(image.size) > 200
+        else:
+            assert path.read_bytes()[:5] == b"%PDF-"
+
+
+def test_figures_only_of_what_is_there(documents):
+    made = figures.draw(found_of([documents.run()], [], [], []))
+    assert [name for name, _ in made] == ["training"]
+
+
+def test_the_success_figure_holds_the_rates(documents):
+    found = found_of(**documents.everything())
+    figure = dict(figures.draw(found))["success"]
+    axis = figure.axes[0]
+    points = [line.get_xdata()[0] for line in axis.lines if len(line.get_xdata()) == 1]
+    assert points == pytest.approx([50.0, 20.0, 0.0, 5.0, 90.0])  # in the order of the runs, controls last
+    assert [t.get_text() for t in axis.get_yticklabels()][:2] == ["lpwm", "lewm"]
+
+
+def test_maps_show_the_jaccard_index_of_the_marked_cell(documents):
+    found = found_of(**documents.everything())
+    image = dict(figures.draw(found))["maps"].axes[0].images[0].get_array()
+    active = documents.supports(True)
+    sets = [[set(active[r, c].nonzero()[0]) for c in range(8)] for r in range(8)]
+    mark = sets[2][2]
+    for r in range(8):
+        for c in range(8):
+            either = mark | sets[r][c]
+            assert image[r, c] == pytest.approx(len(mark & sets[r][c]) / len(either) if either else 1.0)
+
+
+def luminance(colour):
+    """Relative luminance, WCAG 2."""
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4 for v in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+@pytest.mark.parametrize(("colours", "ground"), [(palette.LIGHT, "#fcfbf8"), (palette.DARK, "#15171a")])
+def test_colours_stand_out_from_their_ground(colours, ground):
+    for colour in colours:
+        light, dark = sorted((luminance(colour), luminance(ground)), reverse=True)
+        assert (light + 0.05) / (dark + 0.05) >= 4.5, colour
+
+
+def test_the_map_grows_lighter_throughout():
+    shades = [luminance(c) for c in palette.stops()]
+    assert shades == sorted(shades)
+
+
+def test_scenes_of_all_worlds_lie_in_their_frames():
+    from lpwm import worlds
+
+    for name in worlds.WORLDS:
+        drawn = scene({"name": name, "options": {}})
+        assert drawn["within"] > 0 and drawn["walls"]
+        for x, y, w, h in drawn["walls"]:
+            assert 0 <= x <= x + w <= drawn["frame"] and 0 <= y <= y + h <= drawn["frame"]
+    assert len(scene({"name": "piecewise", "options": {"g": 3}})["pushes"]) == 9
+    assert scene({"name": "elsewhere", "options": {}}) is None
+    assert (
+        title({"name": "piecewise", "options": {"g": 3, "visible": True}}) == "Piecewise 3×3, zones visible"
+    )
+
+
+def test_a_two_room_wall_is_open_at_its_door():
+    walls = scene({"name": "two_room", "options": {}})["walls"]
+    at = [(y, y + h) for x, y, w, h in walls if x == 107 and w == 10]
+    assert at == [(14, 35), (63, 210)]

@@ -1,0 +1,192 @@
+"""The page as text: what it says, what it leaves out, what it never does."""
+
+import base64
+import gzip
+import html
+import json
+import re
+from datetime import UTC, datetime
+from html.parser import HTMLParser
+
+import pytest
+
+from lpwm.errors import UserError
+from lpwm.report import page
+from lpwm.report.provenance import train_command
+
+WHEN = datetime(2030, 1, 2, 3, 4, tzinfo=UTC)
+VOID = {"meta", "link", "input"}
+
+
+class Outline(HTMLParser):
+    """Sections, ids, tables as lists of rows, and whether every element is closed."""
+
+    def __init__(self):
+        super().__init__(convert_charrefs=True)
+        self.open, self.ids, self.rows, self.sections, self.cell = [], [], [], [], None
+
+    def handle_starttag(self, tag, attrs):
+        attrs = dict(attrs)
+        if "id" in attrs:
+            self.ids.append(attrs["id"])
+        if tag == "section":
+            self.sections.append(attrs["id"])
+        if tag == "tr":
+            self.rows.append([])
+        if tag in ("td", "th"):
+            self.rows[-1].append("")
+            self.cell = True
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        pass
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag, tag
+        if tag in ("td", "th"):
+            self.cell = None
+
+    def handle_data(self, data):
+        if self.cell:
+            self.rows[-1][-1] += data
+
+
+def outline(text):
+    parser = Outline()
+    parser.feed(text)
+    parser.close()
+    assert parser.open == []
+    return parser
+
+
+def data_of(text):
+    return json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.S)[1])
+
+
+@pytest.fixture(scope="module")
+def text(documents):
+    return page.render(**documents.everything(), when=WHEN)
+
+
+def test_every_section_is_there_once_and_well_formed(text):
+    found = outline(text)
+    assert found.sections == [
+        "trained", "results", "training", "arena", "probes", "episodes", "distance", "horizon", "raster",
+    ]  # fmt: skip
+    assert len(found.ids) == len(set(found.ids))
+    assert "2 January 2030, 03:04 UTC" in text
+
+
+def test_success_stands_beside_its_controls_with_intervals_in_the_order_of_the_runs(text):
+    rows = [r for r in outline(text).rows if r and r[-1] in ("20", "–")]
+    first = [r[0].strip() for r in rows[:5]]
+    assert [name.split()[0] for name in first] == ["lpwm", "lewm", "do", "random", "oracle"]
+    assert rows[0][1] == "50.0 [40.0, 60.0]"  # 0.6 − 0.02·5, random goals first
+    assert rows[4][1] == "90.0 [80.0, 100.0]"
+    assert "lewm − lpwm: -30.0 %" in html.unescape(text)
+
+
+def test_what_was_not_measured_is_left_out_with_the_command_that_measures_it(documents):
+    text = page.render([documents.run()], when=WHEN)
+    assert outline(text).sections == ["trained", "training", "missing"]
+    missing = html.unescape(text[text.index('id="missing"') :])
+    for command in ("lpwm eval RUN…", "lpwm interpret RUN…", "lpwm eval RUN… --preset horizons"):
+        assert f"<code>{command}" in missing
+    bare = documents.run() | {"train": [], "val": []}
+    assert outline(page.render([bare], when=WHEN)).sections == ["trained", "missing"]
+
+
+def test_the_page_cannot_ask_the_network_for_anything(text):
+    policy = re.search(r'http-equiv="Content-Security-Policy" content="([^"]*)"', text)[1]
+    assert policy.startswith("default-src 'none'")
+    own = text[: text.index('<script type="application/octet-stream"')]
+    for address in re.findall(r"""(?:src|href|action)\s*=\s*["']([^"']*)""", own):
+        assert address.startswith(("#", "data:")), address
+    assert "@import" not in own and "url(" not in own
+
+
+def test_the_plotting_library_unpacks_to_what_its_package_ships(text):
+    from plotly.offline import get_plotlyjs
+
+    packed = re.search(r'id="plotly">([^<]*)<', text)[1]
+    assert gzip.decompress(base64.b64decode(packed)).decode() == get_plotlyjs()
+    assert len(text.encode()) < 6_000_000
+
+
+def test_names_from_outside_stay_text(documents):
+    evil = '</script><img src=x onerror="alert(1)">&'
+    runs = [documents.run(name=evil), documents.run("lewm")]
+    studies = [documents.study()]
+    text = page.render(runs, [], studies, title=evil, notes=[evil], commands=[evil], when=WHEN)
+    assert "<img" not in text
+    outline(text)
+    assert data_of(text)["studies"][0]["label"] == f"{evil} (sparse)"
+    assert text.count("</script>") == 3
+
+
+def test_the_data_hold_every_support_and_every_trajectory(documents, text):
+    data, given = data_of(text), documents.everything()
+    assert [s["supports"] for s in data["studies"]] == [s["grid"]["supports"] for s in given["studies"]]
+    assert len(data["episodes"]) == len(given["episodes"]) == len(data["scenes"])
+    assert [e["name"] for e in data["episodes"]][:2] == ["lpwm", "lpwm"]  # in the order of the runs
+    assert data["episodes"][0]["path"] == given["episodes"][1]["path"]
+    assert {p["id"] for p in data["plots"]} == {
+        "plot-loss", "plot-error", "plot-active", "plot-dimension", "plot-instability", "plot-depth",
+        "plot-distance", "plot-horizon-random",
+    }  # fmt: skip
+    error = next(p for p in data["plots"] if p["id"] == "plot-error")
+    assert [t["name"] for t in error["traces"]] == ["lpwm", "lpwm, copying", "lewm", "lewm, copying"]
+    assert error["traces"][0]["y"][-1] == 0.0125
+
+
+def test_horizons_are_drawn_by_way_of_executing(text):
+    plot = next(p for p in data_of(text)["plots"] if p["id"] == "plot-horizon-random")
+    lines = {t["name"]: t for t in plot["traces"]}
+    assert set(lines) == {f"{n}, {w}" for n in ("lpwm", "lewm", "oracle") for w in ("R = 1", "R = H")}
+    assert lines["lpwm, R = 1"]["x"] == [1, 2, 5]
+    assert lines["lpwm, R = H"]["y"] == [58.0, 56.0, 50.0]
+
+
+def test_runs_of_one_recipe_are_told_apart(documents):
+    runs = [documents.run(seed=0), documents.run(seed=1), documents.run("lewm")]
+    data = data_of(page.render(runs, when=WHEN))
+    loss = next(p for p in data["plots"] if p["id"] == "plot-loss")
+    assert [t["name"] for t in loss["traces"]] == ["lpwm, seed 0", "lpwm, seed 1", "lewm"]
+    assert [t["colour"] for t in loss["traces"]] == [0, 0, 1]
+    wider = documents.run(latent=32) | {"hash": "cccccccccccc"}
+    loss = next(
+        p
+        for p in data_of(page.render([documents.run(), wider], when=WHEN))["plots"]
+        if p["id"] == "plot-loss"
+    )
+    assert len({t["name"] for t in loss["traces"]}) == 2
+    assert [t["colour"] for t in loss["traces"]] == [0, 1]
+
+
+def test_a_run_that_does_not_beat_copying_is_called_so(documents):
+    run = documents.run()
+    run["val"][-1]["error_depth"] = [0.5, 0.6, 0.7]
+    assert "predicts no better than copying" in page.render([run], when=WHEN)
+    assert "predicts no better than copying" not in page.render([documents.run()], when=WHEN)
+
+
+def test_provenance_names_what_made_it(documents, text):
+    foot = text[text.index("<footer") : text.index('id="data"')]
+    for part in (documents.run()["hash"], "d" * 16, "digest-random", "torch 2.13"):
+        assert part in foot
+    assert train_command(documents.run(seed=3)) == "lpwm train tiny/lpwm --train.seed 3 --out ."
+    unknown = documents.run(name="mine")
+    assert train_command(unknown) == f"lpwm train --resume mine-{unknown['hash']} --out ."
+
+
+def test_writing_is_whole_or_not_at_all(documents, tmp_path, monkeypatch):
+    out = page.write(tmp_path / "deep" / "page.html", [documents.run()], when=WHEN)
+    assert out.read_text() == page.render([documents.run()], when=WHEN)
+    monkeypatch.setattr(page, "LIMIT", 1000)
+    with pytest.raises(UserError, match="report fewer runs"):
+        page.write(out, [documents.run()])
+    assert out.stat().st_size > 1000
+    assert [p.name for p in out.parent.iterdir()] == ["page.html"]
+    with pytest.raises(UserError, match="at least one run"):
+        page.write(out, [])
