@@ -1,18 +1,23 @@
 """The training step on one GPU, beside a plain eager loop of the same model in the same run.
 
-    python bench/train_step.py [--json OUT] [--cases pusht-deep pusht-mlp-lti piecewise-tiny] [--profile]
+    python bench/train_step.py [--json OUT] [--cases pusht-deep pusht-mlp-lti piecewise-tiny] [--profile] [--follow 500]
 
 Frames are rendered on the device (Wall stands in for PushT: the same number of pixels). "plain" is what one writes
 first: autocast, eager modules, a regulariser that sorts both sides, torch's AdamW. "ours" is lpwm.train.step as
-`lpwm train` runs it. Parts are timed alone; the profile names the kernels that the step's time goes to.
+`lpwm train` runs it. A step includes gathering and rendering its clips and drawing its slices. Both loops run
+freely, as the training loop does between log points: ten steps are timed at a time, and the median of such groups is
+given. `--profile` sums the kernels of a step by kind. `--follow N` trains a small model for N steps twice, as above in
+bfloat16 and eagerly in float32, and compares the losses of the last tenth.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
 import statistics
 import tempfile
+import time
 from pathlib import Path
 
 import torch
@@ -21,7 +26,7 @@ from lpwm import worlds
 from lpwm.data import collect, read
 from lpwm.data.clips import ResidentClips
 from lpwm.losses import Objective, ObjectiveConfig, RDMRegConfig
-from lpwm.model import VIT_TINY, ModelConfig, PredictorConfig, ProjectorConfig, WorldModel
+from lpwm.model import VIT_TINY, EncoderConfig, ModelConfig, PredictorConfig, ProjectorConfig, WorldModel
 from lpwm.optim import OptimConfig, build, initialise
 from lpwm.train.step import Stepper
 
@@ -42,6 +47,23 @@ CASES = {
         "piecewise",
         22.0,
     ),
+}
+
+
+SMALL = ModelConfig(
+    latent=192,
+    encoder=EncoderConfig(image=64, patch=8, width=192, pixels="imagenet"),
+    predictor=PredictorConfig(rung="mlp-lti"),
+)
+
+# What the kernels of a step do, by name; the first that matches.
+KINDS = {
+    "attention": r"_attention_|sdpa|flash|dot_do_o|convert_dq",
+    "gelu": r"_gelu_(for|back)|fused_gelu",
+    "layer norm": r"layer_norm",
+    "matrix products": r"nvjet|gemm|cutlass|splitK",
+    "optimiser": r"multi_tensor|adam",
+    "sorting": r"[sS]ort",
 }
 
 
@@ -98,61 +120,133 @@ def our_step(model, clips, objective, batch, device):
     return step, stepper
 
 
-def milliseconds(f, repeats: int = 30, warm: int = 6) -> float:
+def milliseconds(f, groups: int = 7, warm: int = 6, size: int = 10) -> float:
+    """Of one call, by the median over groups of calls between which nothing waits for the device."""
     for i in range(warm):
         f(i)
     times = []
-    for i in range(repeats):
+    for group in range(groups):
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        torch.cuda.synchronize()
         start.record()
-        f(warm + i)
+        for i in range(size):
+            f(warm + group * size + i)
         end.record()
         torch.cuda.synchronize()
-        times.append(start.elapsed_time(end))
+        times.append(start.elapsed_time(end) / size)
     return statistics.median(times)
 
 
-def profile(f, top: int = 25) -> list[dict]:
+def kernels(f, steps: int = 5) -> list[dict]:
+    """Milliseconds and launches of each kernel in one call, the longest first."""
     from torch.profiler import ProfilerActivity
     from torch.profiler import profile as torch_profile
 
-    with torch_profile(activities=[ProfilerActivity.CUDA]) as p:
-        for i in range(5):
+    with torch_profile(activities=[ProfilerActivity.CUDA], acc_events=True) as p:
+        for i in range(steps):
             f(100 + i)
         torch.cuda.synchronize()
     rows = [
-        {"kernel": e.key[:90], "ms": e.device_time_total / 5000, "calls": e.count / 5}
+        {"kernel": e.key[:90], "ms": e.device_time_total / (1000 * steps), "calls": e.count / steps}
         for e in p.key_averages()
         if e.device_time_total > 0
     ]
-    return sorted(rows, key=lambda r: -r["ms"])[:top]
+    return sorted(rows, key=lambda r: -r["ms"])
 
 
-def measure(case: str, with_profile: bool) -> dict:
-    device = "cuda"
-    model, clips, objective, batch, most = setting(case, device)
+def shares(rows: list[dict]) -> dict[str, float]:
+    """Milliseconds by kind."""
+    total: dict[str, float] = {}
+    for row in rows:
+        kind = next((k for k, pattern in KINDS.items() if re.search(pattern, row["kernel"])), "the rest")
+        total[kind] = total.get(kind, 0.0) + row["ms"]
+    return dict(sorted(total.items(), key=lambda item: -item[1]))
+
+
+class Prepared:
+    """Our step of a case, compiled and captured: what happens once, and may happen beside other work."""
+
+    def __init__(self, case: str, device: str = "cuda") -> None:
+        self.case, self.device = case, device
+        self.model, self.clips, self.objective, self.batch, self.most = setting(case, device)
+        torch.cuda.reset_peak_memory_stats()
+        started = time.perf_counter()
+        self.step, _ = our_step(self.model, self.clips, self.objective, self.batch, device)
+        for i in range(4):
+            self.step(i)
+        torch.cuda.synchronize()
+        self.first = time.perf_counter() - started
+        self.peak = torch.cuda.max_memory_allocated() / 2**30
+
+
+def measure(prepared: Prepared, with_profile: bool) -> dict:
+    ours = milliseconds(prepared.step)
+    before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
-    plain = milliseconds(plain_step(model, clips, objective, batch, device), repeats=15)
-    plain_memory = torch.cuda.max_memory_allocated() / 2**30
-    model, clips, objective, batch, most = setting(case, device)
-    torch.cuda.empty_cache()
-    torch.cuda.reset_peak_memory_stats()
-    step, _ = our_step(model, clips, objective, batch, device)
-    ours = milliseconds(step)
+    model, clips, objective, batch, most = setting(prepared.case, prepared.device)
+    plain = milliseconds(plain_step(model, clips, objective, batch, prepared.device), groups=3)
     row = {
-        "case": case,
+        "case": prepared.case,
         "plain_ms": plain,
         "ours_ms": ours,
         "ratio": plain / ours,
         "most_ms": most,
-        "clips_ms": milliseconds(clips.batch),
-        "draw_ms": milliseconds(lambda i: objective.draw((0, i), batch, 4, model.config.latent, device)),
-        "peak_GiB": torch.cuda.max_memory_allocated() / 2**30,
-        "plain_peak_GiB": plain_memory,
+        "first_four_steps_s": prepared.first,
+        "peak_GiB": prepared.peak,
+        "plain_peak_GiB": (torch.cuda.max_memory_allocated() - before) / 2**30,
     }
     if with_profile:
-        row["kernels"] = profile(step)
+        every = kernels(prepared.step)
+        draw = kernels(lambda i: objective.draw((0, i), batch, 4, model.config.latent, prepared.device))
+        row |= {
+            "kernels_ms": sum(k["ms"] for k in every),
+            "launches": sum(k["calls"] for k in every),
+            "clips_ms": sum(k["ms"] for k in kernels(clips.batch)),
+            "draw_ms": sum(k["ms"] for k in draw),
+            "shares_ms": shares(every),
+            "kernels": every[:60],
+        }
     return row
+
+
+def follow(steps: int) -> dict:
+    """bfloat16, compiled and replayed, against float32, eager: the same seeds, clips and slices."""
+    device, losses = "cuda", {}
+    for precision in (torch.bfloat16, torch.float32):
+        fast = precision == torch.bfloat16
+        clips = source("piecewise", 128, 4, SMALL.encoder.image, device)
+        model = WorldModel(SMALL, 10)
+        initialise(model, 0)
+        model.to(device).train()
+        objective = Objective(ObjectiveConfig(rdmreg=RDMRegConfig(slices=1024)), SMALL.sparse)
+        optimiser = build(model, OptimConfig(lr=5e-4), fused=True, capturable=fast)
+        stepper = Stepper(model, objective, optimiser, 128, precision=precision, compiled=fast, graphed=fast)
+        curve = torch.empty(steps, device=device)
+        for i in range(steps):
+            clip = clips.batch(i)
+            draw = objective.draw((0, i), 128, 4, SMALL.latent, device)
+            curve[i] = stepper(clip.pixels, clip.actions, draw, 1.0, i)["loss"]
+        losses[str(precision).removeprefix("torch.")] = curve.tolist()
+    last = steps // 10
+    ends = {name: statistics.mean(curve[-last:]) for name, curve in losses.items()}
+    return {
+        "steps": steps,
+        "last": last,
+        "loss": ends,
+        "first_loss": {name: curve[0] for name, curve in losses.items()},
+        "relative_difference": abs(ends["bfloat16"] / ends["float32"] - 1),
+        "curves_every_10": {name: curve[::10] for name, curve in losses.items()},
+    }
+
+
+def report(row: dict) -> None:
+    line = f"{row['case']:<16} plain {row['plain_ms']:6.1f} ms   ours {row['ours_ms']:6.2f} ms   {row['ratio']:.2f}×"
+    line += f"   bar {row['most_ms']:.0f}   {row['peak_GiB']:.1f} GiB (plain {row['plain_peak_GiB']:.1f})"
+    print(line + f"   first steps {row['first_four_steps_s']:.0f} s")
+    if "shares_ms" in row:
+        parts = ", ".join(f"{kind} {ms:.2f}" for kind, ms in row["shares_ms"].items())
+        print(f"{'':<16} {row['launches']:.0f} launches, {row['kernels_ms']:.2f} ms: {parts};", end=" ")
+        print(f"of which clips {row['clips_ms']:.2f}, draw {row['draw_ms']:.2f}")
 
 
 def main() -> None:
@@ -162,25 +256,25 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--cases", nargs="*", default=list(CASES))
     parser.add_argument("--profile", action="store_true")
+    parser.add_argument("--follow", type=int, default=0, metavar="STEPS")
     args = parser.parse_args()
     if not torch.cuda.is_available():
         raise SystemExit("this benchmark needs a GPU that torch can use.")
-    rows = []
+    found = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "rows": []}
     for case in args.cases:
-        rows.append(measure(case, args.profile))
-        print(json.dumps({k: v for k, v in rows[-1].items() if k != "kernels"}), flush=True)
-        for k in rows[-1].get("kernels", []):
+        row = measure(Prepared(case), args.profile)
+        found["rows"].append(row)
+        for k in row.get("kernels", [])[:25]:
             print(f"   {k['ms']:8.3f} ms {k['calls']:6.0f}×  {k['kernel']}")
-    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
-    for r in rows:
-        print(
-            f"{r['case']:<16} plain {r['plain_ms']:6.1f} ms   ours {r['ours_ms']:6.1f} ms   {r['ratio']:.2f}×   "
-            f"bar {r['most_ms']:.0f}   clips {r['clips_ms']:.2f}  draw {r['draw_ms']:.2f}   {r['peak_GiB']:.1f} GiB"
-        )
+        report(row)
+    if args.follow:
+        found["follow"] = follow(args.follow)
+        print(json.dumps({k: v for k, v in found["follow"].items() if k != "curves_every_10"}))
+    print(f"{found['gpu']}, torch {found['torch']}")
+    for row in found["rows"]:
+        report(row)
     if args.json:
-        args.json.write_text(
-            json.dumps({"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "rows": rows})
-        )
+        args.json.write_text(json.dumps(found, indent=1))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,8 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from lpwm.errors import UserError
-from lpwm.model.layers import TwoLayer, linear
+from lpwm.model import attention
+from lpwm.model.layers import TwoLayer, linear, short_attention
 
 # How uint8 pixels become numbers: (x/255 − mean)/std. The ladder pipeline centres, the support pipeline
 # uses the statistics of ImageNet.
@@ -65,6 +66,8 @@ class ProjectorConfig:
 class Block(nn.Module):
     """Pre-norm transformer block: x += Attn(LN(x)); x += MLP(LN(x))."""
 
+    by_kernels = False
+
     def __init__(self, c: EncoderConfig) -> None:
         super().__init__()
         inner = c.heads * c.head_dim
@@ -77,6 +80,8 @@ class Block(nn.Module):
         self.down = linear(c.mlp, c.width)
 
     def forward(self, x: Tensor, cls_only: bool = False) -> Tensor:
+        if self.by_kernels and attention.kernels_serve(x):
+            return self._last_by_kernels(x) if cls_only else self._by_kernels(x)
         q, k, v = rearrange(
             self.qkv(self.norm1(x)), "b n (three h d) -> three b h n d", three=3, h=self.heads
         )
@@ -85,12 +90,32 @@ class Block(nn.Module):
         x = x + self.out(rearrange(F.scaled_dot_product_attention(q, k, v), "b h n d -> b n (h d)"))
         return x + self.down(F.gelu(self.up(self.norm2(x))))
 
+    def _by_kernels(self, x: Tensor) -> Tensor:
+        """The same; the two operators also yield the gradients of the biases, hence `detach`."""
+        qkv = F.linear(self.norm1(x), self.qkv.weight, self.qkv.bias.detach())
+        x = x + self.out(attention.attention(qkv, self.qkv.bias, self.heads))
+        hidden = F.linear(self.norm2(x), self.up.weight, self.up.bias.detach())
+        return x + self.down(attention.gelu(hidden, self.up.bias))
+
+    def _last_by_kernels(self, x: Tensor) -> Tensor:
+        """The last block for token 0 alone: one query, so that products and sums which the compiler fuses suffice."""
+        inner, y = self.out.in_features, self.norm1(x)
+        weight, bias = self.qkv.weight, self.qkv.bias
+        query = F.linear(y[:, :1], weight[:inner], bias[:inner])
+        q, k, v = (
+            t.unflatten(-1, (self.heads, -1))
+            for t in (query, *F.linear(y, weight[inner:], bias[inner:]).chunk(2, dim=-1))
+        )
+        x = x[:, :1] + self.out(short_attention(q, k, v, None).flatten(-2))
+        return x + self.down(F.gelu(self.up(self.norm2(x))))
+
 
 class ViT(nn.Module):
     """uint8 (or float 0–255) frames (B, 3, H, H) -> features of the CLS token (B, W)."""
 
     scale: Tensor
     shift: Tensor
+    by_kernels = False
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
@@ -107,6 +132,14 @@ class ViT(nn.Module):
         for p in (self.cls, self.position):
             nn.init.normal_(p, std=0.02)
 
+    def use_kernels(self) -> bool:
+        """Train with the kernels of `lpwm.model.attention`, if they serve here; the same function up to rounding."""
+        c = self.config
+        usable = attention.usable(self.tokens, c.heads, c.head_dim, c.mlp, c.patch, self.cls.device)
+        for module in (self, *self.blocks):
+            module.by_kernels = usable
+        return usable
+
     def forward(self, frames: Tensor) -> Tensor:
         c = self.config
         if frames.shape[-3:] != (3, c.image, c.image):
@@ -114,8 +147,11 @@ class ViT(nn.Module):
                 f"the encoder reads frames of shape (3, {c.image}, {c.image}), not {tuple(frames.shape[-3:])}: "
                 f"render or resize them to {c.image} pixels."
             )
-        x = torch.addcmul(self.shift, frames.to(self.scale.dtype), self.scale)
-        x = rearrange(x, "b c (h p) (w q) -> b (h w) (c p q)", p=c.patch, q=c.patch)
+        if self.by_kernels and attention.kernels_cut(frames):
+            x = attention.patches(frames, self.scale, self.shift, c.patch)
+        else:
+            x = torch.addcmul(self.shift, frames.to(self.scale.dtype), self.scale)
+            x = rearrange(x, "b c (h p) (w q) -> b (h w) (c p q)", p=c.patch, q=c.patch)
         x = self.embed(x)
         cls = self.cls.to(x.dtype).expand(x.shape[0], 1, -1)
         x = torch.cat((cls, x), dim=1) + self.position.to(x.dtype)

@@ -84,6 +84,8 @@ class Stepper:
         self.device = next(self.model.parameters()).device
         self.parameters = [p for p in self.model.parameters() if p.requires_grad]
         self.ranks.join_norms(self.model)
+        if self.compiled and self.precision == torch.bfloat16:
+            self.model.encoder.vit.use_kernels()
         self._gather = self.ranks.gather(self.batch)
         self._share = self.ranks.share(self.batch)
         self._loss: Callable[..., Terms] = (
@@ -123,11 +125,14 @@ class Stepper:
         backward = self._accumulated if self.accumulate > 1 else self._whole
         terms = backward(pixels, actions, draw)
         self.ranks.average_gradients(self.parameters)
-        norm = nn.utils.get_total_norm([p.grad for p in self.parameters if p.grad is not None], foreach=True)
-        if self.clip:
+        if self.clip:  # the gradients stay in place: without clipping their norm is taken where it is logged
+            norm = nn.utils.get_total_norm(
+                [p.grad for p in self.parameters if p.grad is not None], foreach=True
+            )
             nn.utils.clip_grads_with_norm_(self.parameters, self.clip, norm, foreach=True)
+            terms["gradient_norm"] = norm
         self.optimiser.step()
-        return {**terms, "gradient_norm": norm}
+        return terms
 
     def _whole(self, pixels: Tensor, actions: Tensor, draw: tuple[Tensor, ...]) -> Terms:
         with torch.autocast(self.device.type, self.precision, enabled=self.precision != torch.float32):

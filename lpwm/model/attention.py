@@ -1,0 +1,214 @@
+"""Patches of a frame, self-attention over them and the GELU of the encoder's blocks, as operators with own gradients.
+
+`lpwm.model.kernels` holds the kernels; here they become operators that torch.compile keeps whole. They serve training
+in bfloat16 on CUDA, compiled, where `usable` has tried them; everything else (CPU, float32, eager, long sequences,
+other GPUs) uses torch's own functions, to which they are equal up to rounding.
+
+Attention and GELU also take the bias of the layer whose output they read. Forwards it is ignored, because the layer has
+added it already; backwards its gradient, the sum over all tokens, falls out of the same pass over memory. So the
+layer must be given the detached bias.
+
+Legend: b frames, n tokens, h heads, d width of a head.
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from lpwm.rng import generator
+
+try:
+    from lpwm.model import kernels
+except ImportError:  # no Triton: a CPU build of torch
+    kernels = None  # type: ignore[assignment]
+
+HEAD_DIM = 64
+GELU_SPAN = 128  # rows that one program of the GELU's backward pass adds up
+MOST_TOKENS = 320  # beyond this, keys and values of a head leave too little shared memory for two programs
+
+
+def kernels_serve(x: Tensor) -> bool:
+    """Whether tokens x are on the path that the kernels are made for: compiled, on CUDA, in bfloat16."""
+    return torch.compiler.is_compiling() and x.is_cuda and x.dtype == torch.bfloat16
+
+
+def kernels_cut(frames: Tensor) -> bool:
+    """Whether frames, which have no floating-point type of their own yet, are."""
+    return (
+        torch.compiler.is_compiling()
+        and frames.is_cuda
+        and frames.dtype == torch.uint8
+        and torch.is_autocast_enabled("cuda")
+        and torch.get_autocast_dtype("cuda") == torch.bfloat16
+    )
+
+
+@functools.cache
+def usable(tokens: int, heads: int, head_dim: int, mlp: int, patch: int, device: torch.device) -> bool:
+    """Whether the kernels run on this device for these sizes and agree with torch there: tried, once.
+
+    Devices differ in shared memory and compilers err; a step that is wrong, or does not start, must not be the price of
+    a fast one. The kernels compiled for the trial are those of the run.
+    """
+    fits = head_dim == HEAD_DIM and tokens <= MOST_TOKENS and patch % 2 == 0
+    if kernels is None or device.type != "cuda" or not fits:
+        return False
+    try:
+        with torch.enable_grad():
+            errors = [
+                *_attention_errors(tokens, heads, device),
+                *_gelu_errors(mlp, device),
+                _cut_error(patch, device),
+            ]
+    except Exception as error:
+        warnings.warn(f"the encoder's kernels do not run here ({error}); torch's are used.", stacklevel=2)
+        return False
+    right = all(error < 0.02 for error in errors)  # bfloat16 rounds to 0.004; NaN is not below anything
+    if not right:
+        told = ", ".join(f"{error:.2g}" for error in errors)
+        warnings.warn(f"the encoder's kernels are off here (by {told}); torch's are used.", stacklevel=2)
+    return right
+
+
+def _far(got: Tensor, want: Tensor) -> float:
+    got, want = got.detach().float(), want.detach().float()
+    return float((got - want).norm() / want.norm())
+
+
+def _noise(*shape: int, device: torch.device, key: str) -> Tensor:
+    return torch.randn(shape, generator=generator("kernels", key)).to(device, torch.bfloat16)
+
+
+def _attention_errors(tokens: int, heads: int, device: torch.device) -> list[float]:
+    """Of the output and of both gradients, against float32."""
+    width = heads * HEAD_DIM
+    x = _noise(4, tokens, 3 * width, device=device, key="qkv").requires_grad_()
+    g = _noise(4, tokens, width, device=device, key="gradient")
+    bias = torch.zeros(3 * width, device=device, requires_grad=True)
+    wide = x.detach().float().requires_grad_()
+    q, k, v = (t.unflatten(-1, (heads, -1)).transpose(1, 2) for t in wide.chunk(3, dim=-1))
+    weight = (q @ k.transpose(-1, -2) * HEAD_DIM**-0.5).softmax(dim=-1)
+    want = (weight @ v).transpose(1, 2).flatten(-2)
+    got = attention(x, bias, heads)
+    dx, db = torch.autograd.grad(got, (x, bias), g)
+    (slope,) = torch.autograd.grad(want, wide, g.float())
+    return [_far(got, want), _far(dx, slope), _far(db, slope.sum((0, 1)))]
+
+
+def _gelu_errors(width: int, device: torch.device) -> list[float]:
+    x = _noise(300, width, device=device, key="hidden").requires_grad_()
+    g = _noise(300, width, device=device, key="slope")
+    bias = torch.zeros(width, device=device, requires_grad=True)
+    wide = x.detach().float().requires_grad_()
+    got, want = gelu(x, bias), F.gelu(wide)
+    dx, db = torch.autograd.grad(got, (x, bias), g)
+    (slope,) = torch.autograd.grad(want, wide, g.float())
+    return [_far(got, want), _far(dx, slope), _far(db, slope.sum(0))]
+
+
+def _cut_error(patch: int, device: torch.device) -> float:
+    side = 4 * patch
+    frames = (torch.arange(2 * 3 * side * side, device=device) % 251).to(torch.uint8).view(2, 3, side, side)
+    scale, shift = torch.tensor([[0.01, 0.02, 0.03], [0.5, -1.0, 0.2]], device=device).view(2, 3, 1, 1)
+    cut = frames.unfold(2, patch, patch).unfold(3, patch, patch).permute(0, 2, 3, 1, 4, 5)
+    want = (cut * scale + shift).flatten(1, 2).flatten(2)
+    return _far(patches(frames, scale, shift, patch), want)
+
+
+def attention(qkv: Tensor, bias: Tensor, heads: int) -> Tensor:
+    """softmax(q kᵀ/√d) v of the packed projection (b, n, 3·h·d) -> (b, n, h·d); `bias` (3·h·d) as said above."""
+    return _attention(qkv, bias, heads)[0]
+
+
+def gelu(x: Tensor, bias: Tensor) -> Tensor:
+    """x·Φ(x) of x (…, w); `bias` (w) as said above."""
+    return _gelu(x, bias)
+
+
+@torch.library.custom_op("lpwm::frame_attention", mutates_args=(), device_types="cuda")
+def _attention(qkv: Tensor, bias: Tensor, heads: int) -> tuple[Tensor, Tensor]:
+    return kernels.attention_forward(qkv.contiguous(), heads)
+
+
+@_attention.register_fake
+def _(qkv: Tensor, bias: Tensor, heads: int) -> tuple[Tensor, Tensor]:
+    b, n, packed = qkv.shape
+    return qkv.new_empty(b, n, packed // 3), qkv.new_empty(b, heads, n, dtype=torch.float32)
+
+
+@torch.library.custom_op("lpwm::frame_attention_backward", mutates_args=(), device_types="cuda")
+def _attention_backward(
+    grad: Tensor, qkv: Tensor, out: Tensor, lse: Tensor, heads: int
+) -> tuple[Tensor, Tensor]:
+    return kernels.attention_backward(grad.contiguous(), qkv.contiguous(), out, lse, heads)
+
+
+@_attention_backward.register_fake
+def _(grad: Tensor, qkv: Tensor, out: Tensor, lse: Tensor, heads: int) -> tuple[Tensor, Tensor]:
+    b, n, packed = qkv.shape
+    return qkv.new_empty(b, n, packed), qkv.new_empty(b, packed, dtype=torch.float32)
+
+
+def _attention_save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    ctx.heads, ctx.bias_dtype = inputs[2], inputs[1].dtype
+    ctx.save_for_backward(inputs[0], *output)
+
+
+def _attention_grad(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor, Tensor, None]:
+    dqkv, sums = _attention_backward(grad, *ctx.saved_tensors, ctx.heads)
+    return dqkv, sums.sum(0).to(ctx.bias_dtype), None
+
+
+_attention.register_autograd(_attention_grad, setup_context=_attention_save)
+
+
+@torch.library.custom_op("lpwm::gelu", mutates_args=(), device_types="cuda")
+def _gelu(x: Tensor, bias: Tensor) -> Tensor:
+    return kernels.gelu_forward(x.contiguous())
+
+
+@_gelu.register_fake
+def _(x: Tensor, bias: Tensor) -> Tensor:
+    return x.new_empty(x.shape)
+
+
+@torch.library.custom_op("lpwm::gelu_backward", mutates_args=(), device_types="cuda")
+def _gelu_backward(grad: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+    return kernels.gelu_backward(grad.contiguous(), x.contiguous(), GELU_SPAN)
+
+
+@_gelu_backward.register_fake
+def _(grad: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+    pieces = -(-(x.numel() // x.shape[-1]) // GELU_SPAN)
+    return x.new_empty(x.shape), x.new_empty(pieces, x.shape[-1], dtype=torch.float32)
+
+
+def _gelu_save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    ctx.bias_dtype = inputs[1].dtype
+    ctx.save_for_backward(inputs[0])
+
+
+def _gelu_grad(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+    dx, sums = _gelu_backward(grad, *ctx.saved_tensors)
+    return dx, sums.sum(0).to(ctx.bias_dtype)
+
+
+_gelu.register_autograd(_gelu_grad, setup_context=_gelu_save)
+
+
+@torch.library.custom_op("lpwm::patches", mutates_args=(), device_types="cuda")
+def patches(frames: Tensor, scale: Tensor, shift: Tensor, patch: int) -> Tensor:
+    """uint8 (b, 3, s, s) -> bfloat16 (b, (s/p)², 3·p²), scaled and shifted by channel. It has no gradient."""
+    return kernels.patches(frames.contiguous(), scale, shift, patch)
+
+
+@patches.register_fake
+def _(frames: Tensor, scale: Tensor, shift: Tensor, patch: int) -> Tensor:
+    b, _, _, side = frames.shape
+    return frames.new_empty(b, (side // patch) ** 2, 3 * patch * patch, dtype=torch.bfloat16)

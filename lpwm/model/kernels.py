@@ -1,0 +1,328 @@
+"""Triton kernels of the encoder's training step on CUDA: patches, attention over one frame, GELU.
+
+Attention. A frame has few tokens (257 at 224² with patches of 14), so the keys and values of one head fit in the
+shared memory of a multiprocessor. One program owns one head of one frame: it reads the packed projection
+(b, n, 3·h·d) and writes (b, n, h·d), and backwards the packed gradient, so that nothing is permuted, copied or
+added up between kernels. 257 = 2·128 + 1: keys are cut in large tiles and one small last one, rather than padded to a
+multiple of 64 or 128.
+
+GELU. x·Φ(x) with Φ from one exponential (below), because torch's erf makes this memory-bound step arithmetic-bound;
+backwards the sum over tokens, the gradient of the bias before the GELU, is taken on the way.
+
+Legend: b frames, n tokens, h heads, d width of a head, m rows, w width. Everything is bfloat16 with float32 sums.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+TILE = 64  # rows at a time
+KEYS = 128  # keys at a time
+WARPS, STAGES = 4, 2
+
+
+@triton.jit
+def _rows(base, start, stride, N: tl.constexpr, SIZE: tl.constexpr, D: tl.constexpr, WHOLE: tl.constexpr):
+    """Rows start … start+SIZE of a matrix (N, D); those past N are 0."""
+    r = start + tl.arange(0, SIZE)
+    at = base + r[:, None] * stride + tl.arange(0, D)[None, :]
+    if WHOLE:
+        return tl.load(at)
+    else:
+        return tl.load(at, mask=r[:, None] < N, other=0.0)
+
+
+@triton.jit
+def _chunks(base, stride, N: tl.constexpr, T: tl.constexpr, LAST: tl.constexpr, D: tl.constexpr):
+    """A whole matrix (N, D), kept in shared memory as the right-hand sides of products."""
+    parts = ()
+    for c in tl.static_range(N // T):
+        parts = parts + (_rows(base, c * T, stride, N, T, D, True),)  # type: ignore[assignment]  # noqa: RUF005
+    if N % T > 0:
+        rest = _rows(base, (N // T) * T, stride, N, LAST, D, False)
+        parts = parts + (rest,)  # type: ignore[assignment]  # noqa: RUF005
+    return parts
+
+
+@triton.jit
+def _attend(q, k, v, at, top, total, o, scale2, N: tl.constexpr, SIZE: tl.constexpr, WHOLE: tl.constexpr):
+    """Adds SIZE keys to a softmax under way: its maximum, its denominator and its sum of values."""
+    s = tl.dot(q, tl.trans(k))
+    if not WHOLE:
+        s = tl.where((at + tl.arange(0, SIZE))[None, :] < N, s, float("-inf"))
+    higher = tl.maximum(top, tl.max(s, 1) * scale2)
+    p = tl.exp2(s * scale2 - higher[:, None])
+    shrink = tl.exp2(top - higher)
+    return higher, total * shrink + tl.sum(p, 1), tl.dot(p.to(q.dtype), v, o * shrink[:, None])
+
+
+@triton.jit
+def _attention_forward(
+    qkv, out, lse, scale2, N: tl.constexpr, H: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr, T: tl.constexpr,
+    LAST: tl.constexpr,
+):  # fmt: skip
+    """o = softmax(q kᵀ/√d) v, ROWS queries at a time, and log2 of the softmax's denominator."""
+    pid = tl.program_id(0)
+    frame, head = (pid // H).to(tl.int64), pid % H
+    base = qkv + frame * (N * 3 * H * D) + head * D
+    out += frame * (N * H * D) + head * D
+    lse += pid.to(tl.int64) * N
+    ks = _chunks(base + H * D, 3 * H * D, N, T, LAST, D)
+    vs = _chunks(base + 2 * H * D, 3 * H * D, N, T, LAST, D)
+    for i in range((N + ROWS - 1) // ROWS):
+        q = _rows(base, i * ROWS, 3 * H * D, N, ROWS, D, False)
+        top = tl.full([ROWS], float("-inf"), tl.float32)
+        total = tl.zeros([ROWS], tl.float32)
+        o = tl.zeros([ROWS, D], tl.float32)
+        for c in tl.static_range(N // T):
+            top, total, o = _attend(q, ks[c], vs[c], c * T, top, total, o, scale2, N, T, True)
+        if N % T > 0:
+            at: tl.constexpr = N // T
+            top, total, o = _attend(q, ks[at], vs[at], at * T, top, total, o, scale2, N, LAST, False)
+        r = i * ROWS + tl.arange(0, ROWS)
+        to = out + r[:, None] * (H * D) + tl.arange(0, D)[None, :]
+        tl.store(to, (o / total[:, None]).to(q.dtype), mask=r[:, None] < N)
+        tl.store(lse + r, top + tl.log2(total), mask=r < N)
+
+
+@triton.jit
+def _grad_query(q, g, k, v, e, d, dq, scale2, WHOLE: tl.constexpr):
+    """dq += ds k with ds = p (g vᵀ − δ). Keys past the end are 0 and so add nothing, as long as p is finite."""
+    s = tl.dot(q, tl.trans(k)) * scale2 - e[:, None]
+    if not WHOLE:
+        s = tl.minimum(s, 0.0)
+    ds = tl.exp2(s) * (tl.dot(g, tl.trans(v)) - d[:, None])
+    return tl.dot(ds.to(q.dtype), k, dq)
+
+
+@triton.jit
+def _grad_queries(
+    base, out, grad, lse, delta, to, scale, scale2, N: tl.constexpr, H: tl.constexpr, D: tl.constexpr,
+    ROWS: tl.constexpr, T: tl.constexpr, LAST: tl.constexpr,
+):  # fmt: skip
+    """dq of all queries, and δ = ⟨g, o⟩; returns the sums of dq and of g over the tokens."""
+    ks = _chunks(base + H * D, 3 * H * D, N, T, LAST, D)
+    vs = _chunks(base + 2 * H * D, 3 * H * D, N, T, LAST, D)
+    sum_q = tl.zeros([D], tl.float32)
+    sum_g = tl.zeros([D], tl.float32)
+    for i in range((N + ROWS - 1) // ROWS):
+        q = _rows(base, i * ROWS, 3 * H * D, N, ROWS, D, False)
+        g = _rows(grad, i * ROWS, H * D, N, ROWS, D, False)
+        o = _rows(out, i * ROWS, H * D, N, ROWS, D, False)
+        r = i * ROWS + tl.arange(0, ROWS)
+        d = tl.sum(g.to(tl.float32) * o.to(tl.float32), 1)
+        tl.store(delta + r, d, mask=r < N)
+        e = tl.load(lse + r, mask=r < N, other=0.0)
+        dq = tl.zeros([ROWS, D], tl.float32)
+        for c in tl.static_range(N // T):
+            dq = _grad_query(q, g, ks[c], vs[c], e, d, dq, scale2, True)
+        if N % T > 0:
+            dq = _grad_query(q, g, ks[N // T], vs[N // T], e, d, dq, scale2, False)
+        dq *= scale
+        place = to + r[:, None] * (3 * H * D) + tl.arange(0, D)[None, :]
+        tl.store(place, dq.to(q.dtype), mask=r[:, None] < N)
+        sum_q += tl.sum(dq, 0)
+        sum_g += tl.sum(g.to(tl.float32), 0)
+    return sum_q, sum_g
+
+
+@triton.jit
+def _grad_key_value(k, v, q, g, lse, delta, at, dk, dv, scale2, N: tl.constexpr, SIZE: tl.constexpr):
+    """dv += pᵀ g and dk += dsᵀ q; the transposed scores are computed as such."""
+    col = at + tl.arange(0, SIZE)
+    e = tl.load(lse + col, mask=col < N, other=float("inf"))  # p = 0 where there is no query
+    d = tl.load(delta + col, mask=col < N, other=0.0)
+    p = tl.exp2(tl.dot(k, tl.trans(q)) * scale2 - e[None, :])
+    dv = tl.dot(p.to(k.dtype), g, dv)
+    ds = p * (tl.dot(v, tl.trans(g)) - d[None, :])
+    return tl.dot(ds.to(k.dtype), q, dk), dv
+
+
+@triton.jit
+def _grad_keys_values(
+    base, grad, lse, delta, to, scale, scale2, N: tl.constexpr, H: tl.constexpr, D: tl.constexpr,
+    ROWS: tl.constexpr, T: tl.constexpr, LAST: tl.constexpr,
+):  # fmt: skip
+    qs = _chunks(base, 3 * H * D, N, T, LAST, D)
+    gs = _chunks(grad, H * D, N, T, LAST, D)
+    for i in range((N + ROWS - 1) // ROWS):
+        k = _rows(base + H * D, i * ROWS, 3 * H * D, N, ROWS, D, False)
+        v = _rows(base + 2 * H * D, i * ROWS, 3 * H * D, N, ROWS, D, False)
+        dk = tl.zeros([ROWS, D], tl.float32)
+        dv = tl.zeros([ROWS, D], tl.float32)
+        for c in tl.static_range(N // T):
+            dk, dv = _grad_key_value(k, v, qs[c], gs[c], lse, delta, c * T, dk, dv, scale2, N, T)
+        if N % T > 0:
+            at: tl.constexpr = N // T
+            dk, dv = _grad_key_value(k, v, qs[at], gs[at], lse, delta, at * T, dk, dv, scale2, N, LAST)
+        r = i * ROWS + tl.arange(0, ROWS)
+        place = to + r[:, None] * (3 * H * D) + tl.arange(0, D)[None, :]
+        tl.store(place + H * D, (dk * scale).to(k.dtype), mask=r[:, None] < N)
+        tl.store(place + 2 * H * D, dv.to(k.dtype), mask=r[:, None] < N)
+
+
+@triton.jit
+def _attention_backward(
+    qkv, out, grad, lse, delta, dqkv, dbias, scale, scale2, N: tl.constexpr, H: tl.constexpr, D: tl.constexpr,
+    ROWS: tl.constexpr, T: tl.constexpr, LAST: tl.constexpr, TQ: tl.constexpr, LASTQ: tl.constexpr,
+):  # fmt: skip
+    """First dq with keys and values in shared memory, then dk and dv with queries and gradients there.
+
+    That computes the scores twice (seven products instead of five), but no sum leaves its program, and nothing has to
+    be put back into shared memory between two products.
+    """
+    pid = tl.program_id(0)
+    frame, head = (pid // H).to(tl.int64), pid % H
+    base = qkv + frame * (N * 3 * H * D) + head * D
+    to = dqkv + frame * (N * 3 * H * D) + head * D
+    out += frame * (N * H * D) + head * D
+    grad += frame * (N * H * D) + head * D
+    lse += pid.to(tl.int64) * N
+    delta += pid.to(tl.int64) * N
+    sum_q, sum_g = _grad_queries(base, out, grad, lse, delta, to, scale, scale2, N, H, D, ROWS, T, LAST)
+    # The sum of dv over keys is that of g, for each row of p sums to 1; the sum of dk is 0, for each row of ds does.
+    dbias += frame * (3 * H * D) + head * D + tl.arange(0, D)
+    tl.store(dbias, sum_q)
+    tl.store(dbias + H * D, tl.zeros([D], tl.float32))
+    tl.store(dbias + 2 * H * D, sum_g)
+    tl.debug_barrier()  # δ of all rows is written before any thread reads it
+    _grad_keys_values(base, grad, lse, delta, to, scale, scale2, N, H, D, ROWS, TQ, LASTQ)
+
+
+def _last(n: int, tile: int) -> int:
+    """The size of the last tile: a power of two that holds what is left, and a product needs 16 rows."""
+    return max(16, triton.next_power_of_2(n % tile))
+
+
+def attention_forward(qkv: Tensor, heads: int) -> tuple[Tensor, Tensor]:
+    """qkv (b, n, 3·h·d) -> o (b, n, h·d), log2 Σ exp (b, h, n) float32."""
+    b, n, packed = qkv.shape
+    d = packed // (3 * heads)
+    out = qkv.new_empty(b, n, heads * d)
+    lse = torch.empty(b, heads, n, device=qkv.device, dtype=torch.float32)
+    _attention_forward[(b * heads,)](
+        qkv, out, lse, d**-0.5 * math.log2(math.e),
+        N=n, H=heads, D=d, ROWS=TILE, T=KEYS, LAST=_last(n, KEYS), num_warps=WARPS, num_stages=STAGES,
+    )  # fmt: skip
+    return out, lse
+
+
+def attention_backward(
+    grad: Tensor, qkv: Tensor, out: Tensor, lse: Tensor, heads: int
+) -> tuple[Tensor, Tensor]:
+    """The gradient of qkv, and its sum over the tokens of each frame (b, 3·h·d) float32."""
+    b, n, packed = qkv.shape
+    d = packed // (3 * heads)
+    dqkv, delta = torch.empty_like(qkv), torch.empty_like(lse)
+    dbias = torch.empty(b, packed, device=qkv.device, dtype=torch.float32)
+    _attention_backward[(b * heads,)](
+        qkv, out, grad, lse, delta, dqkv, dbias, d**-0.5, d**-0.5 * math.log2(math.e),
+        N=n, H=heads, D=d, ROWS=TILE, T=KEYS, LAST=_last(n, KEYS), TQ=TILE, LASTQ=_last(n, TILE),
+        num_warps=WARPS, num_stages=STAGES,
+    )  # fmt: skip
+    return dqkv, dbias
+
+
+@triton.jit
+def _normal(x):
+    """Φ(x) and exp(−x²/2): erfc(z) ≈ (a₁t + … + a₅t⁵) exp(−z²), t = 1/(1 + 0.3275911 z), z = |x|/√2.
+
+    Abramowitz and Stegun 7.1.26: Φ is off by at most 7.5e-8, as much as float32 rounds.
+    """
+    e = tl.exp2(x * x * -0.7213475204444817)
+    t = 1.0 / (1.0 + 0.23164189 * tl.abs(x))
+    poly = 0.530702714 * t - 0.7265760135
+    poly = (poly * t + 0.7107068705) * t - 0.142248368
+    half = (poly * t + 0.127414796) * t * e
+    return tl.where(x < 0, half, 1.0 - half), e
+
+
+@triton.jit
+def _gelu_forward(x, out, size, BLOCK: tl.constexpr):
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    v = tl.load(x + at, mask=at < size).to(tl.float32)
+    phi, _ = _normal(v)
+    tl.store(out + at, (v * phi).to(out.dtype.element_ty), mask=at < size)
+
+
+@triton.jit
+def _gelu_backward(
+    grad, x, out, sums, m, W: tl.constexpr, SPAN: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr
+):
+    """dx = g (Φ(x) + x φ(x)) of SPAN rows and COLS columns, and its sum over those rows."""
+    col = tl.program_id(0) * COLS + tl.arange(0, COLS)
+    first = tl.program_id(1) * SPAN
+    total = tl.zeros([ROWS, COLS], tl.float32)
+    for i in range(0, SPAN, ROWS):
+        row = first + i + tl.arange(0, ROWS)
+        keep = (row[:, None] < m) & (col[None, :] < W)
+        at = row.to(tl.int64)[:, None] * W + col[None, :]
+        v = tl.load(x + at, mask=keep, other=0.0).to(tl.float32)
+        g = tl.load(grad + at, mask=keep, other=0.0).to(tl.float32)
+        phi, e = _normal(v)
+        g *= phi + v * e * 0.3989422804014327
+        tl.store(out + at, g.to(out.dtype.element_ty), mask=keep)
+        total += g
+    tl.store(sums + tl.program_id(1) * W + col, tl.sum(total, 0), mask=col < W)
+
+
+def gelu_forward(x: Tensor) -> Tensor:
+    out = torch.empty_like(x)
+    size, block = x.numel(), 1024
+    _gelu_forward[(triton.cdiv(size, block),)](x, out, size, BLOCK=block, num_warps=4)
+    return out
+
+
+def gelu_backward(grad: Tensor, x: Tensor, span: int) -> tuple[Tensor, Tensor]:
+    """The gradient of x (…, w), and its sums over each `span` rows (pieces, w) float32."""
+    w = x.shape[-1]
+    m = x.numel() // w
+    out = torch.empty_like(x)
+    pieces = triton.cdiv(m, span)
+    sums = torch.empty(pieces, w, device=x.device, dtype=torch.float32)
+    _gelu_backward[(triton.cdiv(w, 128), pieces)](
+        grad, x, out, sums, m, W=w, SPAN=span, ROWS=16, COLS=128, num_warps=4, num_stages=3
+    )
+    return out, sums
+
+
+@triton.jit
+def _patches(
+    pairs, scale, shift, out, SIDE: tl.constexpr, P: tl.constexpr, ROW: tl.constexpr, BLOCK: tl.constexpr
+):
+    """One row of patches of one frame: ROW = SIDE·3·P/2 pairs of pixels, contiguous where they are written.
+
+    Two pixels are read as one word and share their address arithmetic, which is what bounds this copy.
+    """
+    frame, i = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    half: tl.constexpr = P // 2
+    f = tl.program_id(2) * BLOCK + tl.arange(0, BLOCK)
+    j, r = f // (3 * P * half), f % (3 * P * half)
+    channel, r = r // (P * half), r % (P * half)
+    word = ((channel * SIDE + i * P + r // half) * SIDE) // 2 + j * half + r % half
+    keep = f < ROW
+    both = tl.load(pairs + frame * (3 * SIDE * SIDE // 2) + word, mask=keep, other=0).to(tl.int32)
+    a = tl.load(scale + channel, mask=keep, other=0.0)
+    b = tl.load(shift + channel, mask=keep, other=0.0)
+    x = (both & 255).to(tl.float32) * a + b
+    y = ((both >> 8) & 255).to(tl.float32) * a + b
+    to = out + frame * (3 * SIDE * SIDE) + i * (2 * ROW)
+    at = tl.program_id(2) * (2 * BLOCK) + tl.arange(0, 2 * BLOCK)
+    tl.store(to + at, tl.interleave(x, y).to(out.dtype.element_ty), mask=at < 2 * ROW)
+
+
+def patches(frames: Tensor, scale: Tensor, shift: Tensor, patch: int) -> Tensor:
+    """uint8 (b, 3, s, s) -> bfloat16 (b, (s/p)², 3·p²), scaled and shifted by channel; s and p are even."""
+    b, _, _, side = frames.shape
+    rows = side // patch
+    out = torch.empty(b, rows * rows, 3 * patch * patch, device=frames.device, dtype=torch.bfloat16)
+    row, block = side * 3 * patch // 2, 1024
+    _patches[(b, rows, triton.cdiv(row, block))](
+        frames.view(torch.int16), scale, shift, out, SIDE=side, P=patch, ROW=row, BLOCK=block, num_warps=4
+    )
+    return out

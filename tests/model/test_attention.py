@@ -1,0 +1,198 @@
+"""The encoder's kernels: on CUDA against float64, and everywhere the wiring of their gradients into the blocks."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from einops import rearrange
+
+from lpwm.model import attention
+from lpwm.model.encoder import EncoderConfig, ViT
+
+CONFIG = EncoderConfig(image=32, patch=8, width=64, depth=3, heads=2, head_dim=64, mlp=128)
+cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+
+
+def noise(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def far(got, want):
+    got, want = got.double().cpu(), want.double().cpu()
+    return float((got - want).norm() / want.norm())
+
+
+def exact(qkv, g, heads):
+    """softmax(q kᵀ/√d) v, its gradient and the gradient's sum over everything but the last axis, in float64."""
+    x = qkv.double().cpu().requires_grad_()
+    q, k, v = (t.unflatten(-1, (heads, -1)).transpose(1, 2) for t in x.chunk(3, -1))
+    weight = (q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])).softmax(-1)
+    out = (weight @ v).transpose(1, 2).flatten(-2)
+    out.backward(g.double().cpu())
+    return out.detach(), x.grad, x.grad.sum((0, 1))
+
+
+@pytest.mark.gpu
+@cuda
+@pytest.mark.parametrize("n", [17, 64, 65, 100, 257])
+@pytest.mark.parametrize("heads", [1, 3])
+def test_attention_is_float64s_up_to_bfloat16(n, heads):
+    x = noise(4, n, 3 * heads * 64, seed=n).bfloat16().cuda().requires_grad_()
+    bias = torch.zeros(3 * heads * 64, device="cuda", requires_grad=True)
+    g = noise(4, n, heads * 64, seed=n + 1).bfloat16().cuda()
+    out = attention.attention(x, bias, heads)
+    out.backward(g)
+    want, dx, db = exact(x.detach(), g, heads)
+    assert far(out, want) < 5e-3 and far(x.grad, dx) < 8e-3
+    q, k, v = bias.grad.cpu().double().chunk(3)
+    assert far(q, db.chunk(3)[0]) < 2e-2 and far(v, db.chunk(3)[2]) < 5e-3
+    assert not k.any() and db.chunk(3)[1].abs().max() < 1e-9  # a softmax does not see the keys' bias
+
+
+@pytest.mark.gpu
+@cuda
+def test_large_scores_stay_finite():
+    x = (30 * noise(2, 257, 3 * 64)).bfloat16().cuda().requires_grad_()
+    out = attention.attention(x, torch.zeros(192, device="cuda"), 1)
+    out.sum().backward()
+    assert out.isfinite().all() and x.grad.isfinite().all()
+
+
+@pytest.mark.gpu
+@cuda
+@pytest.mark.parametrize("shape", [(3, 257, 768), (1, 5, 96)])
+def test_gelu_and_its_bias(shape):
+    x = (2 * noise(*shape)).bfloat16().cuda().requires_grad_()
+    bias = torch.zeros(shape[-1], device="cuda", requires_grad=True)
+    g = noise(*shape, seed=1).bfloat16().cuda()
+    out = attention.gelu(x, bias)
+    out.backward(g)
+    y = x.detach().double().cpu().requires_grad_()
+    F.gelu(y).backward(g.double().cpu())
+    assert far(out, F.gelu(y).detach()) < 4e-3 and far(x.grad, y.grad) < 4e-3
+    assert far(bias.grad, y.grad.sum((0, 1))) < 1e-4
+
+
+@pytest.mark.gpu
+@cuda
+def test_patches_are_those_of_the_plain_path():
+    vit = ViT(EncoderConfig(image=56, width=8, depth=1, heads=1, head_dim=8, mlp=8, pixels="imagenet")).cuda()
+    frames = torch.randint(0, 256, (3, 3, 56, 56), dtype=torch.uint8, generator=torch.Generator()).cuda()
+    got = attention.patches(frames, vit.scale, vit.shift, 14)
+    pixels = frames * vit.scale + vit.shift
+    want = pixels.unfold(2, 14, 14).unfold(3, 14, 14).permute(0, 2, 3, 1, 4, 5).flatten(1, 2).flatten(2)
+    assert got.shape == want.shape and far(got, want) < 3e-3
+
+
+@pytest.mark.gpu
+@cuda
+def test_the_compiled_encoder_is_the_eager_one():
+    """Loss and gradients in bfloat16, compiled with the kernels, are as near to float32 as eager bfloat16 is."""
+    config = EncoderConfig(image=56, width=192, depth=3, mlp=384)
+    torch.manual_seed(0)
+    vit = ViT(config).cuda()
+    assert vit.use_kernels()
+    frames = torch.randint(0, 256, (8, 3, 56, 56), dtype=torch.uint8).cuda()
+    to = noise(8, 192).cuda()
+
+    def gradients(f, enabled):
+        vit.zero_grad()
+        with torch.autocast("cuda", torch.bfloat16, enabled=enabled):
+            (f(frames).float() * to).sum().backward()
+        return torch.cat([p.grad.flatten() for p in vit.parameters()])
+
+    exact = gradients(vit, False)
+    eager, compiled = gradients(vit, True), gradients(torch.compile(vit, fullgraph=True), True)
+    assert far(compiled, exact) < 1.5 * far(eager, exact) + 1e-3
+
+
+def test_plain_torch_elsewhere():
+    vit = ViT(CONFIG)
+    assert not vit.use_kernels() and not vit.by_kernels and not vit.blocks[0].by_kernels
+    assert not attention.kernels_serve(torch.zeros(1, 5, 64, dtype=torch.bfloat16))
+    assert not attention.kernels_cut(torch.zeros(1, 3, 8, 8, dtype=torch.uint8))
+
+
+def plain_attention(qkv, bias, heads):
+    qkv = qkv + (bias - bias.detach())
+    q, k, v = (t.unflatten(-1, (heads, -1)).transpose(1, 2) for t in qkv.chunk(3, -1))
+    return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(-2)
+
+
+def plain_gelu(x, bias):
+    return F.gelu(x + (bias - bias.detach()))
+
+
+def plain_patches(frames, scale, shift, patch):
+    x = (frames * scale + shift).bfloat16()
+    return rearrange(x, "b c (h p) (w q) -> b (h w) (c p q)", p=patch, q=patch)
+
+
+@pytest.mark.parametrize("broken", ["", "attention", "gelu", "patches"])
+def test_the_trial_tells_right_from_wrong(monkeypatch, broken):
+    """Plain torch passes it, and a scale of 1.05 anywhere, a gradient included, does not."""
+    monkeypatch.setattr(attention, "attention", plain_attention)
+    monkeypatch.setattr(attention, "gelu", plain_gelu)
+    monkeypatch.setattr(attention, "patches", plain_patches)
+    right = getattr(attention, broken, None)
+    if broken:
+        monkeypatch.setattr(attention, broken, lambda x, *rest: 1.05 * right(x, *rest))
+    cpu = torch.device("cpu")
+    errors = {
+        "attention": max(attention._attention_errors(17, 2, cpu)),
+        "gelu": max(attention._gelu_errors(32, cpu)),
+        "patches": attention._cut_error(4, cpu),
+    }
+    assert all((error < 0.02) == (name != broken) for name, error in errors.items())
+
+
+@pytest.mark.parametrize(("error", "ends"), [(0.003, True), (0.1, False), (float("nan"), False)])
+def test_kernels_that_are_wrong_here_are_not_used(monkeypatch, error, ends):
+    monkeypatch.setattr(attention, "kernels", object())
+    monkeypatch.setattr(attention, "_attention_errors", lambda *a: [0.001, error, 0.001])
+    monkeypatch.setattr(attention, "_gelu_errors", lambda *a: [0.001])
+    monkeypatch.setattr(attention, "_cut_error", lambda *a: 0.001)
+    call = attention.usable.__wrapped__
+    args = (257, 3, 64, 768, 14, torch.device("cuda"))
+    if ends:
+        assert call(*args)
+    else:
+        with pytest.warns(UserWarning, match=r"torch's are used"):
+            assert not call(*args)
+
+
+def test_kernels_that_do_not_start_here_are_not_used(monkeypatch):
+    def fail(*_):
+        raise RuntimeError("out of resource: shared memory")
+
+    monkeypatch.setattr(attention, "kernels", object())
+    monkeypatch.setattr(attention, "_attention_errors", fail)
+    with pytest.warns(UserWarning, match="shared memory"):
+        assert not attention.usable.__wrapped__(257, 3, 64, 768, 14, torch.device("cuda"))
+
+
+def test_gradients_of_the_blocks_written_for_the_kernels(monkeypatch):
+    """Both ways through a block, with plain torch in the place of the kernels: equal values and gradients.
+
+    The bias takes its gradient from the operator alone: this fails if the layer before adds it a second time.
+    """
+    torch.manual_seed(0)
+    vit = ViT(CONFIG)
+    frames = torch.randint(0, 256, (2, 3, 32, 32), dtype=torch.uint8)
+    to = noise(2, 64)
+
+    def gradients():
+        vit.zero_grad()
+        out = vit(frames)
+        (out * to).sum().backward()
+        return [out, *(p.grad.clone() for p in vit.parameters())]
+
+    want = gradients()
+    for block in vit.blocks:
+        block.by_kernels = True
+    monkeypatch.setattr(attention, "kernels_serve", lambda x: True)
+    monkeypatch.setattr(attention, "attention", plain_attention)
+    monkeypatch.setattr(attention, "gelu", plain_gelu)
+    for a, b in zip(gradients(), want, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
