@@ -12,10 +12,10 @@ import torch
 
 from lpwm.config import to_dict
 from lpwm.errors import UserError
-from lpwm.interpret import ProbeConfig, StudyConfig, compare, grid, study, unpack
+from lpwm.interpret import Frames, ProbeConfig, StudyConfig, compare, grid, study, unpack
 from lpwm.interpret.compare import MEASURES
 from lpwm.interpret.figures import draw, jaccard_map
-from lpwm.interpret.study import held_out_frames
+from lpwm.interpret.study import held_out_frames, statistics
 from lpwm.interpret.table import table
 from lpwm.model import ModelConfig, PredictorConfig
 from lpwm.model.encoder import EncoderConfig, ProjectorConfig
@@ -111,6 +111,21 @@ def test_statistics_are_of_held_out_frames_only(studies, folders):
     assert s["distinct"] == len({row.tobytes() for row in frames.active_ND})
     fewer = held_out_frames(loaded, loaded.episodes(), replace(QUICK, frames=33))
     assert len(fewer.z_ND) == 30  # whole trajectories of 5 frames
+
+
+def test_statistics_by_hand():
+    """Four units over two trajectories of three frames: never, always, once, now and then."""
+    on = np.array([[0, 1, 1, 1], [0, 1, 0, 0], [0, 1, 0, 1], [0, 1, 0, 0], [0, 1, 0, 1], [0, 1, 0, 1]])
+    trajectory = np.repeat([5, 2], 3)
+    found = statistics(Frames(on * 0.7, trajectory, np.zeros((6, 2)), trajectory, True), ProbeConfig())
+    assert (found["dead_units"], found["always_on_units"], found["distinct"], found["frames"]) == (1, 1, 3, 6)
+    assert found["activity"] == [0, 1, pytest.approx(1 / 6, abs=1e-5), pytest.approx(4 / 6, abs=1e-5)]
+    assert found["active_fraction"] == pytest.approx(11 / 24)
+    changes = [1 - 1 / 3, 1 / 2, 1 / 2, 0]  # within trajectories only
+    assert found["instability"]["estimate"] == pytest.approx(np.mean(changes))
+    assert found["instability_between"] == pytest.approx(1 - 1 / 3)  # the first frames of the two
+    with pytest.raises(UserError, match="a single frame"):
+        statistics(Frames(on * 0.7, trajectory, np.zeros((6, 2)), np.arange(6), True), ProbeConfig())
 
 
 def test_the_raster_is_an_episode_step_by_step(studies, folders):
