@@ -106,10 +106,20 @@ def plain_step(model, clips, objective, batch, device):
     return step
 
 
+KERNELS = False  # --kernels
+
+
 def our_step(model, clips, objective, batch, device):
     optimiser = build(model, OptimConfig(lr=1e-4), fused=True, capturable=True)
     stepper = Stepper(
-        model, objective, optimiser, batch, precision=torch.bfloat16, compiled=True, graphed=True
+        model,
+        objective,
+        optimiser,
+        batch,
+        precision=torch.bfloat16,
+        compiled=True,
+        graphed=True,
+        kernels=KERNELS,
     )
 
     def step(i: int) -> None:
@@ -220,7 +230,16 @@ def follow(steps: int) -> dict:
         model.to(device).train()
         objective = Objective(ObjectiveConfig(rdmreg=RDMRegConfig(slices=1024)), SMALL.sparse)
         optimiser = build(model, OptimConfig(lr=5e-4), fused=True, capturable=fast)
-        stepper = Stepper(model, objective, optimiser, 128, precision=precision, compiled=fast, graphed=fast)
+        stepper = Stepper(
+            model,
+            objective,
+            optimiser,
+            128,
+            precision=precision,
+            compiled=fast,
+            graphed=fast,
+            kernels=KERNELS,
+        )
         curve = torch.empty(steps, device=device)
         for i in range(steps):
             clip = clips.batch(i)
@@ -256,8 +275,11 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--cases", nargs="*", default=list(CASES))
     parser.add_argument("--profile", action="store_true")
+    parser.add_argument("--kernels", action="store_true", help="with the encoder's own kernels")
     parser.add_argument("--follow", type=int, default=0, metavar="STEPS")
     args = parser.parse_args()
+    global KERNELS
+    KERNELS = args.kernels
     if not torch.cuda.is_available():
         raise SystemExit("this benchmark needs a GPU that torch can use.")
     found = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "rows": []}

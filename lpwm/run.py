@@ -253,7 +253,7 @@ class Run:
             model, objective, optimiser, c.train.batch, c.train.seed, c.optim.clip,
             torch.bfloat16 if _half(c.train.precision, device) else torch.float32,
             compiled=c.train.compile == "on" or (c.train.compile == "auto" and device.type == "cuda"),
-            graphed=graphed, accumulate=c.train.accumulate, ranks=ranks,
+            graphed=graphed, kernels=c.train.kernels, accumulate=c.train.accumulate, ranks=ranks,
         )  # fmt: skip
         logger = None
         if ranks.first:
@@ -310,7 +310,8 @@ class Run:
         def save(step: int, metric: float | None) -> None:
             if ranks.first:
                 checkpoint.save(
-                    self.folder, model=model, optimiser=optimiser, step=step, run={**to_dict(c), "seed": c.train.seed}, run_hash=self.hash,
+                    self.folder, model=model, optimiser=optimiser, step=step,
+                    run={**to_dict(c), "seed": c.train.seed}, run_hash=self.hash,
                     meta=self.meta(source.stats) | {"step": step}, metric=metric, keep=c.train.keep,
                 )  # fmt: skip
             ranks.wait()

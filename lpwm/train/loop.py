@@ -40,6 +40,7 @@ class TrainConfig:
     seed: int = 0
     precision: Literal["auto", "float32", "bf16"] = "auto"  # auto: bf16 on CUDA, float32 on CPU
     compile: Literal["auto", "on", "off"] = "auto"  # auto: on CUDA
+    kernels: bool = False  # own Triton kernels in the encoder (CUDA, bf16): off until they are timed on a GPU
     accumulate: int = 1  # micro-batches per step, with the gradient of the whole batch
     log_every: int = 50
     eval_every: int = 1000  # held-out errors; 0 = only at the end

@@ -77,6 +77,7 @@ class Stepper:
     precision: torch.dtype = torch.float32
     compiled: bool = False
     graphed: bool = False
+    kernels: bool = False
     accumulate: int = 1
     ranks: Ranks = field(default_factory=Ranks)
 
@@ -84,7 +85,7 @@ class Stepper:
         self.device = next(self.model.parameters()).device
         self.parameters = [p for p in self.model.parameters() if p.requires_grad]
         self.ranks.join_norms(self.model)
-        if self.compiled and self.precision == torch.bfloat16:
+        if self.kernels and self.compiled and self.precision == torch.bfloat16:
             self.model.encoder.vit.use_kernels()
         self._gather = self.ranks.gather(self.batch)
         self._share = self.ranks.share(self.batch)
