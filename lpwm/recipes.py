@@ -75,7 +75,7 @@ def small(options: tuple[str, ...] = ()) -> RunConfig:
         ),
         objective=ObjectiveConfig(lam=1.0, rdmreg=RDMRegConfig(slices=256, p=1.0)),
         optim=OptimConfig(lr=2e-3, mup=False, clip=1.0, schedule="cosine", warmup=0.02),
-        train=TrainConfig(steps=2000, batch=64, log_every=50, eval_every=500, checkpoint_every=500),
+        train=TrainConfig(steps=2600, batch=64, log_every=50, eval_every=650, checkpoint_every=650),
     )
 
 
