@@ -243,6 +243,19 @@ def test_playing_runs_to_the_end_and_stops(opened, documents):
     assert browser.ask("return lpwm.player.t") == documents.STEPS
 
 
+def test_the_raster_marks_the_units_that_are_on(opened, documents):
+    browser, steps = opened(), 16
+    active = documents.supports(True).reshape(-1, documents.UNITS)[:steps]
+    dark = browser.ask(
+        "const c = document.querySelector('canvas.raster'), g = c.getContext('2d'), [T, D, top, bottom] = arguments;"
+        "const unit = (c.height - top - bottom) / D, at = (t, i) => g.getImageData("
+        "  (t + 0.5) * c.width / T, top + (i + 0.5) * unit, 1, 1).data;"
+        "return [...Array(T).keys()].map(t => [...Array(D).keys()].map(i => at(t, i)[0] < 128))",
+        steps, documents.UNITS, 18, 37,
+    )  # fmt: skip
+    np.testing.assert_array_equal(np.array(dark), active[:, ::-1])  # unit_order is the reverse
+
+
 def test_dark_by_the_readers_setting_and_by_the_button(opened):
     dark, light = opened(dark=True), opened()
 

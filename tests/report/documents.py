@@ -74,7 +74,8 @@ def evaluation(horizons=(5,), goals=("dataset", "random"), runs=None):
         "runs": [{"name": f"{r['name'].replace('/', '-')}-{r['hash']}", "method": r["name"].replace("/", "-"),
                   "run_hash": r["hash"], "step": 40, "vote": None, "weights": "w"} for r in runs],
         "episode_sets": {g: {"digest": f"digest-{g}"} for g in goals},
-        "cells": [cell(g, h, r, -0.02 * h) for g in goals for h in horizons for r in dict.fromkeys((1, h))],
+        "cells": [cell(g, h, r, -0.02 * h + 0.1 * (g == "dataset"))
+                  for g in goals for h in horizons for r in dict.fromkeys((1, h))],
         "curves": {f"{r['name'].replace('/', '-')}-{r['hash']}": curve for r in runs},
     }  # fmt: skip
 
@@ -118,7 +119,7 @@ def study(method="lpwm", visible=False):
                       "matched_translated": control},
         "probes": {"zone": {n: score(0.9) for n in (*names, "position")}, "position": {n: score(0.8) for n in names},
                    "position_given_support": score(0.5), "majority": 0.3, "frames": 100, "trajectories": [1, 2, 3]},
-        "supports": {"kind": "support", "active_fraction": 0.3, "unit_order": list(range(UNITS))},
+        "supports": {"kind": "support", "active_fraction": 0.3, "unit_order": list(range(UNITS))[::-1]},
         "raster": {"episode": 3, "steps": list(range(16)), "supports": pack(active.reshape(-1, UNITS)[:16]),
                    "zones": [0] * 8 + [1] * 8, "positions": [], "instability": [0.1] * 15},
     }  # fmt: skip

@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -87,3 +88,12 @@ def test_a_two_room_wall_is_open_at_its_door():
     walls = scene({"name": "two_room", "options": {}})["walls"]
     at = [(y, y + h) for x, y, w, h in walls if x == 107 and w == 10]
     assert at == [(14, 35), (63, 210)]
+
+
+def test_borders_run_between_cells_of_different_zones():
+    zones = np.array([[0, 0, 1], [0, 0, 1], [2, 2, 2]])
+    upright = {((1.5, -0.5), (1.5, 0.5)), ((1.5, 0.5), (1.5, 1.5))}
+    level = {((c - 0.5, 1.5), (c + 0.5, 1.5)) for c in range(3)}
+    assert {
+        (tuple(map(float, a)), tuple(map(float, b))) for a, b in figures._borders(zones)
+    } == upright | level
