@@ -16,6 +16,8 @@ from lpwm.errors import UserError
 from lpwm.evaluate.stats import Interval
 from lpwm.interpret.supports import Bools, Floats, Ints, weighted_jaccard
 
+PAIRS = 200_000_000  # of cells, in all resamples of one kind together: seconds
+
 
 @dataclass(frozen=True)
 class ZoneSharpness:
@@ -72,7 +74,8 @@ def sharpness(
                  w_d = n_same·n_other/(n_same + n_other). It is 0 for every code whose overlap is a function of
                  the displacement alone, and 1 for one support a zone. `matched_translated` is its control.
 
-    The interval resamples the D units with replacement (J with a unit counted as often as it was drawn).
+    The interval resamples the D units with replacement (J with a unit counted as often as it was drawn). Grids finer
+    than about 30×30 are resampled less often; `copies` says how often.
     """
     zones_M = zones_nn.reshape(-1)
     M = len(zones_M)
@@ -84,6 +87,7 @@ def sharpness(
     J = weighted_jaccard(active_MD, active_MD, np.ones(active_MD.shape[1]))
     within_M, across_M = _within_across(J, zones_M)
     value = float((within_M - across_M).mean())
+    resamples = max(20, min(resamples, PAIRS // M**2))
     draw = np.random.default_rng(rng.seed_of("sharpness", seed))
     shuffled = np.stack([draw.permutation(zones_M) for _ in range(resamples)])
     shifted = translations(zones_nn, limit=resamples)

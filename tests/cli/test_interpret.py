@@ -48,13 +48,6 @@ def runs(root):
     return [make_run(root, "lewm", "identity"), make_run(root, "lpwm")]
 
 
-@pytest.fixture(autouse=True)
-def verb(monkeypatch):
-    monkeypatch.setitem(
-        cli.VERBS, "interpret", cli.Verb("lpwm.cli.interpret", "Read the codes of trained models")
-    )
-
-
 def call(capsys, *argv):
     try:
         status = cli.main(["interpret", *map(str, argv)])

@@ -14,9 +14,6 @@ PAGE = Path(__file__).parents[2] / "docs" / "interpretability.md"
 
 def test_commands_run_and_snippets_print_what_the_page_shows(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(
-        cli.VERBS, "interpret", cli.Verb("lpwm.cli.interpret", "Read the codes of trained models")
-    )
     text = PAGE.read_text(encoding="utf-8")
     blocks = re.findall(r"```(sh|python)\n(.*?)```\n(?:```text\n(.*?)```)?", text, re.DOTALL)
     assert [kind for kind, *_ in blocks].count("python") >= 5
