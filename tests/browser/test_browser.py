@@ -3,6 +3,7 @@
 A missing browser is a failure where CI is set and a skipped test elsewhere (apt-get install chromium chromium-driver).
 """
 
+import importlib.util
 import json
 import os
 import shutil
@@ -35,7 +36,10 @@ class Browser:
     """A fresh Chromium at one page, with what it logged and asked for."""
 
     def __init__(self, url, profile, width=1200, height=900, dark=False):
-        webdriver = pytest.importorskip("selenium.webdriver")
+        if importlib.util.find_spec("selenium") is None:
+            missing("selenium")
+        from selenium import webdriver
+
         chromium = next(
             (p for n in ("chromium", "chromium-browser", "google-chrome") if (p := shutil.which(n))), None
         )
