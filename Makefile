@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: env demo test lint types check soak wheel clean
+.PHONY: env demo docs test lint types check soak wheel clean
 
 env: $(STAMP)
 
@@ -18,6 +18,9 @@ $(STAMP): pyproject.toml constraints.txt
 
 demo: env
 	$(BIN)/lpwm demo
+
+docs: env
+	$(BIN)/mkdocs build --quiet
 
 lint: env
 	$(BIN)/ruff check lpwm tests bench
