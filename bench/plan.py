@@ -123,7 +123,7 @@ def measure(rung: str, config: CEMConfig, latent: int, with_profile: bool) -> di
     row["part_equals_whole"] = bool(torch.equal(few_rows.actions_BHA, fast.actions_BHA[3:10]))
     eager = CEM(config).solve(problem.select(slice(0, 8)), seed=0)  # bf16 without compiler and graph
     row["cost_fast_first_8"], row["cost_eager_bf16_first_8"] = (
-        float(exact.select(slice(0, 8)).value(p.actions_BHA[:8, None]).mean()) for p in (fast, eager)
+        float(exact.select(slice(0, 8)).value(p.actions_BHA[:8, None]).detach().mean()) for p in (fast, eager)
     )
     if with_profile:
         row["kernels"] = kernels(lambda: solver.solve(problem, seed=0, compile=True))

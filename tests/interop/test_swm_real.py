@@ -149,3 +149,28 @@ def test_its_other_samplers_take_our_world_model(name):
     frames = torch.randint(0, 256, (3, 1, 16, 16, 3), dtype=torch.uint8)
     found = solver.solve({"pixels": frames, "goal": frames.flip(0)})
     assert found["actions"].shape == (3, 4, 10) and found["actions"].isfinite().all()
+
+
+def test_our_cem_on_its_lewm_finds_our_plans(monkeypatch):
+    """Its LeWM as released, with the weights of one of our models: the same function, hence the same plan."""
+    import importlib.util
+    from pathlib import Path
+
+    from lpwm.interop import CostProblem
+    from lpwm.plan import chunked
+
+    path = Path(__file__).parents[2] / "bench" / "cem_peer.py"
+    spec = importlib.util.spec_from_file_location("cem_peer", path)
+    bench = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(bench)
+    monkeypatch.setattr(bench, "ENVIRONMENTS", 3)
+    ours = bench.make("mlp-lti")
+    theirs = bench.peer_model(ours.model, "mlp-lti")
+    theirs.__class__ = swm.wm.lewm.LeWM  # without the bench's mending
+    info = {"pixels": ours.z_BCD, "goal": ours.z_goal_BD[:, None], "action": torch.zeros(3, 1, 10)}
+    cem, problem = CEM(CEMConfig(50, 10, 8)), CostProblem(theirs, info, 5, 10)
+    with torch.no_grad():
+        found = chunked(problem, cem, budget_bytes=0, seed=0)  # it cannot take several environments at once
+        torch.testing.assert_close(
+            found.actions_BHA, cem.solve(ours, seed=0).actions_BHA, rtol=1e-3, atol=1e-3
+        )
