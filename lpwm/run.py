@@ -13,6 +13,7 @@ import contextlib
 import json
 import math
 import os
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +24,7 @@ import torch
 from lpwm import worlds
 from lpwm.config import digest, from_dict, to_dict
 from lpwm.data import ActionStats, EpisodeData, ResidentClips, collect, read, world_of
+from lpwm.data.collect import Busy
 from lpwm.errors import UserError
 from lpwm.losses import Objective, ObjectiveConfig
 from lpwm.losses.rdmreg import floor
@@ -139,10 +141,17 @@ def prepare_data(
     name = digest({"spec": to_dict(world.spec), "n": config.episodes, "steps": steps, "policy": policy,
                    "seed": config.seed, "version": __version__})  # fmt: skip
     path = folder / f"{config.world}-{name}.h5"
-    if not path.exists():
+    while not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
-        collect(world, path, episodes=config.episodes, steps=steps, policy=policy, seed=config.seed,
-                workers=None, progress=progress)  # fmt: skip
+        try:
+            collect(
+                world, path, episodes=config.episodes, steps=steps, policy=policy, seed=config.seed, workers=None,
+                progress=progress,
+            )  # fmt: skip
+        except UserError as error:
+            if not isinstance(error, Busy) and not path.exists():
+                raise
+            time.sleep(0.5)  # another run wants the same data and was here first
     return read(path)
 
 

@@ -44,6 +44,10 @@ _POOL_COSTS = 4.0  # seconds to start workers: each imports torch
 Progress = Callable[[int], None]  # called with the number of episodes finished so far
 
 
+class Busy(UserError):
+    """Somebody else is making this file."""
+
+
 @dataclass(frozen=True)
 class Plan:
     """What is being collected; two plans with equal `identity` make the same file."""
@@ -162,7 +166,7 @@ def _partial(out: Path, plan: Plan, overwrite: bool) -> Iterator[Path]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            raise UserError(
+            raise Busy(
                 f"another process is collecting into {out}: wait for it or choose another name."
             ) from error
         note, wanted = folder / "plan.json", plan.identity()

@@ -133,6 +133,19 @@ def test_changed_data_are_noticed(tmp_path):
         Run.open(job.folder)
 
 
+def test_a_run_waits_for_data_that_another_is_collecting(tmp_path, monkeypatch):
+    calls, real = [], runs.collect
+
+    def busy_once(*args, **options):
+        calls.append(1)
+        if len(calls) == 1:
+            raise runs.Busy("another process is collecting")
+        return real(*args, **options)
+
+    monkeypatch.setattr(runs, "collect", busy_once)
+    assert runs.prepare_data(tiny().data, tmp_path).episodes == 60 and len(calls) == 2
+
+
 def test_command_line_trains_and_reports(tmp_path, capsys):
     status = main(["train", "tiny/lpwm", "--train.steps", "20", "--out", str(tmp_path), "--json"])
     result = json.loads(capsys.readouterr().out)
