@@ -60,7 +60,7 @@ def ladder(rung: str, mu: float = 0.0) -> RunConfig:
 
 
 def small(options: tuple[str, ...] = ()) -> RunConfig:
-    """Piecewise for two CPU cores, reduced in every direction: 64² frames in 16 patches, width 64, D=64, MLP∘LTI.
+    """Piecewise for two CPU cores, reduced in every direction: 32² frames in 16 patches, width 64, D=64, MLP∘LTI.
 
     Short episodes from uniform starts cover the arena, which long ones do not (the zones' pushes herd the dot).
     Sizes and rates were chosen on seed 0 and on episodes that no result uses.
@@ -69,13 +69,13 @@ def small(options: tuple[str, ...] = ()) -> RunConfig:
         data=DataConfig(world="piecewise", options=options, episodes=3000, steps=40),
         model=ModelConfig(
             latent=64,
-            encoder=EncoderConfig(image=64, patch=16, width=64, depth=3, heads=2, head_dim=32, mlp=128),
+            encoder=EncoderConfig(image=32, patch=8, width=64, depth=3, heads=2, head_dim=32, mlp=128),
             projector=ProjectorConfig(hidden=256),
             predictor=PredictorConfig(rung="mlp-lti", history=3),
         ),
         objective=ObjectiveConfig(lam=1.0, rdmreg=RDMRegConfig(slices=256, p=1.0)),
-        optim=OptimConfig(lr=2e-3, mup=False, clip=1.0, schedule="cosine", warmup=0.02),
-        train=TrainConfig(steps=2600, batch=64, log_every=50, eval_every=650, checkpoint_every=650),
+        optim=OptimConfig(lr=3e-3, mup=False, clip=1.0, schedule="cosine", warmup=0.02),
+        train=TrainConfig(steps=2000, batch=64, log_every=50, eval_every=500, checkpoint_every=500),
     )
 
 
