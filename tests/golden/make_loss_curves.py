@@ -32,7 +32,7 @@ def config_of(rung: str) -> RunConfig:
         base,
         model=replace(base.model, predictor=predictor),
         objective=replace(base.objective, **extra),
-        optim=replace(base.optim, mup=rung != "lti"),
+        optim=replace(base.optim, lr=2e-3, mup=rung != "lti"),
         train=replace(base.train, steps=STEPS, seed=3),
     )
 
