@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import tyro
 
 from lpwm import worlds
 from lpwm.data import collect, read
 from lpwm.errors import UserError
+from lpwm.run import parse_options
 
 
 @dataclass(frozen=True)
@@ -43,20 +44,6 @@ class Args:
     """Replace OUT, and drop an unfinished collection of another kind."""
     json: bool = False
     """Print the result as JSON."""
-
-
-def parse_options(pairs: tuple[str, ...]) -> dict[str, Any]:
-    """("g=3", "visible=true") -> {"g": 3, "visible": True}; what is not JSON is text."""
-    options: dict[str, Any] = {}
-    for pair in pairs:
-        name, equals, text = pair.partition("=")
-        if not equals or not name:
-            raise UserError(f"{pair!r} is no option: write name=value, e.g. g=3.")
-        try:
-            options[name] = json_.loads(text)
-        except ValueError:
-            options[name] = {"True": True, "False": False}.get(text, text)
-    return options
 
 
 @contextmanager
