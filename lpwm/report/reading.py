@@ -64,7 +64,7 @@ def _interval(value: Mapping[str, Any]) -> str:
 
 
 def sharpness_table(found: Found) -> str:
-    heads = ["Code", "Sharpness", "Within a zone", "Across", "Zones shifted", "At equal displacement"]
+    heads = ["Code", "Sharpness", "Within a zone", "Across", "Borders moved", "At equal displacement"]
     rows = []
     for study in found.studies:
         s = study["sharpness"]
@@ -77,7 +77,7 @@ def sharpness_table(found: Found) -> str:
         ]))  # fmt: skip
     caption = (
         "<b>Sharpness of zone borders</b>: mean Jaccard index within the marked cell's zone minus outside it, averaged "
-        "over all cells. Near places share units whatever the zones, so the same number with the zones shifted stands "
+        "over all cells. Near places share units whatever the zones, so the same number with the borders moved stands "
         "beside it; the last column compares only pairs at equal displacement, where nearness cancels."
     )
     return table(caption, heads, rows)
