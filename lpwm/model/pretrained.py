@@ -111,7 +111,9 @@ def check_shapes(where: Path, found: Mapping[str, tuple[int, ...]], model: nn.Mo
     wanted = {name: tuple(t.shape) for name, t in unwrap(model).state_dict().items()}
     for name, shape in wanted.items():
         if name not in found:
-            raise UserError(f"{where} has no {name!r}, which the model has: they are of different configurations.")
+            raise UserError(
+                f"{where} has no {name!r}, which the model has: they are of different configurations."
+            )
         if found[name] != shape:
             raise UserError(
                 f"{name!r} has shape {found[name]} in {where} but {shape} in the model: they are of different "
@@ -119,7 +121,9 @@ def check_shapes(where: Path, found: Mapping[str, tuple[int, ...]], model: nn.Mo
             )
     for name in found:
         if name not in wanted:
-            raise UserError(f"{where} has {name!r}, which the model lacks: they are of different configurations.")
+            raise UserError(
+                f"{where} has {name!r}, which the model lacks: they are of different configurations."
+            )
 
 
 def write_model(

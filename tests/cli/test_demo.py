@@ -1,0 +1,106 @@
+"""The demo, reduced: every stage, found again, narrow terminals, interrupts and folders that refuse."""
+
+import json
+import os
+from dataclasses import replace
+
+import pytest
+
+from lpwm.cli import demo, main
+from lpwm.recipes import dense, tiny
+from lpwm.run import Run
+from lpwm.train.loop import Interrupted
+
+
+def reduced(name):
+    config = tiny()
+    config = replace(
+        config, data=replace(config.data, steps=60), train=replace(config.train, steps=20, stop_dead=False)
+    )
+    return dense(config) if name.endswith("lewm") else config
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    planner = {"samples": 16, "elites": 4, "iterations": 2}
+    monkeypatch.setattr(demo, "recipe", reduced)
+    monkeypatch.setattr(demo, "PLANNING", replace(demo.PLANNING, episodes=6, options=planner, curve=32))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("demo") / "out"
+
+
+def columns(monkeypatch, width):
+    monkeypatch.setattr(demo.shutil, "get_terminal_size", lambda default=None: os.terminal_size((width, 24)))
+
+
+def test_a_table_and_a_page_then_found_again(folder, capsys, monkeypatch):
+    columns(monkeypatch, 140)
+    assert main(["demo", "--out", str(folder)]) == 0
+    first = capsys.readouterr()
+    for words in (
+        "sparse LpWM",
+        "dense LeWM",
+        "do nothing",
+        "random actions",
+        "oracle",
+        "random goals",
+        "zone",
+    ):
+        assert words in first.out
+    assert (folder / "report.html").read_text().startswith("<!doctype html>")
+    monkeypatch.setattr(demo, "evaluate", None)  # a second time nothing is planned or read again
+    monkeypatch.setattr(demo, "study", None)
+    assert main(["demo", "--out", str(folder)]) == 0
+    again = capsys.readouterr()
+    assert again.out.splitlines()[:6] == first.out.splitlines()[:6]
+    assert "already trained" in again.err
+
+
+def test_forty_columns(folder, capsys, monkeypatch):
+    columns(monkeypatch, 40)
+    assert main(["demo", "--out", str(folder)]) == 0
+    table = capsys.readouterr().out.split("\n\n")[0]
+    assert max(map(len, table.splitlines())) <= 40 and "sparse LpWM" in table
+
+
+def test_json(folder, capsys):
+    assert main(["demo", "--out", str(folder), "--json"]) == 0
+    out = capsys.readouterr()
+    rows = {r["name"]: r for r in json.loads(out.out)["rows"]}
+    assert len(rows) == 5 and not out.err
+    assert 0 <= rows["lpwm"]["random"]["latched"]["rate"] <= 1
+
+
+def test_ctrl_c_while_training(tmp_path, capsys, monkeypatch):
+    def interrupted(self, *args, **options):
+        raise Interrupted
+
+    monkeypatch.setattr(Run, "train", interrupted)
+    assert main(["demo", "--out", str(tmp_path / "out")]) == 130
+    assert "the same command continues" in capsys.readouterr().err
+
+
+def test_ctrl_c_elsewhere(tmp_path, capsys, monkeypatch):
+    def stop(*args, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(demo, "plan", stop)
+    assert main(["demo", "--out", str(tmp_path / "out")]) == 130
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_fresh_starts_over_but_only_its_own_folder(tmp_path, capsys):
+    (tmp_path / "thesis.tex").write_text("years of work")
+    assert main(["demo", "--out", str(tmp_path), "--fresh"]) == 2
+    assert "not made by lpwm demo" in capsys.readouterr().err
+    assert (tmp_path / "thesis.tex").exists()
+
+
+def test_a_folder_that_cannot_be_made(tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    assert main(["demo", "--out", str(tmp_path / "file" / "out")]) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") <= 3 and "Traceback" not in err
