@@ -127,9 +127,9 @@ class Logger:
     def _write(self, step: int, kind: str, record: Mapping[str, Any]) -> None:
         if self._file is None:
             return
-        line = {"step": step, "time": round(time.time(), 3), "kind": kind, **record}
+        line = {"step": step, "time": round(time.time(), 3), "kind": kind, **_plain(record)}
         with disk_errors(self._path):
-            self._file.write(json.dumps(_plain(line), ensure_ascii=False, allow_nan=False) + "\n")
+            self._file.write(json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n")
             self._file.flush()
 
     def _rate(self, step: int) -> float:

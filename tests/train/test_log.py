@@ -314,3 +314,12 @@ def test_a_dumb_terminal_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> No
     assert out.getvalue() == "1/10  loss 1\n"  # at once, not when it closes
     progress.close()
     assert out.getvalue() == "1/10  loss 1\n"
+
+
+def test_times_are_to_the_millisecond(tmp_path):
+    import time
+
+    before = time.time()
+    with Logger(tmp_path, total_steps=1, tensorboard=False, console=False) as logger:
+        logger.log(1, {"loss": 0.5})
+    assert before - 0.01 <= read_log(tmp_path)[0]["time"] <= time.time() + 0.01

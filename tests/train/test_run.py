@@ -159,12 +159,16 @@ def start(folder, *options):
 
 
 def until_logged(folder, process, seconds=120):
-    end = time.time() + seconds
+    """Wait until this process, not one before it, has trained long enough to log."""
+    since, end = time.time(), time.time() + seconds
     while time.time() < end and process.poll() is None:
         logs = list(Path(folder).glob("*/log.jsonl"))
-        if logs and logs[0].stat().st_size:
-            return
+        records = read_log(logs[0], "train") if logs else []
+        if records and records[-1]["time"] >= since:
+            return records[-1]["step"]
         time.sleep(0.01)
+    if process.poll() == 0:
+        return None  # it had too little left to do
     raise AssertionError(f"the run logged nothing: {process.communicate()}")
 
 
@@ -184,22 +188,27 @@ def test_killed_at_twenty_random_moments_ends_bit_equal(tmp_path):
     """kill -9 while stepping, while writing checkpoints (one in three steps), while starting: twenty times."""
     import random
 
-    options = ["--train.steps", "240", "--train.checkpoint-every", "3", "--train.eval-every", "60"]
+    options = ["--train.steps", "1200", "--train.checkpoint-every", "3", "--train.eval-every", "300",
+               "--train.no-stop-dead"]  # fmt: skip
     assert start(tmp_path / "whole", *options).wait(timeout=300) == 0
     (whole,) = (tmp_path / "whole").glob("tiny-lpwm-*")
-    chance, kills = random.Random(0), 0
+    chance, kills, reached = random.Random(0), 0, []
     while True:
         process = start(tmp_path / "killed", *options)
         if kills < 20:
             if kills % 5:
-                until_logged(tmp_path / "killed", process)
+                reached.append(until_logged(tmp_path / "killed", process))
             time.sleep(chance.uniform(0.0, 0.6))
             process.kill()
             kills += process.wait() == -signal.SIGKILL
+            assert process.returncode == -signal.SIGKILL, (
+                "it finished before it could be killed: lengthen the run"
+            )
             continue
         assert process.wait(timeout=300) == 0
         break
+    assert len(set(reached)) > 8  # it was killed all along the way, not in one place
     (killed,) = (tmp_path / "killed").glob("tiny-lpwm-*")
     assert same(weights(killed), weights(whole))
     steps = [r["step"] for r in read_log(killed, "train")]
-    assert steps == sorted(set(steps)) and steps[-1] == 240
+    assert steps == sorted(set(steps)) and steps[-1] == 1200
