@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -25,6 +24,7 @@ from lpwm import worlds
 from lpwm.config import digest, from_dict, to_dict
 from lpwm.data import ActionStats, EpisodeData, ResidentClips, collect, read, world_of
 from lpwm.data.collect import Busy
+from lpwm.data.files import write_whole
 from lpwm.errors import UserError
 from lpwm.losses import Objective, ObjectiveConfig
 from lpwm.losses.rdmreg import floor
@@ -169,10 +169,9 @@ class Run:
                ranks: Ranks | None = None) -> Run:  # fmt: skip
         """The folder ROOT/NAME-HASH; one that is there already is the same run and is continued."""
         ranks = ranks or Ranks()
-        if ranks.first:
-            prepare_data(config.data, root / "data", progress)
+        data = prepare_data(config.data, root / "data", progress) if ranks.first else None
         ranks.wait()
-        data = prepare_data(config.data, root / "data")
+        data = data or prepare_data(config.data, root / "data")
         code = run_hash(config, data.digest)
         folder = root / f"{name.replace('/', '-')}-{code}"
         if ranks.first:
@@ -187,7 +186,7 @@ class Run:
                 },
                 indent=2,
             )
-            _write_atomically(folder / "run.json", text)
+            write_whole(folder / "run.json", text)
         ranks.wait()
         return cls(config, folder, data, code)
 
@@ -277,7 +276,8 @@ class Run:
         try:
             with _out_of_memory(cost, local, device):
                 callbacks = self._callbacks(model, optimiser, source, ranks)
-                train(model, source, objective, stepper, c.train, c.optim, logger, callbacks, start)
+                train(model, source, objective, stepper, c.train, c.optim, logger, callbacks, start,
+                      self.regulariser_floor())  # fmt: skip
         finally:
             if logger is not None:
                 logger.close()
@@ -421,12 +421,3 @@ def _read_run(folder: Path) -> dict[str, Any]:
         raise UserError(f"{folder} is not a run: it has no run.json. lpwm train makes one.") from None
     except (ValueError, KeyError, TypeError):
         raise UserError(f"{folder / 'run.json'} is damaged: restore it, or start the run again.") from None
-
-
-def _write_atomically(path: Path, text: str) -> None:
-    temporary = path.with_suffix(".partial")
-    with open(temporary, "w") as f:
-        f.write(text)
-        f.flush()
-        os.fsync(f.fileno())
-    os.replace(temporary, path)

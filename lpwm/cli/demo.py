@@ -14,7 +14,7 @@ from typing import Any
 
 from lpwm.cli.collect import progress_bar
 from lpwm.config import digest, to_dict
-from lpwm.data.files import disk_errors, make_folder
+from lpwm.data.files import make_folder, write_whole
 from lpwm.errors import UserError
 from lpwm.evaluate.controls import Store
 from lpwm.evaluate.evaluate import Evaluator, episode_sets, evaluate
@@ -82,8 +82,7 @@ def run(args: Args) -> int:
             )
         shutil.rmtree(args.out)
     make_folder(args.out)
-    with disk_errors(args.out):
-        (args.out / "demo.json").write_text(json.dumps({"seed": args.seed}) + "\n")
+    write_whole(args.out / "demo.json", json.dumps({"seed": args.seed}) + "\n")
     say = Stages(args.json)
     minutes = "about a minute" if device.type == "cuda" else "about five minutes on two cores"
     say.say(
@@ -154,10 +153,7 @@ def kept(path: Path, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         return found
     made = make()
     make_folder(path.parent)
-    temporary = path.with_suffix(".partial")
-    with disk_errors(path):
-        temporary.write_text(json.dumps(made, allow_nan=False) + "\n")
-        temporary.replace(path)
+    write_whole(path, json.dumps(made, allow_nan=False) + "\n")
     return made
 
 

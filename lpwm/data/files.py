@@ -125,6 +125,21 @@ def new_file(path: Path, beside: Path | None = None) -> Iterator[tuple[h5py.File
         temporary.unlink(missing_ok=True)
 
 
+def write_whole(path: Path, content: str | bytes) -> None:
+    """A file that appears under its name whole, or not at all."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with disk_errors(path):
+            with temporary.open("wb") as file:
+                file.write(content.encode() if isinstance(content, str) else content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+            sync_folder(path.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
 def sync_folder(folder: Path) -> None:
     """Make a rename durable; not every platform can open a folder."""
     with contextlib.suppress(OSError):

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from lpwm.errors import UserError, choose
+from lpwm.optim.schedule import SCHEDULES
 from lpwm.rng import generator
 
 BASE_WIDTH = 384
@@ -40,8 +41,6 @@ class OptimConfig:
     warmup: float = 0.0  # share of the steps
 
     def __post_init__(self) -> None:
-        from lpwm.optim.schedule import SCHEDULES
-
         choose("optimiser", self.name, OPTIMISERS)
         choose("schedule", self.schedule, SCHEDULES)
         if not self.lr > 0:

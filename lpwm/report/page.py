@@ -19,7 +19,7 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from lpwm.data.files import disk_errors, make_folder
+from lpwm.data.files import make_folder, write_whole
 from lpwm.errors import UserError
 from lpwm.report import palette, plots, provenance, sections
 from lpwm.report.found import found_of
@@ -60,13 +60,7 @@ def write(
         )
     path = Path(out)
     make_folder(path.parent)
-    temporary = path.with_name(f".{path.name}.partial")
-    with disk_errors(path):
-        try:
-            temporary.write_bytes(data)
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
+    write_whole(path, data)
     return path
 
 

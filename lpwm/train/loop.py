@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any, Literal, Protocol
 
-import torch
 from torch import Tensor, nn
 
 from lpwm.data import ClipSource
@@ -90,8 +89,12 @@ def train(
     logger: Logger | None = None,
     callbacks: Callbacks | None = None,
     start: int = 0,
+    floor: float = 0.0,
 ) -> None:
-    """Train in place from `start` to `config.steps`. Raises DeadRun or Interrupted after saving what there is."""
+    """Train in place from `start` to `config.steps`. Raises DeadRun or Interrupted after saving what there is.
+
+    `floor` is what the regulariser costs at a perfect match; what it costs beyond that is logged.
+    """
     ranks, device, dim = stepper.ranks, stepper.device, model.config.latent
     callbacks, health = callbacks or Callbacks(), Health(config.health)
     frames = source.frames
@@ -113,7 +116,11 @@ def train(
             if log_due:
                 record = _measure(model, clip.actions, out, window, stepper)
                 death = health.check(done, config.steps, record)
-                _write(logger, done, {**record, "learning_rate": rate * optim.lr}, death)
+                record |= {
+                    "learning_rate": rate * optim.lr,
+                    "regulariser_excess": record["regulariser"] - floor,
+                }
+                _write(logger, done, record, death)
             if callbacks.evaluate and (last or (config.eval_every and done % config.eval_every == 0)):
                 metric = _evaluate(callbacks, done, logger)
             # Ranks must stop at the same step, so they compare notes where they log anyway.
@@ -133,7 +140,7 @@ def _measure(
     model: WorldModel, actions: Tensor, out: dict[str, Tensor], window: ActivityWindow, stepper: Stepper
 ) -> dict[str, float]:
     """The terms and monitors of this step as numbers: the one moment at which the host waits for the device."""
-    with torch.autocast(stepper.device.type, stepper.precision, enabled=stepper.precision != torch.float32):
+    with stepper.autocast():
         values = observe(model, out["z"], actions)
     values |= {name: term for name, term in out.items() if name not in ("z", "zhat")}
     if "gradient_norm" not in values:  # the step needs it only when it clips; the gradients are still there

@@ -114,6 +114,9 @@ class Stepper:
             return self._update(pixels, actions, draw)
         return self._replay([pixels, actions, *draw])
 
+    def autocast(self) -> torch.autocast:
+        return torch.autocast(self.device.type, self.precision, enabled=self.precision != torch.float32)
+
     def _set_rates(self, factor: float) -> None:
         for group in self.optimiser.param_groups:
             if isinstance(group["lr"], Tensor):  # a graph reads the tensor; a number would be frozen into it
@@ -136,7 +139,7 @@ class Stepper:
         return terms
 
     def _whole(self, pixels: Tensor, actions: Tensor, draw: tuple[Tensor, ...]) -> Terms:
-        with torch.autocast(self.device.type, self.precision, enabled=self.precision != torch.float32):
+        with self.autocast():
             terms = self._loss(
                 self.model, self.objective, pixels, actions, draw,
                 self._gather, self.ranks.rank, self.ranks.ranks, self._share,
@@ -157,18 +160,17 @@ class Stepper:
         ]
         if any(p.stop == p.start for p in pieces):
             raise UserError(f"{b} clips cannot be accumulated in {self.accumulate} pieces: use fewer.")
-        autocast = torch.autocast(self.device.type, self.precision, enabled=self.precision != torch.float32)
-        with torch.no_grad(), autocast:
+        with torch.no_grad(), self.autocast():
             codes = torch.cat([self.model.encode(pixels[p]) for p in pieces])
         codes.requires_grad_()
-        with autocast:
+        with self.autocast():
             value = self.objective.regulariser(codes, draw, self._gather, self.ranks.rank, self.ranks.ranks)
         (slope,) = torch.autograd.grad(lam * value, codes)
         total: Terms = {}
         predictions = []
         for p in pieces:
             part = (p.stop - p.start) / b
-            with autocast:
+            with self.autocast():
                 z = self.model.encode(pixels[p])
                 terms, zhat = _predict(
                     self.model, self.objective.without_regulariser(), z, actions[p], (),

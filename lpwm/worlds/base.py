@@ -89,6 +89,26 @@ class TensorWorld(Protocol):
         ...
 
 
+class Planar:
+    """What the worlds of one dot in the plane share: the state is its position, distance is Euclidean."""
+
+    @property
+    def spec(self) -> WorldSpec:
+        raise NotImplementedError
+
+    def renderer(self, size: int | None = None, device: torch.device | str = "cpu") -> Renderer:
+        raise NotImplementedError
+
+    def render(self, state: Tensor, size: int | None = None) -> Tensor:
+        return self.renderer(size, state.device)(state)
+
+    def success(self, state: Tensor, goal: Tensor) -> Tensor:
+        return self.distance(state, goal) < self.spec.success_within
+
+    def distance(self, state: Tensor, goal: Tensor) -> Tensor:
+        return torch.linalg.vector_norm(state - goal, dim=-1)
+
+
 def row_keys(key: Key, n: int, start: int = 0, device: torch.device | str = "cpu") -> Tensor:
     """The 64-bit keys of rows start…start+n−1, (n,) int64: row i's is a function of (key, i)."""
     rows = torch.arange(start, start + n, dtype=torch.int64, device=device)

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from lpwm.errors import UserError
-from lpwm.worlds.base import Key, Renderer, WorldSpec, row_keys, uniform_at
+from lpwm.worlds.base import Key, Planar, Renderer, WorldSpec, row_keys, uniform_at
 from lpwm.worlds.dots import ExactDots, SoftDots
 
 FRAME, BORDER, RADIUS, LINE = 224, 14, 7, 4
@@ -31,7 +31,7 @@ RED = (255, 0, 0)
 
 
 @dataclass(frozen=True)
-class Piecewise:
+class Piecewise(Planar):
     """g zones per side, each with a bias of length `scale` pixels; `visible` paints the zones in pastel."""
 
     g: int = 2
@@ -82,17 +82,8 @@ class Piecewise:
         """The push at a position: (…, 2) -> (…, 2)."""
         return _biases(self, state.device)[self.zone(state)]
 
-    def render(self, state: Tensor, size: int | None = None) -> Tensor:
-        return self.renderer(size, state.device)(state)
-
     def renderer(self, size: int | None = None, device: torch.device | str = "cpu") -> Renderer:
         return _renderer(self, FRAME if size is None else size, torch.device(device))
-
-    def success(self, state: Tensor, goal: Tensor) -> Tensor:
-        return self.distance(state, goal) < SUCCESS
-
-    def distance(self, state: Tensor, goal: Tensor) -> Tensor:
-        return torch.linalg.vector_norm(state - goal, dim=-1)
 
     def factors(self, state: Tensor) -> dict[str, Tensor]:
         return {"zone": self.zone(state), "x": state[..., 0], "y": state[..., 1]}

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from lpwm.errors import UserError
-from lpwm.worlds.base import Key, Renderer, WorldSpec, row_keys, uniform_at
+from lpwm.worlds.base import Key, Planar, Renderer, WorldSpec, row_keys, uniform_at
 from lpwm.worlds.piecewise import (
     BORDER,
     FRAME,
@@ -39,7 +39,7 @@ BACK_OFF = 0.5
 
 
 @dataclass(frozen=True)
-class TwoRoom:
+class TwoRoom(Planar):
     """Door centres (y, in pixels), half the height of a door, and the thickness of the wall."""
 
     doors: tuple[int, ...] = (49,)
@@ -110,17 +110,8 @@ class TwoRoom:
             open_ = open_ | ((y >= centre - half) & (y <= centre + half))
         return open_
 
-    def render(self, state: Tensor, size: int | None = None) -> Tensor:
-        return self.renderer(size, state.device)(state)
-
     def renderer(self, size: int | None = None, device: torch.device | str = "cpu") -> Renderer:
         return _renderer(self, FRAME if size is None else size, torch.device(device))
-
-    def success(self, state: Tensor, goal: Tensor) -> Tensor:
-        return self.distance(state, goal) < SUCCESS
-
-    def distance(self, state: Tensor, goal: Tensor) -> Tensor:
-        return torch.linalg.vector_norm(state - goal, dim=-1)
 
     def factors(self, state: Tensor) -> dict[str, Tensor]:
         room = (state[..., 0] >= CENTRE).to(torch.int64)

@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lpwm.errors import UserError
-from lpwm.worlds.base import Key, Renderer, WorldSpec, row_keys, uniform_at
+from lpwm.worlds.base import Key, Planar, Renderer, WorldSpec, row_keys, uniform_at
 
 FRAME, DOT = 65, 1.7
 LOW, HIGH = 4.0, 60.0  # the border lines
@@ -35,7 +35,7 @@ STEP_MAX = 1.8  # the longest step of the data
 
 
 @dataclass(frozen=True)
-class Wall:
+class Wall(Planar):
     """The x of the wall's middle and the y of the door's, in grid units."""
 
     wall: int = 32
@@ -116,17 +116,8 @@ class Wall:
         y = torch.where(y >= HIGH, HIGH - NEAR, y)
         return torch.stack((x, y), dim=-1)
 
-    def render(self, state: Tensor, size: int | None = None) -> Tensor:
-        return self.renderer(size, state.device)(state)
-
     def renderer(self, size: int | None = None, device: torch.device | str = "cpu") -> Renderer:
         return _renderer(self, FRAME if size is None else size, torch.device(device))
-
-    def success(self, state: Tensor, goal: Tensor) -> Tensor:
-        return self.distance(state, goal) < SUCCESS
-
-    def distance(self, state: Tensor, goal: Tensor) -> Tensor:
-        return torch.linalg.vector_norm(state - goal, dim=-1)
 
     def factors(self, state: Tensor) -> dict[str, Tensor]:
         room = (state[..., 0] >= self.wall).to(torch.int64)

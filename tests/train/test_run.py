@@ -69,8 +69,10 @@ def test_logs_hold_terms_monitors_and_held_out_errors(whole):
     assert [r["step"] for r in rows] == [10, 20, 30, 40, 50, 60]
     wanted = {"loss", "prediction", "regulariser", "relative_error", "copy_error", "active_fraction", "dead_units",
               "effective_dimension", "temporal_variation", "action_sensitivity", "support_instability", "churn",
-              "gradient_norm", "steps_per_second"}  # fmt: skip
+              "gradient_norm", "steps_per_second", "regulariser_excess"}  # fmt: skip
     assert wanted <= rows[-1].keys()
+    floor = rows[-1]["regulariser"] - rows[-1]["regulariser_excess"]
+    assert floor == pytest.approx(whole.regulariser_floor(), rel=1e-5) and floor > 0.01
     held_out = read_log(whole.folder, "val")
     assert [r["step"] for r in held_out] == [30, 60]
     assert len(held_out[-1]["error_depth"]) == len(held_out[-1]["copy_error_depth"]) == 4
