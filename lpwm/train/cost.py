@@ -14,8 +14,9 @@ from lpwm.errors import UserError
 from lpwm.losses import ObjectiveConfig
 from lpwm.model import ModelConfig, WorldModel
 
-# Operations per second that whole training steps reached, from bench/train_step.py: bf16 on one H200, float32 on two
-# CPU cores. Small models reach less; the estimate is for planning one's day, not for papers.
+# Operations per second that whole training steps reached: bf16 on one H200, 164e12 (ViT-Tiny) and 219e12 (the ladder's
+# Deep-AdaLN) in bench/train_step.py; float32 on two CPU cores, 60e9 to 67e9 (the small Piecewise recipe). Small models
+# reach less on a GPU; the estimate is for planning one's day, not for papers.
 RATES = {"cuda": 200e12, "cpu": 60e9}
 
 
