@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 from lpwm.errors import UserError, choose, nearest
-from lpwm.worlds.base import Key, Renderer, TensorWorld, WorldSpec, row_keys
+from lpwm.worlds.base import Key, Live, Renderer, SimWorld, TensorWorld, World, WorldSpec, row_keys
 from lpwm.worlds.piecewise import Piecewise
 from lpwm.worlds.policies import POLICIES, Policy, make_policy, rollout
 from lpwm.worlds.two_room import TwoRoom
@@ -46,9 +46,12 @@ __all__ = [
     "POLICIES",
     "WORLDS",
     "Key",
+    "Live",
     "Policy",
     "Renderer",
+    "SimWorld",
     "TensorWorld",
+    "World",
     "WorldSpec",
     "make",
     "make_policy",

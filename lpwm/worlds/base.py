@@ -1,6 +1,7 @@
 """What a world is.
 
-A TensorWorld is pure mathematics: batched functions of tensors on any device, with no hidden state.
+A TensorWorld is pure mathematics: batched functions of tensors on any device, with no hidden state. A SimWorld
+has live simulators behind it.
 N is the number of environments, S the state's size, A the size of one raw action.
 
 What is drawn at random is drawn by rows: row i of a sequence depends on (key, i) alone, never on how many
@@ -87,6 +88,66 @@ class TensorWorld(Protocol):
     def factors(self, state: Tensor) -> dict[str, Tensor]:
         """What the analysis asks about: zone, contact, … one (N,) tensor each."""
         ...
+
+
+@runtime_checkable
+class Live(Protocol):
+    """N live simulators of a SimWorld, in worker processes or in this one."""
+
+    @property
+    def states(self) -> Tensor:
+        """(N, S) float32 on the CPU: what is seen of the simulators now."""
+        ...
+
+    def step(self, action: Tensor) -> Tensor:
+        """(N, A) -> the states that follow, (N, S)."""
+        ...
+
+    def branches(self, action: Tensor) -> Tensor:
+        """(N, M, T, A) -> (N, M, T, S): what M action sequences would lead to from here; nothing here moves."""
+        ...
+
+    def snapshot(self) -> Any:
+        """All there is to know, hidden state included: `open(snapshot)` continues as these would."""
+        ...
+
+    def close(self) -> None: ...
+
+
+@runtime_checkable
+class SimWorld(Protocol):
+    """A world that steps through live simulators, because its state is not all there is (contact caches).
+
+    Everything else is as for a TensorWorld: what is seen is a pure function of the state, so that a data set
+    of states is a data set of pixels. What the analysis needs (contact, the effector) is in the state.
+    """
+
+    @property
+    def spec(self) -> WorldSpec: ...
+
+    def sample_state(self, n: int, key: Key, start: int = 0) -> Tensor: ...
+
+    def sample_goal(self, n: int, key: Key, start: int = 0) -> Tensor: ...
+
+    def open(self, states: Any, workers: int | None = 1) -> Live:
+        """Simulators started at these states (N, S), which is approximate, or at a snapshot, which is exact.
+
+        workers: processes; 1 is this one, None as many as there are cores. The results do not depend on it.
+        """
+        ...
+
+    def render(self, state: Tensor, size: int | None = None) -> Tensor: ...
+
+    def renderer(self, size: int | None = None, device: torch.device | str = "cpu") -> Renderer: ...
+
+    def success(self, state: Tensor, goal: Tensor) -> Tensor: ...
+
+    def distance(self, state: Tensor, goal: Tensor) -> Tensor: ...
+
+    def factors(self, state: Tensor) -> dict[str, Tensor]: ...
+
+
+World = TensorWorld | SimWorld
 
 
 class Planar:
