@@ -16,22 +16,34 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
 from lpwm import worlds
 from lpwm.config import digest, from_dict, to_dict
-from lpwm.data import ActionStats, EpisodeData, ResidentClips, collect, read, world_of
+from lpwm.data import (
+    ActionStats,
+    EpisodeData,
+    ResidentClips,
+    StreamedClips,
+    collect,
+    open_clips,
+    read,
+    world_of,
+)
 from lpwm.data.collect import Busy
 from lpwm.data.files import write_whole
-from lpwm.errors import UserError
+from lpwm.data.memory import free_bytes
+from lpwm.data.streamed import SOURCES
+from lpwm.errors import UserError, nearest
+from lpwm.frames import StoredFrames
 from lpwm.losses import Objective, ObjectiveConfig
 from lpwm.losses.rdmreg import floor
 from lpwm.model import ModelConfig, WorldModel
 from lpwm.optim import OptimConfig, build, initialise
 from lpwm.train import checkpoint
-from lpwm.train.cost import Cost, check_memory, estimate, free_bytes
+from lpwm.train.cost import Cost, check_memory, estimate
 from lpwm.train.depth import depth_errors, held_out_clips, held_out_range
 from lpwm.train.distributed import Ranks
 from lpwm.train.log import Logger, read_log
@@ -39,6 +51,8 @@ from lpwm.train.loop import Callbacks, TrainConfig, train
 from lpwm.train.step import Stepper
 from lpwm.version import __version__
 from lpwm.worlds import WorldSpec
+
+PIXELS = ("auto", "stored", "rendered")
 
 
 @dataclass(frozen=True)
@@ -51,13 +65,25 @@ class DataConfig:
     steps: int = 100  # raw steps of an episode
     policy: str = ""  # the world's own when empty
     seed: int = 0
-    file: str = ""  # a recorded data set instead
-    holdout: float = 0.1  # share of the trajectories kept for evaluation
+    file: str = ""  # a recorded data set instead: a file, or a folder of DINO-WM's or a Lance table
+    holdout: float = (
+        0.1  # share of the trajectories kept for evaluation, where the data set does not say which
+    )
     frameskip: int = 5
+    pixels: Literal["auto", "stored", "rendered"] = "auto"  # auto: stored frames, unless rendering is cheaper
+    source: Literal["auto", "resident", "streamed"] = "auto"  # auto: frames in memory if they fit
+    workers: int = 0  # processes that read streamed frames; 0: one fewer than cores
 
     def __post_init__(self) -> None:
         if min(self.episodes, self.steps, self.frameskip) < 1:
             raise UserError("data.episodes, data.steps and data.frameskip must be at least 1.")
+        for name, value, valid in (("pixels", self.pixels, PIXELS), ("source", self.source, SOURCES)):
+            if value not in valid:
+                raise UserError(f"unknown data.{name} {value!r}: {nearest(value, valid)}.")
+        if self.workers < 0:
+            raise UserError(
+                f"data.workers = {self.workers} must be at least 0, which is one fewer than cores."
+            )
         if not 0 < self.holdout < 1:
             raise UserError(f"data.holdout = {self.holdout} is a share of the trajectories, between 0 and 1.")
 
@@ -115,7 +141,11 @@ class RunConfig:
 
 
 def run_hash(config: RunConfig, data_digest: str) -> str:
-    return digest({"config": to_dict(config), "data": data_digest})
+    """A name for what makes the model. Where frames wait to be used is no part of it."""
+    described = to_dict(config)
+    for name in ("source", "workers", *(("pixels",) if config.data.pixels == "auto" else ())):
+        del described["data"][name]
+    return digest({"config": described, "data": data_digest})
 
 
 def pick_device(name: str) -> torch.device:
@@ -203,19 +233,29 @@ class Run:
         return cls(config, folder, data, record["hash"])
 
     def world(self) -> worlds.TensorWorld | None:
-        """The world that renders the states; None for recorded pixels without a world."""
-        return world_of(self.data) if self.data.spec is not None and self.data.pixels is None else None
+        """The world that renders the states; None where stored frames are used."""
+        choice, data = self.config.data.pixels, self.data
+        if choice == "stored" and data.pixels is None:
+            raise UserError("data.pixels is stored, but the data have no pixels: leave it at auto.")
+        if choice == "rendered":
+            return world_of(data)
+        if data.pixels is None or (
+            choice == "auto" and isinstance(data.pixels, StoredFrames) and data.pixels.slow
+        ):
+            return world_of(data) if data.spec is not None else None
+        return None
 
     def source(
         self, device: torch.device, ranks: Ranks | None = None, split: str = "train", **changes: Any
-    ) -> Any:
+    ) -> ResidentClips | StreamedClips:
+        """Clips of a split, from memory or streamed: as data.source says, or as they fit."""
         c, ranks = self.config, ranks or Ranks()
         options: dict[str, Any] = {
             "frames": c.frames, "batch": c.train.batch, "seed": c.train.seed, "size": c.model.encoder.image,
             "rank": ranks.rank, "ranks": ranks.ranks, **changes,
         }  # fmt: skip
-        return ResidentClips(self.data, world=self.world(), frameskip=c.data.frameskip, split=split,
-                             holdout=c.data.holdout, device=device, **options)  # fmt: skip
+        return open_clips(self.data, source=c.data.source, world=self.world(), frameskip=c.data.frameskip, split=split,
+                          holdout=c.data.holdout, device=device, workers=c.data.workers or None, **options)  # fmt: skip
 
     def build_model(self, device: torch.device) -> WorldModel:
         """Fresh weights, a function of the seed alone."""
@@ -279,6 +319,7 @@ class Run:
                 train(model, source, objective, stepper, c.train, c.optim, logger, callbacks, start,
                       self.regulariser_floor())  # fmt: skip
         finally:
+            source.close()
             if logger is not None:
                 logger.close()
         return model.eval()
@@ -298,12 +339,17 @@ class Run:
         return checkpoint.restore(found, model, optimiser)
 
     def _callbacks(
-        self, model: WorldModel, optimiser: torch.optim.Optimizer, source: ResidentClips, ranks: Ranks
+        self,
+        model: WorldModel,
+        optimiser: torch.optim.Optimizer,
+        source: ResidentClips | StreamedClips,
+        ranks: Ranks,
     ) -> Callbacks:
-        c, device = self.config, source.device
-
+        c = self.config
+        # Held-out clips are asked for now and then: two readers do.
         held_out = held_out_clips(
-            self.data, world=self.world(), frameskip=c.data.frameskip, holdout=c.data.holdout, device=device,
+            self.data, source=c.data.source, workers=min(c.data.workers or 2, 2), world=self.world(),
+            frameskip=c.data.frameskip, holdout=c.data.holdout, device=source.device,
             size=c.model.encoder.image, batch=min(c.train.batch, 64), stats=source.stats,
         )  # fmt: skip
         spec = self.data.spec
@@ -314,6 +360,7 @@ class Run:
                 spec is not None and spec.proprio
             ):  # how far the latent distance keeps growing with the state's
                 found |= held_out_range(model, held_out, spec.proprio, spec.frame)
+            held_out.close()
             return found
 
         def save(step: int, metric: float | None) -> None:

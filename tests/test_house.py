@@ -14,7 +14,7 @@ ROOT = Path(lpwm.__file__).parent
 # A room imports only from rooms with a smaller number, and from itself.
 ORDER = {
     "version": 0, "errors": 0, "rng": 0, "config": 0,
-    "worlds": 1, "model": 1, "losses": 1, "optim": 1, "theory": 1,
+    "frames": 1, "worlds": 1, "model": 1, "losses": 1, "optim": 1, "theory": 1,
     "data": 2,
     "train": 3, "plan": 3,
     "run": 4,

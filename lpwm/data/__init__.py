@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lpwm.data.clips import Clip, ClipSource, ResidentClips, split_episodes
+from lpwm.data.clips import Clip, ClipSource, ResidentClips, split_episodes, splits
 from lpwm.data.collect import collect
 from lpwm.data.convert import convert, world_of
 from lpwm.data.episodes import EpisodeData, from_arrays
@@ -10,6 +10,7 @@ from lpwm.data.info import describe
 from lpwm.data.normalise import ActionStats
 from lpwm.data.reader import read
 from lpwm.data.store import write
+from lpwm.data.streamed import StreamedClips, open_clips
 
 __all__ = [
     "ActionStats",
@@ -17,12 +18,15 @@ __all__ = [
     "ClipSource",
     "EpisodeData",
     "ResidentClips",
+    "StreamedClips",
     "collect",
     "convert",
     "describe",
     "from_arrays",
+    "open_clips",
     "read",
     "split_episodes",
+    "splits",
     "world_of",
     "write",
 ]

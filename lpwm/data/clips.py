@@ -10,19 +10,21 @@ e = i div n, so every epoch sees every clip once, batches are always full, and a
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from lpwm import rng
-from lpwm.data.episodes import EpisodeData, Frames
+from lpwm.data.episodes import EpisodeData
+from lpwm.data.memory import free_bytes
 from lpwm.data.normalise import ActionStats, to_blocks
 from lpwm.errors import UserError
-from lpwm.worlds.base import TensorWorld
-from lpwm.worlds.dots import area_average
+from lpwm.frames import Frames, StoredFrames
+from lpwm.worlds.base import World
 
 _CHUNK = 512  # frames moved to the device at a time
 
@@ -50,6 +52,10 @@ class ClipSource(Protocol):
 
     def batch(self, step: int) -> Clip:
         """This rank's slice of the batch of this step."""
+        ...
+
+    def close(self) -> None:
+        """Give back what the source holds beside memory."""
         ...
 
 
@@ -83,10 +89,113 @@ def clip_starts(lengths: Tensor, offsets: Tensor, reach: int) -> Tensor:
     return first + within
 
 
-class ResidentClips:
+class ClipIndex:
+    """Which clips a step holds: the split, its clips, and their order in every epoch.
+
+    All sources draw from it, so that where frames lie changes nothing. `device` is where the order is kept.
+    """
+
+    def __init__(
+        self,
+        episodes: EpisodeData,
+        *,
+        frames: int,
+        frameskip: int,
+        batch: int,
+        seed: int,
+        split: str,
+        holdout: float,
+        rank: int,
+        ranks: int,
+        device: torch.device,
+    ):
+        _check(frames, frameskip, batch, split, rank, ranks)
+        self.train, held = splits(episodes, holdout)
+        self.chosen = self.train if split == "train" else held
+        starts = clip_starts(
+            episodes.lengths[self.chosen], episodes.offsets[self.chosen], (frames - 1) * frameskip
+        )
+        if not len(starts):
+            longest = int(episodes.lengths[self.chosen].max()) if len(self.chosen) else 0
+            raise UserError(
+                f"the {split} split ({len(self.chosen)} episodes, the longest of {longest} frames) holds no clip of "
+                f"{frames} frames {frameskip} steps apart, which needs {(frames - 1) * frameskip + 1}."
+            )
+        self.batch, self.seed, self.split, self.device = batch, seed, split, device
+        self.slice = (rank * batch // ranks, (rank + 1) * batch // ranks)
+        self._n, self._starts = len(starts), starts.to(device)
+        self._orders: dict[int, Tensor] = {}
+
+    def __len__(self) -> int:
+        return self._n
+
+    def at(self, step: int) -> Tensor:
+        """The rows at which this rank's clips of a step start. Nothing here waits for the device."""
+        position, last = (step * self.batch + edge for edge in self.slice)
+        pieces = []
+        while position < last:
+            epoch, begin = divmod(position, self._n)
+            end = min(self._n, begin + last - position)
+            pieces.append(self._order(epoch)[begin:end])
+            position += end - begin
+        return self._starts[torch.cat(pieces)] if pieces else self._starts[:0]
+
+    def _order(self, epoch: int) -> Tensor:
+        if epoch not in self._orders:
+            if len(self._orders) > 1:  # a batch spans at most two epochs, unless it is larger than one
+                self._orders.pop(next(iter(self._orders)))
+            key = rng.seed_of("clips", self.split, self.seed, epoch)
+            self._orders[epoch] = permutation(self._n, key, self.device)
+        return self._orders[epoch]
+
+
+class Clips:
+    """What the sources of clips share: the index, and states and actions in the memory of the device."""
+
+    def __init__(
+        self,
+        episodes: EpisodeData,
+        index: ClipIndex,
+        *,
+        frames: int,
+        frameskip: int,
+        device: torch.device | str,
+        stats: ActionStats | None,
+    ):
+        self.frames, self.frameskip, self.device, self.index = frames, frameskip, torch.device(device), index
+        self.stats = stats or ActionStats.of(_rows_of(episodes, index.train))
+        if len(self.stats.mean) != episodes.actions.shape[1]:
+            raise UserError(
+                f"the statistics are of {len(self.stats.mean)} action dimensions, the data have "
+                f"{episodes.actions.shape[1]}."
+            )
+        self._states = episodes.states.to(self.device)
+        self._actions = self.stats.normalise(episodes.actions).to(self.device)
+        self._frame = torch.arange(frames, device=self.device) * frameskip
+        self._step = torch.arange((frames - 1) * frameskip, device=self.device)
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Steps after which every clip has been seen at least once."""
+        return -(-len(self.index) // self.index.batch)
+
+    def _numbers(self, start_b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The rows (b, T), states and action blocks of the clips that start at these rows."""
+        row_bT = start_b[:, None] + self._frame
+        actions = to_blocks(self._actions[start_b[:, None] + self._step], self.frameskip)
+        return row_bT, self._states[row_bT], actions
+
+    def close(self) -> None:
+        """Nothing to give back but memory."""
+
+
+class ResidentClips(Clips):
     """States, or uint8 frames, in the memory of the device; clips are gathered, and rendered, there.
 
-    With a world its renderer draws every frame from the state; without one the stored frames are used.
+    With a world its renderer draws every frame from the state; without one the stored frames of the split are used.
     Stored frames of another size than `size` are resized once, when loaded (see `resize`), which is
     close to but not the same as rendering at that size.
     """
@@ -95,7 +204,7 @@ class ResidentClips:
         self,
         episodes: EpisodeData,
         *,
-        world: TensorWorld | None = None,
+        world: World | None = None,
         frames: int,
         frameskip: int = 5,
         batch: int,
@@ -108,111 +217,119 @@ class ResidentClips:
         ranks: int = 1,
         stats: ActionStats | None = None,
     ):
-        _check(episodes, world, frames, frameskip, batch, size, split, rank, ranks)
-        train, held = split_episodes(episodes.episodes, holdout)
-        chosen = train if split == "train" else held
-        starts = clip_starts(episodes.lengths[chosen], episodes.offsets[chosen], (frames - 1) * frameskip)
-        if not len(starts):
-            longest = int(episodes.lengths[chosen].max()) if len(chosen) else 0
-            raise UserError(
-                f"the {split} split ({len(chosen)} episodes, the longest of {longest} frames) holds no clip of "
-                f"{frames} frames {frameskip} steps apart, which needs {(frames - 1) * frameskip + 1}."
-            )
-        self.frames, self.frameskip, self.seed, self.split = frames, frameskip, seed, split
-        self.global_batch, self.device = batch, torch.device(device)
-        self.stats = stats or ActionStats.of(_rows_of(episodes, train))
-        if len(self.stats.mean) != episodes.actions.shape[1]:
-            raise UserError(
-                f"the statistics are of {len(self.stats.mean)} action dimensions, the data have "
-                f"{episodes.actions.shape[1]}."
-            )
-        self._slice = (rank * batch // ranks, (rank + 1) * batch // ranks)
-        self._n, self._starts = len(starts), starts.to(self.device)
-        self._states = episodes.states.to(self.device)
-        self._actions = self.stats.normalise(episodes.actions).to(self.device)
-        self._frame = torch.arange(frames, device=self.device) * frameskip
-        self._step = torch.arange((frames - 1) * frameskip, device=self.device)
-        self._orders: dict[int, Tensor] = {}
+        check_frames(episodes, world, size)
+        index = ClipIndex(
+            episodes, frames=frames, frameskip=frameskip, batch=batch, seed=seed, split=split, holdout=holdout,
+            rank=rank, ranks=ranks, device=torch.device(device),
+        )  # fmt: skip
+        super().__init__(episodes, index, frames=frames, frameskip=frameskip, device=device, stats=stats)
         self._draw = None if world is None else world.renderer(size, self.device)
         self._pixels: Tensor | None = None
         if world is None:
             assert episodes.pixels is not None  # checked above
-            self._pixels = load_frames(episodes.pixels, size, self.device)
-
-    def __len__(self) -> int:
-        return self._n
-
-    @property
-    def steps_per_epoch(self) -> int:
-        """Steps after which every clip has been seen at least once."""
-        return -(-self._n // self.global_batch)
+            self._pixels, self._place = load_frames(episodes, index.chosen, size, self.device)
 
     def batch(self, step: int) -> Clip:
-        return self.gather(self._starts[self._indices(step)])
-
-    def gather(self, start_b: Tensor) -> Clip:
-        """The clips that start at these rows of the data set (int64, on the device)."""
-        row_bT = start_b[:, None] + self._frame
-        states = self._states[row_bT]
-        actions = to_blocks(self._actions[start_b[:, None] + self._step], self.frameskip)
+        row_bT, states, actions = self._numbers(self.index.at(step))
         if self._draw is not None:
             flat = self._draw(states.flatten(0, 1))
         else:
             assert self._pixels is not None
-            flat = self._pixels[row_bT.flatten()]
+            flat = self._pixels[self._place[row_bT.flatten()]]
         return Clip(flat.view(*row_bT.shape, *flat.shape[1:]), actions, states)
 
-    def _indices(self, step: int) -> Tensor:
-        """This rank's clips of a step. Positions are known on the host, so nothing waits for the device."""
-        position, last = (step * self.global_batch + edge for edge in self._slice)
-        pieces = []
-        while position < last:
-            epoch, begin = divmod(position, self._n)
-            end = min(self._n, begin + last - position)
-            pieces.append(self._order(epoch)[begin:end])
-            position += end - begin
-        return torch.cat(pieces) if pieces else self._starts[:0]
 
-    def _order(self, epoch: int) -> Tensor:
-        if epoch not in self._orders:
-            if len(self._orders) > 1:  # a batch spans at most two epochs, unless it is larger than one
-                self._orders.pop(next(iter(self._orders)))
-            key = rng.seed_of("clips", self.split, self.seed, epoch)
-            self._orders[epoch] = permutation(self._n, key, self.device)
-        return self._orders[epoch]
+def splits(episodes: EpisodeData, holdout: float) -> tuple[Tensor, Tensor]:
+    """Training and held-out episodes: as the makers of the data split them, or else by `split_episodes`."""
+    if episodes.held_out is None:
+        return split_episodes(episodes.episodes, holdout)
+    train = torch.ones(episodes.episodes, dtype=torch.bool)
+    train[episodes.held_out] = False
+    return train.nonzero()[:, 0], episodes.held_out
 
 
-def load_frames(pixels: Frames, size: int | None, device: torch.device) -> Tensor:
-    """All frames (N, h, w, 3) on the device as uint8 (N, 3, size, size), moved and resized in pieces."""
-    count, height, width = pixels.shape[:3]
-    shape = (height, width) if size is None else (size, size)
-    need = count * 3 * shape[0] * shape[1]
-    if device.type == "cuda":
-        free = torch.cuda.mem_get_info(device)[0]
-        if need > 0.9 * free:
-            raise UserError(
-                f"{count} frames of {shape[0]}×{shape[1]} need {need / 1e9:.1f} GB and {device} has "
-                f"{free / 1e9:.1f} GB free: use a smaller size, or give the world and render the states."
-            )
+def load_frames(
+    episodes: EpisodeData, chosen: Tensor, size: int | None, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """The frames of these episodes on the device, uint8 (n, 3, size, size), and where in them each row lies (N,).
+
+    Moved and resized in pieces.
+    """
+    pixels = episodes.pixels
+    assert pixels is not None
+    lengths, offsets = episodes.lengths[chosen], episodes.offsets[chosen]
+    count, shape = int(lengths.sum()), frame_shape(pixels, size)
+    need, free = count * 3 * shape[0] * shape[1], free_bytes(device)
+    if need > 0.9 * free:
+        raise UserError(
+            f"{count} frames of {shape[0]}×{shape[1]} need {need / 1e9:.1f} GB and {device} has {free / 1e9:.1f} GB "
+            "free: stream them (data.source streamed), use a smaller size, or render the states (data.pixels rendered)."
+        )
+    if isinstance(pixels, StoredFrames):
+        pixels.check()
     table = torch.empty((count, 3, *shape), dtype=torch.uint8, device=device)
-    for start in range(0, count, _CHUNK):
-        piece = torch.from_numpy(pixels[start : start + _CHUNK]).to(device).permute(0, 3, 1, 2)
-        table[start : start + _CHUNK] = resize(piece, shape)
-    return table
+    place = torch.zeros(len(episodes.states), dtype=torch.int64)
+    done = 0
+    for start, stop in _pieces(offsets, lengths):
+        piece = torch.from_numpy(pixels[start:stop]).to(device).permute(0, 3, 1, 2)
+        table[done : done + stop - start] = resize(piece, shape)
+        place[start:stop] = torch.arange(done, done + stop - start)
+        done += stop - start
+    return table, place.to(device)
+
+
+def _pieces(offsets: Tensor, lengths: Tensor) -> Iterator[tuple[int, int]]:
+    """The rows of these episodes as slices of at most _CHUNK rows, neighbours joined."""
+    start = stop = -1
+    for offset, length in zip(offsets.tolist(), lengths.tolist(), strict=True):
+        if offset != stop:
+            yield from _cut(start, stop)
+            start = offset
+        stop = offset + length
+    yield from _cut(start, stop)
+
+
+def _cut(start: int, stop: int) -> Iterator[tuple[int, int]]:
+    return ((at, min(at + _CHUNK, stop)) for at in range(start, stop, _CHUNK))
+
+
+def frame_shape(pixels: Frames, size: int | None) -> tuple[int, int]:
+    return (pixels.shape[1], pixels.shape[2]) if size is None else (size, size)
 
 
 def resize(frames: Tensor, shape: tuple[int, int]) -> Tensor:
-    """uint8 (n, 3, h, w) -> uint8 (n, 3, *shape): smaller by averaging areas, larger bilinearly, rounded."""
+    """uint8 (n, 3, h, w) -> uint8 (n, 3, *shape): smaller by averaging areas, larger bilinearly, rounded.
+
+    The weights are whole numbers, the sums exact, and halves are rounded up: the same bits on every device, however
+    many frames are resized together.
+    """
     height, width = frames.shape[2:]
     if (height, width) == shape:
         return frames
-    soft = frames.float()
-    if shape[0] <= height and shape[1] <= width:
-        rows, columns = (area_average(a, b).to(soft) for a, b in zip((height, width), shape, strict=True))
-        soft = rows @ soft @ columns.T
-    else:
-        soft = F.interpolate(soft, size=shape, mode="bilinear")
-    return soft.round().clamp(0, 255).to(torch.uint8)
+    (rows, above), (columns, below) = (_weights(a, b) for a, b in zip((height, width), shape, strict=True))
+    whole = above * below  # what the weights of one pixel add up to
+    exact = torch.float32 if 255 * whole < 2**24 and frames.device.type == "cpu" else torch.float64
+    sums = rows.to(frames.device, exact) @ frames.to(exact) @ columns.to(frames.device, exact).T
+    return ((2 * sums.to(torch.int64) + whole) // (2 * whole)).to(torch.uint8)
+
+
+@functools.lru_cache(maxsize=16)
+def _weights(size: int, new: int) -> tuple[Tensor, int]:
+    """Whole numbers (new, size) that add up to the second value in every row: what each pixel gives to each new one."""
+    table = torch.zeros(new, size, dtype=torch.float64)
+    if new <= size:  # pixel i covers [i·new, (i+1)·new), new pixel j covers [j·size, (j+1)·size)
+        i, j = torch.arange(size), torch.arange(new)[:, None]
+        overlap = torch.minimum((i + 1) * new, (j + 1) * size) - torch.maximum(i * new, j * size)
+        return overlap.clamp(min=0).to(torch.float64), size
+    at = ((2 * torch.arange(new) + 1) * size - new).clamp(
+        min=0
+    )  # the middle of a new pixel, in 1/(2·new) pixels
+    low = at // (2 * new)
+    part = (at - low * 2 * new).to(torch.float64)
+    rows = torch.arange(new)
+    table[rows, low] += 2 * new - part
+    table[rows, (low + 1).clamp(max=size - 1)] += part
+    return table, 2 * new
 
 
 def _rows_of(episodes: EpisodeData, chosen: Tensor) -> Tensor:
@@ -220,26 +337,20 @@ def _rows_of(episodes: EpisodeData, chosen: Tensor) -> Tensor:
     return episodes.actions[clip_starts(episodes.lengths[chosen], episodes.offsets[chosen], 1)]
 
 
-def _check(
-    episodes: EpisodeData,
-    world: TensorWorld | None,
-    frames: int,
-    frameskip: int,
-    batch: int,
-    size: int | None,
-    split: str,
-    rank: int,
-    ranks: int,
-) -> None:
+def _check(frames: int, frameskip: int, batch: int, split: str, rank: int, ranks: int) -> None:
     for name, value, least in (("frames", frames, 1), ("frameskip", frameskip, 1), ("batch", batch, 1)):
         if value < least:
             raise UserError(f"{name} is {value}: give at least {least}.")
-    if size is not None and size < 1:
-        raise UserError(f"size is {size}: give at least 1.")
     if split not in ("train", "val"):
         raise UserError(f"split is {split!r}: give 'train' or 'val'.")
     if not 0 <= rank < ranks:
         raise UserError(f"rank {rank} of {ranks}: give 0 ≤ rank < ranks.")
+
+
+def check_frames(episodes: EpisodeData, world: World | None, size: int | None) -> None:
+    """Something to look at: stored frames, or states that this world can render."""
+    if size is not None and size < 1:
+        raise UserError(f"size is {size}: give at least 1.")
     if world is None and episodes.pixels is None:
         raise UserError("the data have no pixels: give the world that renders their states, or add pixels.")
     if world is not None and world.spec.state_dim != episodes.states.shape[1]:

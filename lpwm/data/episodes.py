@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -19,16 +19,14 @@ from torch import Tensor
 
 from lpwm.data.digest import combine, hash_column
 from lpwm.errors import UserError
+from lpwm.frames import Frames
 from lpwm.worlds.base import WorldSpec
 
 
-class Frames(Protocol):
-    """uint8 frames (N, h, w, 3): an array in memory, or rows read from a file when asked."""
+class Column(Protocol):
+    """A column of N rows: an array in memory, or rows read from a file when asked."""
 
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-
-    def __getitem__(self, rows: slice) -> NDArray[np.uint8]: ...
+    def __getitem__(self, rows: slice) -> NDArray: ...
 
 
 @dataclass(frozen=True)
@@ -41,6 +39,8 @@ class EpisodeData:
     spec: WorldSpec | None = None  # the world that made it, if known
     digest: str = ""
     attributes: Mapping[str, Any] = field(default_factory=dict)  # seed, policy, coverage, … as stored
+    held_out: Tensor | None = None  # (K,) int64: the episodes its makers held out, where they said so
+    extra: Mapping[str, Column] = field(default_factory=dict)  # other columns of numbers, a row per frame
 
     @property
     def episodes(self) -> int:
@@ -121,3 +121,22 @@ def spec_from_json(text: str) -> WorldSpec:
     if not isinstance(spec.name, str) or not isinstance(spec.options, dict):
         raise TypeError("a world's spec has a name and options")
     return spec
+
+
+def runs_to_json(episodes: Iterable[int]) -> str:
+    """Ascending numbers as the runs they make, [[first, last + 1], …]: short, and an attribute can hold it."""
+    runs: list[list[int]] = []
+    for e in episodes:
+        if runs and runs[-1][1] == e:
+            runs[-1][1] = e + 1
+        else:
+            runs.append([e, e + 1])
+    return json.dumps(runs)
+
+
+def runs_from_json(text: str, count: int) -> Tensor:
+    """The inverse. ValueError or TypeError when `text` does not name some, but not all, of `count` episodes."""
+    held = [e for first, last in json.loads(text) for e in range(max(first, 0), min(last, count + 1))]
+    if held != sorted(set(held)) or not 0 < len(held) < count or held[-1] >= count:
+        raise ValueError("these are not some of the episodes")
+    return torch.tensor(held, dtype=torch.int64)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,59 +14,10 @@ from numpy.typing import NDArray
 from lpwm.data.digest import ColumnHash, combine, hash_column, hash_episodes
 from lpwm.data.episodes import EpisodeData, offsets_of, spec_from_json
 from lpwm.errors import UserError
+from lpwm.frames.hdf5 import StoredPixels, damaged, opened
 from lpwm.worlds.base import WorldSpec
 
-# What h5py raises on a damaged file, depending on where the damage is.
-_DAMAGE = (OSError, KeyError, RuntimeError, ValueError, TypeError, MemoryError, OverflowError, AttributeError)
 _DEFLATE = 1032  # no deflated byte stands for more than this many
-
-
-def damaged(path: Path, why: object = "") -> UserError:
-    note = f" ({str(why).splitlines()[0][:120]})" if str(why) else ""
-    return UserError(f"{path} is damaged or incomplete{note}: copy or collect it again.")
-
-
-@contextmanager
-def opened(path: str | Path) -> Iterator[h5py.File]:
-    """The file, open for reading; anything h5py cannot digest becomes one sentence."""
-    path = Path(path)
-    if not path.exists():
-        raise UserError(
-            f"{path} does not exist: collect it with 'lpwm collect WORLD --episodes N --out {path}'."
-        )
-    if path.is_dir():
-        raise UserError(f"{path} is a folder, expected an HDF5 file.")
-    try:
-        with path.open("rb") as head:
-            head.read(1)
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}.") from error
-    with suppress(ImportError):
-        import hdf5plugin  # noqa: F401  (others compress with Blosc: reading that needs its filters, if installed)
-    try:
-        if not h5py.is_hdf5(path):
-            raise UserError(f"{path} is not an HDF5 file, or it is cut off at the start.")
-        with h5py.File(path, "r") as file:
-            yield file
-    except UserError:
-        raise
-    except _DAMAGE as error:
-        if "required filter" in str(error):
-            raise UserError(
-                f"{path} is compressed with a filter h5py lacks: pip install hdf5plugin."
-            ) from error
-        raise damaged(path, error) from error
-
-
-class StoredPixels:
-    """The frames of a file, read when asked: `frames[a:b]` is uint8 (b − a, h, w, 3)."""
-
-    def __init__(self, path: Path, shape: tuple[int, ...]):
-        self.path, self.shape = path, shape
-
-    def __getitem__(self, rows: slice) -> NDArray[np.uint8]:
-        with opened(self.path) as file:
-            return file["pixels"][rows]
 
 
 def read(path: str | Path, *, pixels: bool | None = None, verify: bool = True) -> EpisodeData:

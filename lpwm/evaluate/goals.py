@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from lpwm import rng
-from lpwm.data import EpisodeData, split_episodes
+from lpwm.data import EpisodeData, splits
 from lpwm.data.clips import clip_starts, permutation
 from lpwm.errors import UserError
 from lpwm.worlds.base import TensorWorld
@@ -105,7 +105,7 @@ def dataset_goals(
         raise UserError(f"goals {offset} steps ahead: give at least 1.")
     if data.states.shape[1] == 0:
         raise UserError("the data set has no states: success cannot be tested on its goals.")
-    _, held = split_episodes(data.episodes, holdout)
+    _, held = splits(data, holdout)
     if not len(held):
         raise UserError(
             "no trajectory was held out (holdout is 0): hold some out, or evaluate on random goals."

@@ -37,7 +37,7 @@ import torch
 
 from lpwm import rng
 from lpwm.config import digest, to_dict
-from lpwm.data import EpisodeData, split_episodes
+from lpwm.data import EpisodeData, splits
 from lpwm.errors import UserError
 from lpwm.interpret.probes import Frames, ProbeConfig, Probes, Score, bootstrap, probe
 from lpwm.interpret.sharpness import sharpness
@@ -131,7 +131,7 @@ def describe(loaded: Loaded) -> dict[str, Any]:
 
 
 def held_out(loaded: Loaded, data: EpisodeData) -> Ints:
-    _, held = split_episodes(data.episodes, loaded.holdout)
+    _, held = splits(data, loaded.holdout)
     return held.numpy()
 
 

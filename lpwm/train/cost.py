@@ -77,13 +77,3 @@ def check_memory(cost: Cost, batch: int, free: float, where: str) -> None:
         f"a batch of {batch} clips needs about {cost.bytes(batch) / 2**30:.1f} GiB and {where} has "
         f"{free / 2**30:.1f} GiB free: {remedy}, or use train.accumulate."
     )
-
-
-def free_bytes(device: torch.device) -> float:
-    if device.type == "cuda":
-        return float(torch.cuda.mem_get_info(device)[0])
-    try:
-        with open("/proc/meminfo") as f:
-            return next(1024.0 * int(line.split()[1]) for line in f if line.startswith("MemAvailable"))
-    except (OSError, StopIteration):  # not Linux: no check is better than a wrong one
-        return float("inf")

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lpwm.data import ClipSource, EpisodeData, ResidentClips
-from lpwm.data.clips import Clip, split_episodes
+from lpwm.data import ClipSource, EpisodeData, ResidentClips, StreamedClips, open_clips, splits
+from lpwm.data.clips import Clip
 from lpwm.errors import UserError
 from lpwm.model import WorldModel
 from lpwm.train.monitors import evaluating, latent_range
@@ -28,12 +28,12 @@ def held_out_clips(
     frameskip: int = 5,
     holdout: float = 0.1,
     **options: Any,
-) -> ResidentClips:
+) -> ResidentClips | StreamedClips:
     """Held-out clips of context + depths frames, or of as many as the longest held-out episode holds.
 
-    `options` go to ResidentClips (world, batch, size, device, stats, …).
+    `options` go to open_clips (source, world, batch, size, device, stats, …).
     """
-    _, held = split_episodes(episodes.episodes, holdout)
+    _, held = splits(episodes, holdout)
     longest = int(episodes.lengths[held].max()) if len(held) else 0
     fits = (longest - 1) // frameskip + 1
     if fits < context + 1:
@@ -42,9 +42,7 @@ def held_out_clips(
             f"ahead of {context} context frames: use a larger holdout, longer episodes or a smaller frameskip."
         )
     frames = min(context + depths, fits)
-    return ResidentClips(
-        episodes, frames=frames, frameskip=frameskip, split="val", holdout=holdout, **options
-    )
+    return open_clips(episodes, frames=frames, frameskip=frameskip, split="val", holdout=holdout, **options)
 
 
 def depth_errors(

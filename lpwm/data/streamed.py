@@ -1,0 +1,234 @@
+"""Clips of frames that do not fit into memory: read ahead by worker processes, copied to the device beside its work.
+
+    step s:  workers read the frames of steps s+1 … s+prefetch−1 into slots of shared memory
+             the slot of step s is copied to the device on a stream of its own, and filled again
+
+Memory is prefetch slots, whatever the size of the file. Which clips, and in which order, is ClipIndex's business:
+they are those of ResidentClips, bit for bit.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lpwm.data.clips import (
+    Clip,
+    ClipIndex,
+    Clips,
+    ResidentClips,
+    check_frames,
+    frame_shape,
+    resize,
+    splits,
+)
+from lpwm.data.episodes import EpisodeData
+from lpwm.data.memory import free_bytes
+from lpwm.data.normalise import ActionStats
+from lpwm.errors import UserError
+from lpwm.frames import StoredFrames
+from lpwm.frames.pool import FramePool
+from lpwm.worlds.base import World
+
+SOURCES = ("auto", "resident", "streamed")
+_SHARE = 0.5  # of the free memory that resident frames may take: the model comes too
+_TABLE = 9  # bytes of index and order a resident row costs beside its frame
+
+
+def default_workers() -> int:
+    """One reader per core but the one that trains."""
+    return max(1, len(os.sched_getaffinity(0)) - 1 if hasattr(os, "sched_getaffinity") else 1)
+
+
+class StreamedClips(Clips):
+    """Clips of stored frames, read from their files by worker processes (started by the first batch).
+
+    prefetch: batches in memory at once, the one in use included. workers: reading processes; one fewer than cores
+    when not told. Steps may be asked for in any order; in ascending order they are read ahead.
+    """
+
+    def __init__(
+        self,
+        episodes: EpisodeData,
+        *,
+        frames: int,
+        frameskip: int = 5,
+        batch: int,
+        seed: int = 0,
+        size: int | None = None,
+        split: str = "train",
+        holdout: float = 0.1,
+        device: torch.device | str = "cpu",
+        rank: int = 0,
+        ranks: int = 1,
+        stats: ActionStats | None = None,
+        workers: int | None = None,
+        prefetch: int = 4,
+    ):
+        check_frames(episodes, None, size)
+        if not isinstance(episodes.pixels, StoredFrames):
+            raise UserError("these frames are in memory already: only frames in files are streamed.")
+        if workers is not None and workers < 1:
+            raise UserError(f"{workers} reading processes cannot read: give at least 1.")
+        if prefetch < 2:
+            raise UserError(
+                f"prefetch is {prefetch}: give at least 2 batches, one in use and one being read."
+            )
+        index = ClipIndex(
+            episodes, frames=frames, frameskip=frameskip, batch=batch, seed=seed, split=split, holdout=holdout,
+            rank=rank, ranks=ranks, device=torch.device("cpu"),
+        )  # fmt: skip
+        super().__init__(episodes, index, frames=frames, frameskip=frameskip, device=device, stats=stats)
+        self._stored, self._shape = episodes.pixels, frame_shape(episodes.pixels, size)
+        self._stored.check()
+        self._count = (index.slice[1] - index.slice[0]) * frames
+        local = -(-batch // ranks) * frames * 3 * self._stored.shape[1] * self._stored.shape[2]
+        free = free_bytes(torch.device("cpu"))
+        if prefetch * local > _SHARE * free:
+            raise UserError(
+                f"{prefetch} batches of {local / 1e9:.2f} GB of frames are more than half of the {free / 1e9:.1f} GB "
+                "of memory that are free: use a smaller train.batch."
+            )
+        self._workers, self._prefetch = workers or default_workers(), prefetch
+        self._at = torch.arange(frames) * frameskip
+        self._pool: FramePool | None = None
+        self._slots: dict[int, int] = {}  # step -> slot, oldest first
+        self._copied: list[torch.cuda.Event | None] = [None] * prefetch
+        self._stream = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
+
+    @property
+    def processes(self) -> list[int]:
+        """The ids of the reading processes."""
+        return [] if self._pool is None else self._pool.processes
+
+    def batch(self, step: int) -> Clip:
+        start_b = self.index.at(step)
+        if self._stream is not None:
+            start_b = start_b.pin_memory().to(self.device, non_blocking=True)
+        row_bT, states, actions = self._numbers(start_b)
+        if not self._count:  # more ranks than clips
+            return Clip(torch.empty((0, self.frames, 3, *self._shape), dtype=torch.uint8), actions, states)
+        self._read_ahead(step)
+        assert self._pool is not None
+        slot = self._slots[step]
+        host = torch.from_numpy(self._pool.wait(slot))
+        flat = self._move(host, slot)
+        return Clip(flat.view(*row_bT.shape, *flat.shape[1:]), actions, states)
+
+    def ready(self, step: int) -> bool:
+        """Whether `batch(step)` would find its frames read."""
+        return self._pool is not None and step in self._slots and self._pool.ready(self._slots[step])
+
+    def close(self) -> None:
+        """End the workers. The next batch would start them again."""
+        if self._pool is not None:
+            if self._stream is not None:
+                self._stream.synchronize()
+            self._unpin()
+            self._pool.close()
+        self._pool, self._slots = None, {}
+
+    def _read_ahead(self, step: int) -> None:
+        """Have `step` and those that follow read, into slots of steps that are not among them."""
+        if self._pool is None:
+            self._pool = FramePool(self._stored, self._count, self._prefetch, self._workers)
+            self._unpin = weakref.finalize(self._pool, _nothing)
+            if self._stream is not None:
+                self._unpin = _pin(self._pool)
+        wanted = range(step, step + self._prefetch)
+        for old in [s for s in self._slots if s not in wanted]:
+            del self._slots[old]
+        used = set(self._slots.values())
+        free = [slot for slot in range(self._prefetch) if slot not in used]
+        for s in wanted:
+            if s in self._slots:
+                continue
+            slot = free.pop(0)
+            if (copied := self._copied[slot]) is not None:
+                copied.synchronize()
+            rows = (self.index.at(s)[:, None] + self._at).flatten()
+            self._pool.fill(slot, rows.numpy())
+            self._slots[s] = slot
+
+    def _move(self, host: Tensor, slot: int) -> Tensor:
+        """The frames of a slot on the device, of the right size and no longer in the slot."""
+        if self._stream is None:
+            made = resize(host, self._shape)
+            return made.clone() if made is host else made
+        with torch.cuda.stream(self._stream):
+            here = host.to(self.device, non_blocking=True)
+            event = torch.cuda.Event()
+            event.record(self._stream)
+            made = resize(here, self._shape)
+        self._copied[slot] = event
+        current = torch.cuda.current_stream(self.device)
+        current.wait_stream(self._stream)
+        made.record_stream(current)
+        return made
+
+
+def _nothing() -> None:
+    return
+
+
+def _pin(pool: FramePool) -> Any:
+    """Lock the pool's memory, so that copies run beside everything else; where that is refused they are slower.
+
+    Returns what unlocks it again.
+    """
+    address, cuda = pool.address, torch.cuda.cudart()
+    if int(cuda.cudaHostRegister(address, pool.bytes, 0)) != 0:
+        return weakref.finalize(pool, _nothing)
+    return weakref.finalize(pool, _unregister, pool.buffer, address)
+
+
+def _unregister(buffer: object, address: int) -> None:
+    """`buffer` is held until here, so that the address is still its own."""
+    torch.cuda.cudart().cudaHostUnregister(address)
+
+
+def resident_bytes(episodes: EpisodeData, size: int | None, split: str, holdout: float) -> int:
+    """What the frames of a split would take in memory."""
+    assert episodes.pixels is not None
+    chosen = splits(episodes, holdout)[0 if split == "train" else 1]
+    height, width = frame_shape(episodes.pixels, size)
+    return int(episodes.lengths[chosen].sum()) * (3 * height * width + _TABLE)
+
+
+def open_clips(
+    episodes: EpisodeData,
+    *,
+    source: str = "auto",
+    world: World | None = None,
+    size: int | None = None,
+    split: str = "train",
+    holdout: float = 0.1,
+    device: torch.device | str = "cpu",
+    workers: int | None = None,
+    **options: Any,
+) -> ResidentClips | StreamedClips:
+    """Clips from memory where they fit (half of what is free on the device), else streamed; or as `source` says.
+
+    `options` are those of both sources: frames, frameskip, batch, seed, rank, ranks, stats.
+    """
+    if source not in SOURCES:
+        raise UserError(f"data.source is {source!r}: give {', '.join(SOURCES[:-1])} or {SOURCES[-1]}.")
+    check_frames(episodes, world, size)
+    if source == "streamed" and world is not None:
+        raise UserError(
+            "frames rendered from states are not streamed: leave data.source at auto, or store the frames first "
+            "('lpwm data convert FILE OUT --add-pixels')."
+        )
+    common = {"size": size, "split": split, "holdout": holdout, "device": device, **options}
+    if world is not None or not isinstance(episodes.pixels, StoredFrames):
+        if source == "streamed":
+            return StreamedClips(episodes, workers=workers, **common)  # says why not
+        return ResidentClips(episodes, world=world, **common)
+    need = resident_bytes(episodes, size, split, holdout)
+    if source == "resident" or (source == "auto" and need <= _SHARE * free_bytes(torch.device(device))):
+        return ResidentClips(episodes, **common)
+    return StreamedClips(episodes, workers=workers, **common)
