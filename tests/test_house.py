@@ -89,6 +89,8 @@ def test_no_printing_and_no_pickles_in_the_library():
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call):
                 name = ast.unparse(node.func)
+                if name == "torch.load" and any(ast.unparse(k) == "weights_only=True" for k in node.keywords):
+                    continue  # torch's own restricted reader
                 assert name != "print", f"{path} prints"
                 assert name not in ("torch.load", "pickle.load", "pickle.loads", "eval", "exec"), (
                     f"{path}: {name}"

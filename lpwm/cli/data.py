@@ -11,8 +11,8 @@ import tyro
 
 from lpwm.cli.collect import progress_bar
 from lpwm.data import convert, describe, read
+from lpwm.data.files import size_of
 from lpwm.data.info import AHEAD, BUDGET, contact_sheet
-from lpwm.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Info:
     """Statistics of a data set, and what doing nothing and random actions would score on it."""
 
     file: Annotated[Path, tyro.conf.Positional]
-    """An HDF5 file, ours or stable-worldmodel's."""
+    """An HDF5 file, ours or stable-worldmodel's, a Lance table, or a folder of DINO-WM's."""
     json: bool = False
     """Print JSON."""
     pictures: Path | None = None
@@ -29,18 +29,18 @@ class Info:
 
 @dataclass(frozen=True)
 class Convert:
-    """Add frames to a data set of states, or take them away."""
+    """Write a data set in another form: HDF5 or Lance, with frames or without, of another size."""
 
     file: Annotated[Path, tyro.conf.Positional]
-    """The file to read."""
+    """What to read: HDF5, ours or stable-worldmodel's, a .lance table, or a folder of DINO-WM's."""
     out: Annotated[Path, tyro.conf.Positional]
-    """The file to write; it appears when it is complete."""
+    """What to write: a Lance table if it ends in .lance, else HDF5. It appears when it is complete."""
     add_pixels: bool = False
     """Render the states."""
     remove_pixels: bool = False
     """Leave the frames out."""
     size: int | None = None
-    """The side of the frames to add; the world's own when not given."""
+    """The side of the frames written; the world's own, or that of the stored ones, when not given."""
     overwrite: bool = False
     """Replace OUT."""
 
@@ -101,19 +101,16 @@ def table(info: dict[str, Any]) -> str:
 
 
 def _convert(args: Convert) -> int:
-    if args.add_pixels == args.remove_pixels:
-        raise UserError("say one of --add-pixels and --remove-pixels.")
-    if args.size is not None and not args.add_pixels:
-        raise UserError("--size is the side of the frames to add: it needs --add-pixels.")
     episodes = read(args.file, verify=False).episodes
     with progress_bar("episodes", episodes) as progress:
         digest = convert(
             args.file,
             args.out,
             add_pixels=args.add_pixels,
+            remove_pixels=args.remove_pixels,
             size=args.size,
             overwrite=args.overwrite,
             progress=progress,
         )
-    print(f"{args.out}: {args.out.stat().st_size / 1e6:.1f} MB, digest {digest}")
+    print(f"{args.out}: {size_of(args.out) / 1e6:.1f} MB, digest {digest}")
     return 0

@@ -20,7 +20,11 @@ EXTRAS = {  # extra: (import name, distribution, what it is for)
         ("ogbench", "ogbench", "building the Cube model"),
         ("dm_control", "dm_control", "building the Cube model"),
     ],
-    "video": [("imageio_ffmpeg", "imageio-ffmpeg", "reading mp4 data sets")],
+    "video": [("av", "av", "reading mp4 data sets")],
+    "lance": [
+        ("lance", "pylance", "reading and writing Lance tables"),
+        ("hdf5plugin", "hdf5plugin", "reading HDF5 files compressed with Blosc"),
+    ],
     "cluster": [("ray", "ray", "sweeps on Ray"), ("submitit", "submitit", "sweeps on Slurm")],
     "wandb": [("wandb", "wandb", "logging to Weights & Biases")],
 }

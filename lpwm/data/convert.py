@@ -1,22 +1,27 @@
-"""Adding frames to a data set of states, and taking them away again."""
+"""A data set in another form: with frames or without, of another size, in another format.
+
+What is written is chosen by its name: NAME.lance is a Lance table, anything else HDF5.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import h5py
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from lpwm import worlds
+from lpwm.data.clips import resize
 from lpwm.data.episodes import EpisodeData
-from lpwm.data.reader import opened, read
-from lpwm.data.store import MADE, writing
+from lpwm.data.reader import read
+from lpwm.data.store import writing
 from lpwm.errors import UserError
-from lpwm.worlds.base import TensorWorld
+from lpwm.frames import StoredFrames
+from lpwm.worlds.base import TensorWorld, World
 
-_FRAMES = 2048  # about this many frames in memory at a time
+_FRAMES = 512  # about this many frames in memory at a time
 _OURS = ("digest", "column_digests", "world", "lpwm_version")  # attributes the writer makes itself
 
 
@@ -31,58 +36,90 @@ def convert(
     source: str | Path,
     out: str | Path,
     *,
-    add_pixels: bool,
+    add_pixels: bool = False,
+    remove_pixels: bool = False,
     size: int | None = None,
-    world: TensorWorld | None = None,
+    world: World | None = None,
     overwrite: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> str:
-    """Copy `source` to `out` with frames rendered from the states, or without any. Returns the digest.
+    """Copy any data set that `read` reads to `out`. Returns the digest.
 
-    All other columns of numbers are kept. The result appears under its name when it is complete.
+    add_pixels: render the states, in place of slow frames (mp4) if there are any. remove_pixels: leave the frames out.
+    Otherwise frames are copied. size: the side of the frames written. All other columns of numbers are kept.
+    The result appears under its name when it is complete.
     """
     source, out = Path(source), Path(out)
     if out.exists() and source.exists() and out.samefile(source):
         raise UserError(f"{out} is the file to convert: write to another name.")
     data = read(source)
-    if add_pixels:
-        if data.pixels is not None:
-            raise UserError(f"{source} has pixels already: nothing to add.")
-        world = world or world_of(data)
-        size = world.spec.frame if size is None else size
-        if size < 8:
-            raise UserError(f"size is {size}: give at least 8.")
-    elif data.pixels is None:
-        raise UserError(f"{source} has no pixels: nothing to remove.")
-    elif not data.states.shape[1]:
-        raise UserError(f"{source} has no states: without its pixels nothing would be left.")
-    lengths = data.lengths.numpy()
+    draw = _drawing(source, data, add_pixels, remove_pixels, size, world)
     kept = {name: value for name, value in data.attributes.items() if name not in _OURS}
-    with opened(source) as file, writing(out, overwrite) as writer:
-        names = _columns(file, len(data.states))
-        for first, last in _groups(lengths):
-            rows = slice(int(data.offsets[first]), int(data.offsets[last - 1] + lengths[last - 1]))
-            columns = {name: file[name][rows] for name in names}
-            if add_pixels:
-                assert world is not None
-                columns["pixels"] = _render(world, data.states[rows], size)
-            writer.append(columns, lengths[first:last])
-            if progress is not None:
-                progress(last)
+    groups = _columns(data, draw, progress or (lambda done: None))
+    if out.suffix.lower() == ".lance":
+        from lpwm.data.readers_swm import write_lance
+
+        write_lance(out, groups, spec=data.spec, attributes=kept, overwrite=overwrite)
+        return read(out).digest
+    with writing(out, overwrite) as writer:
+        for columns, lengths in groups:
+            writer.append(columns, lengths)
         return writer.finish(data.spec, kept)
 
 
-def _columns(file: h5py.File, rows: int) -> list[str]:
-    """The columns with a row per frame, but for frames and indices; others' groups and odd sizes stay behind."""
-    return [
-        name
-        for name, column in file.items()
-        if isinstance(column, h5py.Dataset)
-        and name not in (*MADE, "pixels")
-        and column.ndim
-        and len(column) == rows
-        and column.dtype.kind in "fiub"
-    ]
+Draw = Callable[[slice], NDArray[np.uint8]]
+
+
+def _drawing(
+    source: Path, data: EpisodeData, add: bool, remove: bool, size: int | None, world: World | None
+) -> Draw | None:
+    """How the frames of some rows are made; None for a data set without."""
+    if add and remove:
+        raise UserError("say at most one of --add-pixels and --remove-pixels.")
+    if size is not None and size < 8:
+        raise UserError(f"size is {size}: give at least 8.")
+    stored = data.pixels
+    if add:
+        if stored is not None and not (isinstance(stored, StoredFrames) and stored.slow):
+            raise UserError(f"{source} has pixels already: nothing to add.")
+        world = world or world_of(data)
+        side = world.spec.frame if size is None else size
+        return lambda rows: world.render(data.states[rows], side).permute(0, 2, 3, 1).contiguous().numpy()
+    if remove and stored is None:
+        raise UserError(f"{source} has no pixels: nothing to remove.")
+    if remove and not data.states.shape[1]:
+        raise UserError(f"{source} has no states: without its pixels nothing would be left.")
+    if remove or stored is None:
+        if size is not None:
+            raise UserError("--size is the side of the frames written: it needs frames, or --add-pixels.")
+        return None
+    if isinstance(stored, StoredFrames):
+        stored.check()
+    if size is None or (size, size) == tuple(stored.shape[1:3]):
+        return lambda rows: stored[rows]
+    return lambda rows: _resized(stored[rows], size)
+
+
+def _resized(frames: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
+    made = resize(torch.from_numpy(frames).permute(0, 3, 1, 2), (size, size))
+    return made.permute(0, 2, 3, 1).contiguous().numpy()
+
+
+def _columns(
+    data: EpisodeData, draw: Draw | None, progress: Callable[[int], None]
+) -> Iterator[tuple[dict[str, NDArray], NDArray]]:
+    """All columns of a few whole episodes at a time, with their lengths."""
+    lengths = data.lengths.numpy()
+    for first, last in _groups(lengths):
+        rows = slice(int(data.offsets[first]), int(data.offsets[last - 1] + lengths[last - 1]))
+        columns = {"action": data.actions[rows].numpy()}
+        if data.states.shape[1]:
+            columns["state"] = data.states[rows].numpy()
+        columns |= {name: column[rows] for name, column in data.extra.items()}
+        if draw is not None:
+            columns["pixels"] = draw(rows)
+        yield columns, lengths[first:last]
+        progress(last)
 
 
 def _groups(lengths: np.ndarray) -> list[tuple[int, int]]:
@@ -94,7 +131,3 @@ def _groups(lengths: np.ndarray) -> list[tuple[int, int]]:
             groups.append((first, episode + 1))
             first, frames = episode + 1, 0
     return groups
-
-
-def _render(world: TensorWorld, states: torch.Tensor, size: int | None) -> np.ndarray:
-    return world.render(states, size).permute(0, 2, 3, 1).contiguous().numpy()

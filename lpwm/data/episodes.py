@@ -7,6 +7,7 @@ An episode of L frames has L − 1 transitions: action t leaves frame t, and its
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -140,3 +141,8 @@ def runs_from_json(text: str, count: int) -> Tensor:
     if held != sorted(set(held)) or not 0 < len(held) < count or held[-1] >= count:
         raise ValueError("these are not some of the episodes")
     return torch.tensor(held, dtype=torch.int64)
+
+
+def held_out_digest(text: str) -> str:
+    """The split is part of what a data set is: the digest of its JSON, beside those of the columns."""
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()

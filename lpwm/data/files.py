@@ -173,3 +173,12 @@ def need_space(path: Path, size: int) -> None:
             f"cannot write {path}: it needs {size / 1e9:.2f} GB and the disk has {free / 1e9:.2f} GB free; free "
             "some space or choose another folder, then run the same command again (what was stored is kept)."
         )
+
+
+def size_of(path: Path) -> int:
+    """Bytes of a file, or of all files of a folder."""
+    return (
+        sum(p.stat().st_size for p in path.rglob("*") if p.is_file())
+        if path.is_dir()
+        else path.stat().st_size
+    )

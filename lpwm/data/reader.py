@@ -12,9 +12,10 @@ import torch
 from numpy.typing import NDArray
 
 from lpwm.data.digest import ColumnHash, combine, hash_column, hash_episodes
-from lpwm.data.episodes import EpisodeData, offsets_of, spec_from_json
+from lpwm.data.episodes import EpisodeData, held_out_digest, offsets_of, runs_from_json, spec_from_json
+from lpwm.data.store import MADE
 from lpwm.errors import UserError
-from lpwm.frames.hdf5 import StoredPixels, damaged, opened
+from lpwm.frames.hdf5 import StoredColumn, StoredPixels, damaged, opened
 from lpwm.worlds.base import WorldSpec
 
 _DEFLATE = 1032  # no deflated byte stands for more than this many
@@ -26,34 +27,41 @@ def read(path: str | Path, *, pixels: bool | None = None, verify: bool = True) -
     pixels: None takes them if they are there, True demands them, False ignores them.
     verify: compare the columns read (not the frames, see `verify_frames`) with their stored digests.
     """
-    path = Path(path)
+    path = _inside(Path(path))
+    if path.suffix.lower() == ".lance":
+        from lpwm.data.readers_swm import read_lance
+
+        return _demanded(path, read_lance(path, pixels is not False), pixels)
+    if path.is_dir():
+        from lpwm.data.readers_dino import read_dino
+
+        return _demanded(path, read_dino(path, pixels), pixels)
     with opened(path) as file:
         lengths = _lengths(path, file)
         total = int(lengths.sum())
         spec = _spec(path, file)
         actions = _floats(path, file, "action", total)
         frames = _frames(path, file, total) if pixels is not False else None
-        if pixels and frames is None:
-            raise UserError(
-                f"{path} has no pixels: add them with 'lpwm data convert {path} OUT --add-pixels'."
-            )
         if "state" in file or spec is not None or frames is None:
             states = _floats(path, file, "state", total)
         else:
             states = np.zeros((total, 0), np.float32)  # recorded frames of an unknown world are enough
-        _check_spec(path, spec, states, actions)
         attributes = {name: _plain(value) for name, value in file.attrs.items()}
-        raw = {"action": actions, "state": states, "ep_len": file["ep_len"][:]}
+        raw = {"action": actions, "state": states, "ep_len": _ep_len(file, lengths)}
         stored = _column_digests(path, attributes)
-    _check_finite(path, states, actions, lengths)
+        extra = {name: StoredColumn(path, name) for name in _others(file, total)}
+    check_columns(path, spec, states, actions, lengths)
     hashes = {
         name: hash_column(name, rows, None if name == "ep_len" else lengths) for name, rows in raw.items()
     }
+    held = _held_out(path, attributes, len(lengths))
+    if held is not None:
+        hashes["held_out"] = held_out_digest(str(attributes["held_out"]))
     if verify:
         for name, digest in hashes.items():
             if stored.get(name, digest) != digest:
                 raise damaged(path, f"column {name!r} does not match its digest")
-    return EpisodeData(
+    data = EpisodeData(
         states=torch.from_numpy(states.astype(np.float32, copy=False)),
         actions=torch.from_numpy(actions.astype(np.float32, copy=False)),
         lengths=torch.from_numpy(lengths),
@@ -62,12 +70,44 @@ def read(path: str | Path, *, pixels: bool | None = None, verify: bool = True) -
         spec=spec,
         digest=str(attributes["digest"]) if stored else combine(hashes),
         attributes=attributes,
+        held_out=held,
+        extra=extra,
     )
+    return _demanded(path, data, pixels)
+
+
+def _inside(path: Path) -> Path:
+    """The data set that a folder holds: a Lance table, a single HDF5 file, or the folder itself, if it is DINO-WM's."""
+    if not path.is_dir() or path.suffix.lower() == ".lance":
+        return path
+    from lpwm.data.readers_dino import is_dino
+
+    found = sorted(p for kind in ("*.lance", "*.h5", "*.hdf5") for p in path.glob(kind))
+    if is_dino(path):
+        return path
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise UserError(
+            f"{path} holds {len(found)} data sets ({', '.join(p.name for p in found[:4])}): name one of them."
+        )
+    raise UserError(
+        f"{path} is a folder without a data set: expected an HDF5 file, a .lance table, or DINO-WM's states.pth (or "
+        "train/states.pth)."
+    )
+
+
+def _demanded(path: Path, data: EpisodeData, pixels: bool | None) -> EpisodeData:
+    if pixels and data.pixels is None:
+        raise UserError(f"{path} has no pixels: add them with 'lpwm data convert {path} OUT --add-pixels'.")
+    return data
 
 
 def verify_frames(path: str | Path) -> None:
     """Compare the stored frames with their digest: reads all of them."""
-    path = Path(path)
+    path = _inside(Path(path))
+    if path.is_dir():
+        return  # the data of others carry no digests
     with opened(path) as file:
         lengths = _lengths(path, file)
         frames = _frames(path, file, int(lengths.sum()))
@@ -94,16 +134,15 @@ def _column(path: Path, file: h5py.File, name: str) -> h5py.Dataset:
 
 
 def _lengths(path: Path, file: h5py.File) -> NDArray[np.int64]:
-    """ep_len, checked against ep_offset: episodes follow one another without gaps."""
-    found = []
-    for name in ("ep_len", "ep_offset"):
-        column = _column(path, file, name)
-        if column.dtype.kind not in "iu" or column.ndim != 1:
-            raise UserError(
-                f"{path}: {name} is {column.dtype} {column.shape}, expected integers (episodes,)."
-            )
-        found.append(_whole(path, column).astype(np.int64))
-    lengths, offsets = found
+    """ep_len, checked against ep_offset where there is one: episodes follow one another without gaps.
+
+    Without ep_len, ep_idx (or episode_idx) says which episode each row belongs to.
+    """
+    index = next((name for name in ("ep_idx", "episode_idx") if name in file), None)
+    if "ep_len" not in file and index is not None:
+        return run_lengths(path, index, _integers(path, file, index))
+    lengths = _integers(path, file, "ep_len")
+    offsets = _integers(path, file, "ep_offset") if "ep_offset" in file else offsets_of(lengths)
     if not len(lengths):
         raise UserError(f"{path} holds no episode.")
     if len(lengths) != len(offsets) or (lengths < 1).any() or (offsets_of(lengths) != offsets).any():
@@ -111,6 +150,51 @@ def _lengths(path: Path, file: h5py.File) -> NDArray[np.int64]:
             f"{path}: ep_len and ep_offset disagree: each episode must start where the one before it ends."
         )
     return lengths
+
+
+def _integers(path: Path, file: h5py.File, name: str) -> NDArray[np.int64]:
+    column = _column(path, file, name)
+    if column.dtype.kind not in "iu" or column.ndim != 1:
+        raise UserError(f"{path}: {name} is {column.dtype} {column.shape}, expected integers (n,).")
+    return _whole(path, column).astype(np.int64)
+
+
+def run_lengths(path: Path, name: str, index: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The lengths of episodes from the number of the episode of every row."""
+    if not len(index):
+        raise UserError(f"{path} holds no episode.")
+    edges = np.concatenate(([0], np.flatnonzero(np.diff(index)) + 1, [len(index)]))
+    if len(np.unique(index[edges[:-1]])) != len(edges) - 1:
+        raise UserError(
+            f"{path}: the rows of an episode are not together ({name} returns to an earlier value)."
+        )
+    return np.diff(edges)
+
+
+def _ep_len(file: h5py.File, lengths: NDArray[np.int64]) -> NDArray:
+    return file["ep_len"][:] if "ep_len" in file else lengths.astype(np.int32)
+
+
+def _others(file: h5py.File, rows: int) -> list[str]:
+    """The columns with a row per frame, but for frames and indices; others' groups and odd sizes stay behind."""
+    return [
+        name
+        for name, column in file.items()
+        if isinstance(column, h5py.Dataset)
+        and name not in (*MADE, "episode_idx", "pixels", "state", "action")
+        and column.ndim
+        and len(column) == rows
+        and column.dtype.kind in "fiub"
+    ]
+
+
+def _held_out(path: Path, attributes: dict[str, Any], count: int) -> torch.Tensor | None:
+    if "held_out" not in attributes:
+        return None
+    try:
+        return runs_from_json(str(attributes["held_out"]), count)
+    except (ValueError, TypeError) as error:
+        raise damaged(path, "the attribute 'held_out' does not name episodes") from error
 
 
 def _whole(path: Path, column: h5py.Dataset) -> NDArray:
@@ -157,6 +241,14 @@ def _spec(path: Path, file: h5py.File) -> WorldSpec | None:
         return spec_from_json(str(_plain(file.attrs["world"])))
     except (ValueError, KeyError, TypeError) as error:
         raise damaged(path, "the attribute 'world' is not a world's spec") from error
+
+
+def check_columns(
+    path: Path, spec: WorldSpec | None, states: NDArray, actions: NDArray, lengths: NDArray
+) -> None:
+    """As many entries as the world has, and all of them finite."""
+    _check_spec(path, spec, states, actions)
+    _check_finite(path, states, actions, lengths)
 
 
 def _check_spec(path: Path, spec: WorldSpec | None, states: NDArray, actions: NDArray) -> None:

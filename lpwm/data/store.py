@@ -14,6 +14,7 @@ Root attributes: `lpwm_version`, `world` (the spec as JSON, absent for data of u
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lpwm.data.digest import ColumnHash, combine, hash_column, hash_episodes
-from lpwm.data.episodes import offsets_of, pad_action, spec_to_json
+from lpwm.data.episodes import held_out_digest, offsets_of, pad_action, spec_to_json
 from lpwm.data.files import Sink, make_folder, new_file, refuse_existing
 from lpwm.errors import UserError
 from lpwm.version import __version__
@@ -36,7 +37,8 @@ _ROWS = 16384  # rows of a chunk of a small column
 
 def create_column(file: h5py.File, name: str, row_shape: tuple[int, ...], dtype: np.dtype) -> h5py.Dataset:
     """An empty column that grows. A frame is a chunk, so that clips read only the frames they need and
-    frames can be copied without being decompressed."""
+    frames can be copied without being decompressed. Fast gzip: 224² frames of our worlds shrink 28-fold and come back
+    in 0.1 ms; those it does not shrink, such as a camera's, are stored as they are (see `_write_frames`)."""
     shape, most = (0, *row_shape), (None, *row_shape)
     if name == "pixels":
         return file.create_dataset(
@@ -52,6 +54,17 @@ def create_column(file: h5py.File, name: str, row_shape: tuple[int, ...], dtype:
     return file.create_dataset(
         name, shape, dtype, maxshape=most, chunks=(_ROWS, *row_shape), track_times=False
     )
+
+
+def _write_frames(column: h5py.Dataset, start: int, frames: NDArray[np.uint8]) -> None:
+    """A chunk each. A frame that does not shrink by a fifth is stored uncompressed (HDF5 marks such chunks, every
+    reader of HDF5 understands them): inflating it would cost 0.6 ms for nothing."""
+    for row, frame in enumerate(np.ascontiguousarray(frames), start):
+        packed = zlib.compress(frame.data, 1)
+        plain = len(packed) > 0.8 * frame.nbytes
+        column.id.write_direct_chunk(
+            (row, 0, 0, 0), frame.tobytes() if plain else packed, filter_mask=int(plain)
+        )
 
 
 class Writer:
@@ -85,7 +98,10 @@ class Writer:
         for name, values in {**columns, "ep_idx": index, "step_idx": steps}.items():
             assert len(values) == rows, f"{name}: {len(values)} rows for {rows}"
             column = self._grow(name, values.shape[1:], values.dtype, rows)
-            column[len(column) - rows :] = values
+            if name == "pixels":
+                _write_frames(column, len(column) - rows, values)
+            else:
+                column[len(column) - rows :] = values
             self.hashes[name].add(rows, hash_episodes(values, lengths))
             self.sink.check()
         self.lengths.append(lengths)
@@ -121,6 +137,8 @@ class Writer:
         for name, values in ends.items():
             self.file.create_dataset(name, data=values, track_times=False)
             digests[name] = hash_column(name, values, None)
+        if "held_out" in attributes:
+            digests["held_out"] = held_out_digest(str(attributes["held_out"]))
         digest = combine(digests)
         for name, value in attributes.items():
             self._attribute(name, value)

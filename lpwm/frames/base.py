@@ -124,5 +124,4 @@ def by_episode(rows: NDArray[np.int64], ends: NDArray[np.int64]) -> Iterator[tup
     for group in np.split(order, np.flatnonzero(np.diff(episode)) + 1):
         if len(group):
             e = int(np.searchsorted(ends, rows[group[0]], side="right"))
-            first = int(ends[e - 1]) if e else 0
-            yield e, group, rows[group] - first
+            yield e, group, rows[group] - (int(ends[e - 1]) if e else 0)

@@ -45,10 +45,11 @@ def test_convert(file, tmp_path, capsys):
     [
         ("data info {0}/none.h5", "does not exist"),
         ("data info {0}/cut.h5", "damaged or incomplete"),
-        ("data convert {0}/a.h5 {0}/x.h5", "one of --add-pixels and --remove-pixels"),
+        ("data convert {0}/a.h5 {0}/x.h5 --size 32", "needs frames"),
+        ("data convert {0} {0}/x.h5", "2 data sets (a.h5, cut.h5): name one"),
         ("data convert {0}/a.h5 {0}/x.h5 --add-pixels --remove-pixels", "one of --add-pixels"),
         ("data convert {0}/a.h5 {0}/x.h5 --remove-pixels", "nothing to remove"),
-        ("data convert {0}/a.h5 {0}/x.h5 --remove-pixels --size 3", "needs --add-pixels"),
+        ("data convert {0}/a.h5 {0}/x.h5 --add-pixels --size 3", "size is 3"),
         ("data convert {0}/a.h5 {0}/a.h5 --add-pixels", "another name"),
     ],
 )

@@ -36,7 +36,7 @@ def test_there_and_back(states, tmp_path):
         np.testing.assert_array_equal(with_pixels.pixels[row : row + 1][0], expected)
     assert with_pixels.attributes["seed"] == 0 and with_pixels.attributes["policy"] == "random"
     assert world_of(with_pixels) == WORLD
-    assert convert(tmp_path / "p.h5", tmp_path / "s.h5", add_pixels=False) == original.digest
+    assert convert(tmp_path / "p.h5", tmp_path / "s.h5", remove_pixels=True) == original.digest
     direct = collect(WORLD, tmp_path / "d.h5", episodes=60, steps=50, pixels=True, size=32)
     assert direct == with_pixels.digest
     assert (tmp_path / "s.h5").stat().st_size < (tmp_path / "p.h5").stat().st_size / 2
@@ -51,7 +51,7 @@ def test_columns_of_others_are_kept(tmp_path):
     }
     episode["pixels"] = np.zeros((5, 8, 8, 3), np.uint8)
     write(tmp_path / "a.h5", [episode] * 3, attributes={"robot": "ours"})
-    convert(tmp_path / "a.h5", tmp_path / "b.h5", add_pixels=False)
+    convert(tmp_path / "a.h5", tmp_path / "b.h5", remove_pixels=True)
     with h5py.File(tmp_path / "b.h5") as f:
         assert "pixels" not in f and f["force"].shape == (15, 3, 2) and f.attrs["robot"].decode() == "ours"
         np.testing.assert_array_equal(f["force"][5:10], episode["force"].astype(np.float32))
@@ -59,7 +59,7 @@ def test_columns_of_others_are_kept(tmp_path):
 
 def test_what_cannot_be_converted(states, tmp_path):
     with pytest.raises(UserError, match="no pixels: nothing to remove"):
-        convert(states, tmp_path / "x.h5", add_pixels=False)
+        convert(states, tmp_path / "x.h5", remove_pixels=True)
     with pytest.raises(UserError, match="write to another name"):
         convert(states, states, add_pixels=True, overwrite=True)
     with pytest.raises(UserError, match="size is 4"):
@@ -74,7 +74,7 @@ def test_what_cannot_be_converted(states, tmp_path):
         convert(tmp_path / "mine.h5", tmp_path / "x.h5", add_pixels=True)
     write(tmp_path / "film.h5", [{"pixels": np.zeros((5, 8, 8, 3), np.uint8), "action": np.zeros((4, 2))}])
     with pytest.raises(UserError, match="nothing would be left"):
-        convert(tmp_path / "film.h5", tmp_path / "x.h5", add_pixels=False)
+        convert(tmp_path / "film.h5", tmp_path / "x.h5", remove_pixels=True)
     assert not (tmp_path / "x.h5").exists() and not list(tmp_path.glob(".*"))
 
 

@@ -52,8 +52,12 @@ def drop(name):
 CHANGES = {
     "no action": (drop("action"), "no column 'action'"),
     "no state": (drop("state"), "no column 'state'"),
-    "no ep_len": (drop("ep_len"), "no column 'ep_len'"),
-    "no ep_offset": (drop("ep_offset"), "no column 'ep_offset'"),
+    "no episodes": (lambda f: (f.__delitem__("ep_len"), f.__delitem__("ep_idx")), "no column 'ep_len'"),
+    "scattered episodes": (
+        lambda f: (f.__delitem__("ep_len"), f["ep_idx"].__setitem__(51, 0)),
+        "rows of an episode are not together",
+    ),
+    "broken split": (lambda f: f.attrs.__setitem__("held_out", "[[0, 9]]"), "does not name episodes"),
     "integer action": (replace("action", np.zeros((52, 2), np.int64)), "column 'action' is int64"),
     "text state": (replace("state", np.full((52, 2), b"x")), "column 'state' is"),
     "flat state": (replace("state", np.zeros(52, np.float32)), "expected float32"),
@@ -138,6 +142,16 @@ def test_files_of_others_need_neither_attributes_nor_indices(tmp_path):
     data = read(tmp_path / "foreign.h5")
     assert data.spec is None and data.states.shape == (16, 5) and str(data.states.dtype) == "torch.float32"
     assert len(data.digest) == 32 and read(tmp_path / "foreign.h5").digest == data.digest
+
+
+@pytest.mark.parametrize(
+    "gone", [("ep_offset",), ("ep_len", "ep_offset"), ("ep_idx", "step_idx", "ep_offset")]
+)
+def test_episodes_are_found_without_some_of_the_indices(good, tmp_path, gone):
+    path = mutate(good, tmp_path, lambda f: [f.__delitem__(name) for name in gone])
+    whole, data = read(good), read(path)
+    assert data.lengths.tolist() == whole.lengths.tolist() == [13] * 4 and data.digest == whole.digest
+    assert data.offsets.tolist() == [0, 13, 26, 39]
 
 
 def test_frames_and_actions_alone_are_enough(tmp_path):

@@ -1,0 +1,138 @@
+"""Frames of mp4 files, one per episode, decoded when asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lpwm.errors import UserError
+from lpwm.frames.base import FileFrames, Rows, by_episode
+
+
+def decoder() -> ModuleType:
+    try:
+        import av
+    except ImportError:
+        raise UserError(
+            "reading mp4 files needs a decoder: pip install 'lpwm[video]', or render the states (data.pixels rendered)."
+        ) from None
+    av.logging.set_level(av.logging.PANIC)  # what is wrong with a file is said here, once
+    return av
+
+
+def too_short(file: str | Path, frames: int, states: int) -> UserError:
+    return UserError(
+        f"{file} has {frames} frames for {states} states: copy it again, or render the states (data.pixels rendered)."
+    )
+
+
+class VideoFrames(FileFrames):
+    """The frames of episodes of these lengths, one file each; a file may hold more frames than its episode uses."""
+
+    slow = True
+
+    def __init__(self, files: list[Path], lengths: NDArray[np.int64]):
+        self.files, self.lengths = files, lengths
+        self._side: tuple[int, int] | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:  # type: ignore[override]
+        if self._side is None:
+            self._side = header(str(self.files[0]))[1:]
+        return (int(self.lengths.sum()), *self._side, 3)
+
+    @property
+    def where(self) -> dict[str, Any]:
+        return {
+            "kind": "video",
+            "files": [str(file.absolute()) for file in self.files],
+            "lengths": self.lengths.tolist(),
+        }
+
+    def check(self) -> None:
+        """Every file's header: there, of one size, and of as many frames as its episode."""
+        decoder()
+        with ThreadPoolExecutor(4) as pool:
+            found = pool.map(header, map(str, self.files))
+            for file, length, (frames, *side) in zip(self.files, self.lengths.tolist(), found, strict=True):
+                if 0 < frames < length:  # 0: the header does not say, decoding will
+                    raise too_short(file, frames, length)
+                if tuple(side) != self.shape[1:3]:
+                    raise UserError(
+                        f"{file} has frames of {side[0]}×{side[1]}, {self.files[0].name} of "
+                        f"{self.shape[1]}×{self.shape[2]}: all must be alike."
+                    )
+
+
+def _open(file: str) -> Any:
+    av = decoder()
+    if not Path(file).is_file():
+        raise UserError(f"{file} does not exist: copy it again, or render the states (data.pixels rendered).")
+    try:
+        container = av.open(file)
+        if not container.streams.video:
+            raise UserError(f"{file} holds no video: copy it again.")
+        return container
+    except (av.error.FFmpegError, OSError) as error:
+        raise UserError(f"{file} is no video that can be read ({error.strerror}): copy it again.") from error
+
+
+def header(file: str) -> tuple[int, int, int]:
+    """Frames (0 if the file does not say), height and width."""
+    with _open(file) as container:
+        stream = container.streams.video[0]
+        return stream.frames, stream.height, stream.width
+
+
+class VideoReader:
+    """Decodes from the last key frame before the first frame wanted to the last one wanted."""
+
+    def __init__(self, files: list[str], lengths: list[int]):
+        self.files, self.lengths, self.ends = files, lengths, np.cumsum(lengths)
+
+    def __call__(self, rows: NDArray[np.int64]) -> Rows:
+        av = decoder()
+        for episode, positions, wanted in by_episode(rows, self.ends):
+            file, decoded = self.files[episode], 0
+            waiting = list(zip(wanted.tolist(), positions.tolist(), strict=True))
+            try:
+                # Counting from the start is right for every file; jumping is, where frames are evenly spaced.
+                for first in (waiting[0][0], 0):
+                    with _open(file) as container:
+                        for number, frame in _from(container, first):
+                            decoded = max(decoded, number + 1)
+                            if number == waiting[0][0]:
+                                picture = frame.to_ndarray(format="rgb24")
+                                while waiting and waiting[0][0] == number:
+                                    yield waiting.pop(0)[1], picture
+                            if not waiting:
+                                break
+                    if not waiting:
+                        break
+            except (av.error.FFmpegError, OSError) as error:
+                raise UserError(f"{file} cannot be decoded ({error.strerror}): copy it again.") from error
+            if waiting:
+                raise too_short(file, decoded, self.lengths[episode])
+
+    def close(self) -> None:
+        return
+
+
+def _from(container: Any, first: int) -> Iterator[tuple[int, Any]]:
+    """(number, frame) from a key frame at or before frame `first` on."""
+    stream = container.streams.video[0]
+    rate, base, start = stream.average_rate, stream.time_base, stream.start_time or 0
+    if first and rate and base:
+        container.seek(start + round(first / rate / base), stream=stream, backward=True)
+        for frame in container.decode(stream):
+            if frame.pts is None:
+                break
+            yield round((frame.pts - start) * base * rate), frame
+        return
+    yield from enumerate(container.decode(stream))
