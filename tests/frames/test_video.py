@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import builtins
-import sys
+import importlib.util
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-sys.path.insert(0, __file__.rsplit("/", 1)[0])
-from films import picture, read_back, write_film
-
 from lpwm.errors import UserError
 from lpwm.frames import open_reader
 from lpwm.frames.video import VideoFrames
+
+spec = importlib.util.spec_from_file_location("films", Path(__file__).parent / "films.py")
+films = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(films)
+picture, read_back, write_film = films.picture, films.read_back, films.write_film
 
 
 @pytest.mark.parametrize("key_every", [1, 12, 250])
