@@ -63,6 +63,7 @@ class FramePool:
 
     def fill(self, slot: int, rows: NDArray[np.int64]) -> None:
         """Start reading; whatever was still being read into the slot is waited for and lost."""
+        self._check_open()
         if self._pending[slot]:
             self.wait(slot)
         self._views[slot][0][:] = rows
@@ -73,6 +74,7 @@ class FramePool:
 
     def wait(self, slot: int) -> NDArray[np.uint8]:
         """The frames (count, 3, h, w) of the slot: a view, good until it is filled again."""
+        self._check_open()
         while self._pending[slot]:
             for key, _ in self._selector.select():
                 self._answer(key.data)
@@ -80,6 +82,7 @@ class FramePool:
 
     def ready(self, slot: int) -> bool:
         """Whether `wait` would return at once."""
+        self._check_open()
         while self._pending[slot]:
             found = self._selector.select(0)
             if not found:
@@ -100,9 +103,11 @@ class FramePool:
             env={**os.environ, "PYTHONPATH": os.pathsep.join(path), "OMP_NUM_THREADS": "1"},
         )  # fmt: skip
 
-    def _send(self, worker: subprocess.Popen, data: bytes) -> None:
+    def _check_open(self) -> None:
         if not self._close.alive:
-            raise UserError("the processes that read the frames have ended: start the run again.")
+            raise UserError("the processes that read the frames have ended: start the same command again.")
+
+    def _send(self, worker: subprocess.Popen, data: bytes) -> None:
         assert worker.stdin is not None
         view = memoryview(data)
         try:
