@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import h5py
@@ -16,11 +18,23 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lpwm.data import ClipSource, ResidentClips, StreamedClips, from_arrays, open_clips, read, streamed, write
+from lpwm import worlds
+from lpwm.data import (
+    ClipSource,
+    ResidentClips,
+    StreamedClips,
+    collect,
+    from_arrays,
+    open_clips,
+    read,
+    streamed,
+    write,
+)
 from lpwm.data.clips import resize
 from lpwm.data.memory import free_bytes, group_free
 from lpwm.errors import UserError
-from lpwm.run import DataConfig, RunConfig, run_hash
+from lpwm.recipes import recipe
+from lpwm.run import DataConfig, Run, RunConfig, run_hash
 
 
 def episodes(lengths, shape=(12, 16), noisy=True, seed=0):
@@ -281,3 +295,31 @@ def test_memory_does_not_grow_with_what_was_read(tmp_path):
     after = used()
     source.close()
     assert after - before < 6, (before, after)
+
+
+def test_a_run_does_not_depend_on_where_its_frames_wait(tmp_path):
+    """Resident, streamed, and streamed after an interruption: the same weights."""
+    world = worlds.make("piecewise")
+    collect(world, tmp_path / "p.h5", episodes=20, steps=20, pixels=True, size=24)
+    base = recipe("tiny/lpwm")
+    config = replace(
+        base,
+        data=replace(base.data, file=str(tmp_path / "p.h5")),
+        train=replace(base.train, steps=12, checkpoint_every=4, eval_every=6, eval_batches=1),
+    )
+    weights = {}
+    for name, source in (("memory", "resident"), ("stream", "streamed")):
+        run = Run.create(replace(config, data=replace(config.data, source=source)), tmp_path / name)
+        weights[name] = run.train(torch.device("cpu"), console=False).state_dict()
+    folder = Run.create(config, tmp_path / "half").folder
+    for step in (4, 8):
+        kept = tmp_path / "memory" / folder.name / "checkpoints" / f"step-{step:08d}"
+        if kept.exists():
+            shutil.copytree(kept, folder / "checkpoints" / kept.name)
+    assert list((folder / "checkpoints").iterdir())
+    config = replace(config, data=replace(config.data, source="streamed", workers=1))
+    weights["half"] = (
+        Run.create(config, tmp_path / "half").train(torch.device("cpu"), console=False).state_dict()
+    )
+    for name in ("stream", "half"):
+        assert all(torch.equal(v, weights["memory"][k]) for k, v in weights[name].items()), name
