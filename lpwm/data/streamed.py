@@ -9,6 +9,7 @@ they are those of ResidentClips, bit for bit.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import weakref
 from typing import Any
@@ -119,10 +120,6 @@ class StreamedClips(Clips):
         flat = self._move(host, slot)
         return Clip(flat.view(*row_bT.shape, *flat.shape[1:]), actions, states)
 
-    def ready(self, step: int) -> bool:
-        """Whether `batch(step)` would find its frames read."""
-        return self._pool is not None and step in self._slots and self._pool.ready(self._slots[step])
-
     def close(self) -> None:
         """End the workers. The next batch would start them again."""
         if self._pool is not None:
@@ -182,6 +179,8 @@ def _pin(pool: FramePool) -> Any:
     """
     address, cuda = pool.address, torch.cuda.cudart()
     if int(cuda.cudaHostRegister(address, pool.bytes, 0)) != 0:
+        with contextlib.suppress(RuntimeError):
+            torch.zeros(1, device="cuda")  # takes the error, which the next launch would otherwise report
         return weakref.finalize(pool, _nothing)
     return weakref.finalize(pool, _unregister, pool.buffer, address)
 

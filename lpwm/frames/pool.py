@@ -80,17 +80,6 @@ class FramePool:
                 self._answer(key.data)
         return self._views[slot][1]
 
-    def ready(self, slot: int) -> bool:
-        """Whether `wait` would return at once."""
-        self._check_open()
-        while self._pending[slot]:
-            found = self._selector.select(0)
-            if not found:
-                return False
-            for key, _ in found:
-                self._answer(key.data)
-        return True
-
     def close(self) -> None:
         self._close()
 

@@ -323,3 +323,17 @@ def test_a_run_does_not_depend_on_where_its_frames_wait(tmp_path):
     )
     for name in ("stream", "half"):
         assert all(torch.equal(v, weights["memory"][k]) for k, v in weights[name].items()), name
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("size", [None, 7])
+def test_on_a_gpu_the_same_bits(data, size):
+    kw = dict(frames=3, frameskip=4, batch=7, seed=3, size=size)
+    resident, source = ResidentClips(data, **kw), StreamedClips(data, workers=2, device="cuda", **kw)
+    kept = [source.batch(step) for step in range(30)]  # slots are used again while copies may be in flight
+    for step, clip in enumerate(kept):
+        assert clip.pixels.is_cuda and torch.equal(clip.pixels.cpu(), resident.batch(step).pixels)
+        torch.testing.assert_close(clip.actions.cpu(), resident.batch(step).actions)
+    source.close()
+    assert torch.equal(source.batch(2).pixels.cpu(), resident.batch(2).pixels)
+    source.close()
