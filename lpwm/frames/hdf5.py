@@ -42,7 +42,7 @@ def opened(path: str | Path) -> Iterator[h5py.File]:
     path = Path(path)
     if not path.exists():
         raise UserError(
-            f"{path} does not exist: collect it with 'lpwm collect WORLD --episodes N --out {path}'."
+            f"{path} does not exist: check its name, or collect it with 'lpwm collect WORLD --episodes N --out {path}'."
         )
     if path.is_dir():
         raise UserError(f"{path} is a folder, expected an HDF5 file.")

@@ -86,7 +86,7 @@ class FramePool:
     def _start(self) -> subprocess.Popen:
         path = [str(Path(lpwm.__file__).parents[1]), *filter(None, sys.path)]
         return subprocess.Popen(
-            [sys.executable, "-m", "lpwm.frames.worker", str(self._descriptor)],
+            [sys.executable, "-P", "-m", "lpwm.frames.worker", str(self._descriptor)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, pass_fds=(self._descriptor,),
             start_new_session=True,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(path), "OMP_NUM_THREADS": "1"},

@@ -40,7 +40,7 @@ def slot_views(
     )
 
 
-def serve(descriptor: int, stdin: int = 0, stdout: int = 1) -> None:
+def serve(descriptor: int, stdin: int, stdout: int) -> None:
     from lpwm.frames import open_reader
 
     plan = json.loads(_exactly(stdin, HEAD.unpack(_exactly(stdin, HEAD.size))[0]))
@@ -73,7 +73,9 @@ def _exactly(descriptor: int, size: int) -> bytes:
 
 
 if __name__ == "__main__":
+    answers = os.dup(1)
+    os.dup2(2, 1)  # what a library prints must not look like an answer
     try:
-        serve(int(sys.argv[1]))
+        serve(int(sys.argv[1]), 0, answers)
     except (EOFError, BrokenPipeError, KeyboardInterrupt):
         os._exit(0)  # the run that asked is gone

@@ -137,6 +137,8 @@ def test_a_run_trains_on_the_folder_at_once(tmp_path, capsys):
 
 
 def test_convert_on_the_command_line(pusht, tmp_path, capsys):
+    assert cli.main(["data", "info", str(pusht), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["episodes"] == 6
     assert cli.main(["data", "convert", str(pusht), str(tmp_path / "p.h5"), "--size", "16"]) == 0
     assert read(tmp_path / "p.h5").pixels.shape[1:] == (16, 16, 3)
     with pytest.raises(UserError, match="exists"):

@@ -94,7 +94,9 @@ def test_a_damaged_table_is_one_sentence(tmp_path, capsys, name):
 
 
 def test_tables_of_others(tmp_path):
-    lance, pa = pytest.importorskip("lance"), pytest.importorskip("pyarrow")
+    import lance
+    import pyarrow as pa
+
     vector = lambda values: pa.FixedSizeListArray.from_arrays(pa.array(np.float32(values)), 2)  # noqa: E731
     index, pair = pa.array([0, 0, 1, 1], pa.int32()), vector(np.arange(8))
     cases = {
