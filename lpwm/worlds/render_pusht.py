@@ -12,7 +12,7 @@ Everything drawn is convex, so it meets a row of the canvas in one span [first, 
               are the original's, which makes the corners of some sides poke out;
   disc        a table of half widths per radius.
 A bar's row is therefore [outer [hole] outer]: dark between its outermost spans, light between the inner ends of the
-sides left and right of it. Quotients of whole numbers are floored as ⌊(a + ½)/b⌋, which rounding cannot hurt.
+sides left and right of it. Quotients of whole numbers are floored as ⌊(a + ½)/b⌋, which the last bit cannot change.
 
 What is left out: marks where the block touches a wall. The marks where the pusher touches the block are drawn in whole
 pixels (the original blends their edges).
@@ -24,6 +24,8 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -55,14 +57,9 @@ DISCS = {
 }
 FAR = 4096.0  # an empty span is [FAR, −FAR]
 PHASES = 8  # a table of all mixtures is kept where a picture has at most this many different weights per axis
-CHUNK = 16  # frames in flight on a CPU: what its cache holds
+ROWS, PIXELS = 64, 16  # frames in flight on a CPU, in rows and in pixels: what its cache holds
 
 Span = tuple[Tensor, Tensor]
-
-
-def _floor(a: Tensor, b: Tensor) -> Tensor:
-    """⌊a/b⌋ for whole a and b > 0."""
-    return torch.floor((a + 0.5) / b)
 
 
 def _only(first: Tensor, last: Tensor, where: Tensor) -> Span:
@@ -75,16 +72,16 @@ def line_span(p: Tensor, q: Tensor, y: Tensor, before: float = 1.0, after: float
     dx, dy = d.abs().unbind(-1)
     sx, sy = torch.where(d[..., 0] > 0, 1.0, -1.0), torch.where(d[..., 1] > 0, 1.0, -1.0)
     n = (y - p[..., 1]) * sy
-    # Steep: one step down per pixel, k across.
-    k = torch.floor((n * dx - torch.floor(dy / 2) - 0.5) / dy.clamp(min=1.0)) + 1.0
-    x = p[..., 0] + sx * k
+    # Steep: one step down per pixel, ⌊n·dx/dy + c⌋ + 1 across.
+    per = 1.0 / dy.clamp(min=1.0)
+    x = torch.floor(n * (dx * per) - (torch.floor(dy / 2) + 0.5) * per) * sx + (p[..., 0] + sx)
     # Flat: the steps n along the line whose pixels come within reach of this row, which are neighbours.
-    down = sy > 0
-    low = n - torch.where(down, after, before)
-    high = n + torch.where(down, before, after)
-    rise, half = dy.clamp(min=2.0**-10), torch.floor(dx / 2)
-    first = (_floor((low - 1) * dx + half, rise) + 1).clamp(min=0.0)
-    last = torch.minimum(_floor(high * dx + half, rise), dx)
+    down = d[..., 1] > 0
+    per = 1.0 / dy.clamp(min=2.0**-10)
+    half, run = (torch.floor(dx / 2) + 0.5) * per, dx * per
+    low, high = torch.where(down, after, before), torch.where(down, before, after)
+    first = (torch.floor(n * run + (half - (low + 1) * run)) + 1).clamp(min=0.0)
+    last = torch.minimum(torch.floor(n * run + (half + high * run)), dx)
     a, b = p[..., 0] + sx * first, p[..., 0] + sx * last
     steep = dx <= dy
     there = torch.where(steep, (n >= 0) & (n <= dy), first <= last)
@@ -99,20 +96,25 @@ def fill_span(corners: tuple[Tensor, ...], y: Tensor) -> Span:
     Of the two crossings the side met first is rounded down and the other up, whichever is left.
     """
     bottom = functools.reduce(torch.maximum, [c[..., 1] for c in corners])
-    first = torch.full_like(y + bottom, FAR)
-    last = -first
-    met = torch.zeros_like(first, dtype=torch.bool)
+    first = last = met = None
     for p, q in zip(corners, (*corners[1:], corners[0]), strict=True):
         swap = (p[..., 1] > q[..., 1]).unsqueeze(-1)
         p, q = torch.where(swap, q, p), torch.where(swap, p, q)
-        top, rise = p[..., 1], q[..., 1] - p[..., 1]
-        here = (rise > 0) & (y >= top) & ((y < q[..., 1]) | ((y == bottom) & (q[..., 1] == bottom)))
-        a = (y - top) * (q[..., 0] - p[..., 0])
-        rise = rise.clamp(min=1.0)
-        x = p[..., 0] + torch.where(met, torch.floor((a - 0.5) / rise) + 1.0, _floor(a, rise))
-        first = torch.where(here, torch.minimum(first, x), first)
-        last = torch.where(here, torch.maximum(last, x), last)
-        met = met | here
+        rise = q[..., 1] - p[..., 1]
+        rows = torch.where((q[..., 1] == bottom) & (rise > 0), rise + 1, rise)  # the last row belongs to it
+        t = y - p[..., 1]
+        here = (t >= 0) & (t < rows)
+        per = 1.0 / rise.clamp(min=1.0)
+        x, shift = t * ((q[..., 0] - p[..., 0]) * per), 0.5 * per
+        if met is None:
+            x = torch.floor(x + shift) + p[..., 0]
+        else:
+            x = torch.floor(x + torch.where(met, -shift, shift)) + (met + p[..., 0])
+        low, high = _only(x, x, here)
+        first = low if first is None else torch.minimum(first, low)
+        last = high if last is None else torch.maximum(last, high)
+        met = here if met is None else met | here
+    assert first is not None and last is not None
     return first, last
 
 
@@ -203,6 +205,15 @@ def _table(size: int) -> Tensor | None:
     return packed.view(torch.int32).flatten()
 
 
+class _Look(NamedTuple):
+    """A window per frame: its corner (N, 2), its pixels (N, 2, W), and the canvas pixels they read."""
+
+    corner: Tensor
+    span: Tensor
+    columns: Tensor  # (N, W, 2 taps)
+    rows: Tensor  # (N, 2W), tap by tap
+
+
 class PushTFrames:
     """(N, 7) states -> uint8 (N, 3, size, size)."""
 
@@ -210,7 +221,8 @@ class PushTFrames:
         self.size, self.ratio = size, CANVAS / size
         axis = _Axis(size)
         f32 = functools.partial(torch.tensor, dtype=torch.float32, device=device)
-        self.taps = f32(np.stack([axis.near, axis.next]))  # (2, size)
+        self.taps = f32(np.stack([axis.near, axis.next], 1))  # (size, 2)
+        self.steps = torch.arange(size, device=device)
         self.share = f32(axis.share)
         self.palette = f32(PALETTE)
         self.bars = f32(BARS)
@@ -219,30 +231,28 @@ class PushTFrames:
         self.phases = len(axis.shares)
         host = device.type == "cpu"
         self.table = _table(size) if host else None
-        near = self.taps.to(torch.int64)
+        near = self.taps.T.to(torch.int64)
         ground = _ground().to(device)
         # (4 taps, size, size): what stands at each canvas pixel that a pixel reads
         self.ground = torch.stack([ground[near[i]][:, near[j]] for i in (0, 1) for j in (0, 1)])
+        self.wall = (self.ground == WALL).to(torch.uint8) * 255
         colour = self.palette[self.ground.to(torch.int64)]
         empty = _mix(colour, self.share[:, None, None], self.share[:, None])
         self.empty = empty.permute(2, 0, 1).to(torch.uint8).contiguous()
         self.windows = [self._window(reach) for reach in (REACH, PUSHER_REACH)]
         if host:
             self.views = [
-                np.lib.stride_tricks.sliding_window_view(self.ground.numpy(), (w, w), (1, 2)).transpose(1, 2, 0, 3, 4)
-                for w in self.windows
-            ]  # fmt: skip
+                [_windows(layer.numpy(), side) for layer in (self.ground, self.wall)] for side in self.windows
+            ]
 
     def _window(self, reach: float) -> int:
         return min(self.size, math.ceil((2 * reach + 2) / self.ratio) + 2)
 
     def __call__(self, state: Tensor) -> Tensor:
         state = state.to(torch.float32)
-        n = state.shape[0]
-        out = torch.empty((n, 3, self.size, self.size), dtype=torch.uint8, device=state.device)
-        chunk = CHUNK if _on_host(state) else max(1, n)
-        for i in range(0, n, chunk):
-            self._draw(state[i : i + chunk], out[i : i + chunk])
+        out = torch.empty((len(state), 3, self.size, self.size), dtype=torch.uint8, device=state.device)
+        for part in _parts(state, ROWS):
+            self._draw(state[part], out[part])
         return out
 
     def _draw(self, state: Tensor, out: Tensor) -> None:
@@ -254,19 +264,25 @@ class PushTFrames:
         centre = place + MIDDLE * torch.stack((-sin, cos), -1)
         marks = self._marks(pusher, exact)
         corners, middle = exact.round(), pusher.round()
-        for i, (at, reach) in enumerate(((centre, REACH), (pusher, PUSHER_REACH))):
-            side = self.windows[i]
-            corner = (
-                torch.floor((at - reach - 0.5) / self.ratio - 0.5).clamp(0, self.size - side).to(torch.int64)
-            )
-            span = corner.unsqueeze(2) + torch.arange(side, device=state.device)  # (N, 2, W): columns, rows
-            read = self.taps[:, span]  # (2, N, 2, W)
-            rows = read[:, :, 1].transpose(0, 1).flatten(1)  # (N, 2W)
-            spans = self._bars(corners, rows)
+        looks = [self._look(at, side, reach) for at, side, reach in zip(
+            (centre, pusher), self.windows, (REACH, PUSHER_REACH), strict=True)]  # fmt: skip
+        bars = self._bars(corners, torch.cat([look.rows for look in looks], 1))
+        split = [torch.split(bar, [look.rows.shape[1] for look in looks], -1) for bar in bars]
+        for i, look in enumerate(looks):
+            first, last = (bar[i] for bar in split)
             if i == 1:  # the second window lies over the first: only it needs the pusher
-                spans += self._pusher(middle, marks, rows)
-            index = self._index(i, spans, read[:, :, 0], corner, span)  # (N, 4, W, W)
-            self._paste(out, self._colours(index, span), corner, span)
+                more = self._pusher(middle, marks, look.rows)
+                first, last = torch.cat((first, more[0]), 1), torch.cat((last, more[1]), 1)
+            for part in _parts(state, PIXELS):
+                seen = _Look(*(t[part] for t in look))
+                index = self._index(i, (first[part], last[part]), seen)  # (N, 4, W, W)
+                self._paste(out[part], self._colours(index, seen.span), seen)
+
+    def _look(self, at: Tensor, side: int, reach: float) -> _Look:
+        corner = torch.floor((at - reach - 0.5) / self.ratio - 0.5).clamp(0, self.size - side).to(torch.int64)
+        span = corner.unsqueeze(2) + self.steps[:side]  # (N, 2, W): columns, rows
+        read = self.taps[span]  # (N, 2, W, 2)
+        return _Look(corner, span, read[:, 0], read[:, 1].transpose(1, 2).flatten(1))
 
     def _marks(self, pusher: Tensor, corners: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Where the pusher touches each bar: both ends of the mark, in whole pixels, and whether there is one.
@@ -297,8 +313,8 @@ class PushTFrames:
             far <= RADIUS,
         )
 
-    def _bars(self, corners: Tensor, rows: Tensor) -> list[Span]:
-        """Outline and hole of either bar in each row: rows (N, R), four spans (N, R)."""
+    def _bars(self, corners: Tensor, rows: Tensor) -> Span:
+        """Outline, hole, outline, hole of the two bars in each row: rows (N, R), spans (N, 4, R)."""
         p, q = corners[:, :, :, None], corners.roll(-1, 2)[:, :, :, None]  # (N, Q, E, 1, 2)
         y = rows[:, None, None, :]
         first, last = fat_span(p, q, y)  # (N, Q, E, R)
@@ -306,57 +322,63 @@ class PushTFrames:
         rise = (q - p)[..., 1]
         after = torch.where(rise <= 0, last, -FAR).amax(2) + 1.0  # the sides left of the hole end here
         until = torch.where(rise >= 0, first, FAR).amin(2) - 1.0
-        outer = torch.minimum(first, tip[0]).amin(2), torch.maximum(last, tip[1]).amax(2)  # (N, Q, R)
-        hole = _only(after, until, (after > 1.0 - FAR) & (until < FAR - 1.0))
-        return [(s[0][:, bar], s[1][:, bar]) for bar in (0, 1) for s in (outer, hole)]
+        hole = _only(after, until, (after > 1.0 - FAR) & (until < FAR - 1.0))  # (N, Q, R)
+        outer = torch.minimum(first, tip[0]).amin(2), torch.maximum(last, tip[1]).amax(2)
+        return torch.stack((outer[0], hole[0]), 2).flatten(1, 2), torch.stack((outer[1], hole[1]), 2).flatten(
+            1, 2
+        )
 
-    def _pusher(self, middle: Tensor, marks: tuple[Tensor, Tensor, Tensor], rows: Tensor) -> list[Span]:
-        """Both discs, and the mark on either bar."""
-        spans = [disc_span(middle[:, None], rows, self.discs[r]) for r in (15, 11)]
-        for bar in (0, 1):
-            a, b, touch = (m[:, bar, None] for m in marks)
-            spans.append(_only(*line_span(a, b, rows, 0.0, 0.0), touch))
-        return spans
+    def _pusher(self, middle: Tensor, marks: tuple[Tensor, Tensor, Tensor], rows: Tensor) -> Span:
+        """Both discs, and the mark on either bar: (N, 4, R)."""
+        discs = [disc_span(middle[:, None], rows, self.discs[r]) for r in (15, 11)]
+        a, b, touch = (m[:, :, None] for m in marks)
+        mark = _only(*line_span(a, b, rows[:, None], 0.0, 0.0), touch)
+        first, last = (torch.stack([d[i] for d in discs], 1) for i in (0, 1))
+        return torch.cat((first, mark[0]), 1), torch.cat((last, mark[1]), 1)
 
-    def _index(self, i: int, spans: list[Span], columns: Tensor, corner: Tensor, span: Tensor) -> Tensor:
-        """The palette number at every canvas pixel read: (N, 4 taps, W, W) uint8. columns: (2 taps, N, W).
+    def _index(self, i: int, spans: Span, look: _Look) -> Tensor:
+        """The palette number at every canvas pixel read: spans (N, K, 2W) -> (N, 4 taps, W, W) uint8.
 
         In bytes, where off ≤ width is a whole test: a column before its span wraps to a large number.
         """
-        n, side = len(corner), self.windows[i]
-        base = columns[0, :, :1]  # (N, 1): the first column read
-        dtype, end = (torch.uint8, 255.0) if side * self.ratio + 2 < 250 else (torch.int16, 3 * FAR)
-        first = torch.stack([s[0] for s in spans], 1) - base[:, None]
-        last = torch.stack([s[1] for s in spans], 1) - base[:, None]
+        n, side = len(look.corner), self.windows[i]
+        base = look.columns[:, :1, :1]  # (N, 1, 1): the first column read
+        small = side * self.ratio + 2 < 250
+        dtype, end = (torch.uint8, 255.0) if small else (torch.int16, 3 * FAR)
+        first, last = spans[0] - base, spans[1] - base
         low, last = first.clamp(min=0.0), last.clamp(max=end - 5)
         width = (last - low).clamp(min=0.0)
         low = torch.where(last < low, end, low)
         low, width = (t.to(dtype).view(n, -1, 2, 1, side, 1) for t in (low, width))
-        x = (columns - base).to(dtype).transpose(0, 1)[:, None, :, None, :]  # (N, 1, 2, 1, W)
+        x = (look.columns - base).to(dtype).transpose(1, 2)[:, None, :, None, :]  # (N, 1, 2, 1, W)
+        x = x.expand(n, 2, 2, side, side).contiguous()
 
         def inside(k: int) -> Tensor:
             off = x - low[:, k]
-            within = off <= width[:, k]
-            if dtype != torch.uint8:
+            within = _at_most(off, width[:, k])
+            if not small:
                 within &= off >= 0
             return within.view(n, 4, side, side).view(torch.uint8)
 
-        ground = self._under(i, corner, span)  # (N, 4, W, W)
-        out = ground
+        out, wall = self._under(i, look)  # (N, 4, W, W)
         for k in (0, 2):
             out = _over(out, DARK - inside(k + 1), inside(k))  # LIGHT is DARK − 1
-        if len(spans) > 4:
+        count = low.shape[1]
+        if count > 4:
             out = _over(out, PUSHER + inside(5), inside(4))  # PUSHER_LIGHT is PUSHER + 1
-        out = _over(out, torch.full_like(out, WALL), (ground == WALL).view(torch.uint8))
-        for k in range(6, len(spans)):
+        out = out ^ ((out ^ WALL) & wall)
+        for k in range(6, count):
             out = _over(out, torch.full_like(out, CONTACT), inside(k))
         return out
 
-    def _under(self, i: int, corner: Tensor, span: Tensor) -> Tensor:
-        if _on_host(corner):
-            x, y = corner.T.numpy()
-            return torch.from_numpy(self.views[i][y, x])
-        return self.ground[:, span[:, 1, :, None], span[:, 0, None, :]].transpose(0, 1)
+    def _under(self, i: int, look: _Look) -> tuple[Tensor, Tensor]:
+        """What never moves there, and whether it is wall (255 or 0)."""
+        if _on_host(look.corner):
+            x, y = look.corner.T.numpy()
+            ground, wall = self.views[i]
+            return torch.from_numpy(ground[y, x]), torch.from_numpy(wall[y, x])
+        at = (slice(None), look.span[:, 1, :, None], look.span[:, 0, None, :])
+        return self.ground[at].transpose(0, 1), self.wall[at].transpose(0, 1)
 
     def _colours(self, index: Tensor, span: Tensor) -> Tensor:
         """(N, 4, W, W) palette numbers -> uint8 (N, W, W, 3 or 4)."""
@@ -373,16 +395,33 @@ class PushTFrames:
         share = self.share[span]
         return _mix(colour, share[:, 1, :, None, None], share[:, 0, None, :, None]).to(torch.uint8)
 
-    def _paste(self, out: Tensor, value: Tensor, corner: Tensor, span: Tensor) -> None:
+    def _paste(self, out: Tensor, value: Tensor, look: _Look) -> None:
         if _on_host(out):
             frame, side = out.numpy(), value.shape[1]
             planes = value.numpy()[..., :3].transpose(0, 3, 1, 2)
-            for i, (left, top) in enumerate(corner.tolist()):
+            for i, (left, top) in enumerate(look.corner.tolist()):
                 frame[i, :, top : top + side, left : left + side] = planes[i]
             return
-        where = (span[:, 1, :, None] * self.size + span[:, 0, None, :]).flatten(1)
+        where = (look.span[:, 1, :, None] * self.size + look.span[:, 0, None, :]).flatten(1)
         for c in range(3):
             out[:, c].view(len(out), -1).scatter_(1, where, value[..., c].flatten(1))
+
+
+def _parts(frames: Tensor, count: int) -> Iterator[slice]:
+    """All frames at once where memory is fast, `count` at a time on a CPU."""
+    n = len(frames)
+    count = count if _on_host(frames) else max(1, n)
+    return (slice(i, i + count) for i in range(0, n, count))
+
+
+def _windows(layer: np.ndarray, side: int) -> np.ndarray:
+    """Every window of (4, size, size) as a view, (row, column, 4, side, side)."""
+    return np.lib.stride_tricks.sliding_window_view(layer, (side, side), (1, 2)).transpose(1, 2, 0, 3, 4)
+
+
+def _at_most(a: Tensor, b: Tensor) -> Tensor:
+    """a ≤ b; numpy's comparison of broadcast bytes is many times torch's on a CPU."""
+    return torch.from_numpy(a.numpy() <= b.numpy()) if _on_host(a) else a <= b
 
 
 def _over(under: Tensor, over: Tensor, where: Tensor) -> Tensor:
