@@ -63,7 +63,7 @@ def test_a_batch_equals_single_environments(name: str, env_id: str) -> None:
     sync = gymnasium.make_vec(
         env_id, num_envs=n, vectorization_mode="sync", render_mode="rgb_array", size=32, **options
     )
-    assert isinstance(batch.unwrapped, worlds_gym.TensorWorldVectorEnv)
+    assert isinstance(batch.unwrapped, worlds_gym.WorldVectorEnv)
     assert batch.observation_space == sync.observation_space and batch.action_space == sync.action_space
     ours, theirs = batch.reset(seed=11), sync.reset(seed=11)
     actions = np.random.default_rng(0)
@@ -87,7 +87,7 @@ def test_a_batch_equals_single_environments(name: str, env_id: str) -> None:
 
 def test_mistakes() -> None:
     with pytest.raises(UserError, match="render_mode"):
-        worlds_gym.TensorWorldEnv("wall", render_mode="human")
+        worlds_gym.WorldEnv("wall", render_mode="human")
     with pytest.raises(UserError, match="no option 'gg'"):
         gymnasium.make("lpwm/Piecewise-v0", gg=3)
     env = gymnasium.make("lpwm/Piecewise-v0").unwrapped
@@ -95,8 +95,8 @@ def test_mistakes() -> None:
         env.reset(options={"goal": 1})
     with pytest.raises(UserError, match="shape"):
         env.reset(options={"state": np.zeros(3)})
-    batch = worlds_gym.TensorWorldVectorEnv("wall", num_envs=2)
+    batch = worlds_gym.WorldVectorEnv("wall", num_envs=2)
     with pytest.raises(UserError, match="one seed or 2"):
         batch.reset(seed=[1, 2, 3])
     with pytest.raises(UserError, match="at least one"):
-        worlds_gym.TensorWorldVectorEnv("wall", num_envs=0)
+        worlds_gym.WorldVectorEnv("wall", num_envs=0)
