@@ -91,6 +91,11 @@ class PushT:
     def success(self, state: Tensor, goal: Tensor) -> Tensor:
         return (self.distance(state, goal) < WITHIN) & (turn(state, goal) < ANGLE_WITHIN)
 
+    def plan_cost(self, state: Tensor, goal: Tensor) -> Tensor:
+        """What the planner on the true simulator minimises: squared px and angle, success bounding both alike."""
+        angle = turn(state, goal) * (WITHIN / ANGLE_WITHIN)
+        return self.distance(state, goal).square() + angle.square()
+
     def factors(self, state: Tensor) -> dict[str, Tensor]:
         """contact: whether the disc touches the T; gap: the air between them in px, negative where they overlap."""
         gap = air(state)
