@@ -19,7 +19,7 @@ from lpwm.evaluate.goals import random_goals
 from lpwm.evaluate.protocol import LIVE_ORACLE, EvalConfig
 from lpwm.evaluate.table import table
 from lpwm.evaluate.timing import predict
-from lpwm.plan import CEMConfig, LiveOracleProblem, MPCConfig, OracleProblem
+from lpwm.plan import CEMConfig, LiveOracleProblem, MPCConfig
 from lpwm.worlds.piecewise import Piecewise
 
 STATS = ActionStats((0.1, -0.2), (0.577, 0.4))
