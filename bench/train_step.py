@@ -181,7 +181,7 @@ class Prepared:
         self.model, self.clips, self.objective, self.batch, self.most = setting(case, device)
         torch.cuda.reset_peak_memory_stats()
         started = time.perf_counter()
-        self.step, _ = our_step(self.model, self.clips, self.objective, self.batch, device)
+        self.step, self.stepper = our_step(self.model, self.clips, self.objective, self.batch, device)
         for i in range(4):
             self.step(i)
         torch.cuda.synchronize()

@@ -38,7 +38,9 @@ class TrainConfig:
     batch: int = 64  # clips of the global batch, over all ranks
     seed: int = 0
     precision: Literal["auto", "float32", "bf16"] = "auto"  # auto: bf16 on CUDA, float32 on CPU
-    compile: Literal["auto", "on", "off"] = "auto"  # auto: on CUDA
+    compile: Literal["auto", "on", "graph", "off"] = (
+        "auto"  # auto: on CUDA; graph: captured without compiling
+    )
     kernels: bool = False  # own Triton kernels in the encoder (CUDA, bf16): off until they are timed on a GPU
     accumulate: int = 1  # micro-batches per step, with the gradient of the whole batch
     log_every: int = 50
