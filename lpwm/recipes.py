@@ -115,6 +115,16 @@ def pusht(method: str, rung: str, width: int = 384) -> RunConfig:
     )
 
 
+def pusht_112(method: str, rung: str) -> RunConfig:
+    """PushT's cell with 112² frames (64 patches) and 10,000 steps, a tenth; model, data, λ and η are the full one's."""
+    full = pusht(method, rung)
+    return replace(
+        full,
+        model=replace(full.model, encoder=replace(full.model.encoder, image=112)),
+        train=replace(full.train, steps=10_000, eval_every=2500, checkpoint_every=5000),
+    )
+
+
 def pusht_small(method: str, rung: str) -> RunConfig:
     """PushT reduced in every direction: 112² frames in 64 patches, a ViT of width 192 with 6 layers, D=192, 1024
     slices, 4,000 trajectories, 20,000 steps. Its (λ, η) is that of D=384, the width that μP's rates refer to.
@@ -236,6 +246,7 @@ def _table() -> dict[str, Recipe]:
             for width in PUSHT_WIDTHS:
                 name = "pusht" if width == 384 else f"pusht-{width}"
                 table[f"{name}/{rung}/{m}"] = partial(pusht, m, rung, width)
+            table[f"pusht-112/{rung}/{m}"] = partial(pusht_112, m, rung)
             table[f"pusht-small/{rung}/{m}"] = partial(pusht_small, m, rung)
     return table
 
