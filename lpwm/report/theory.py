@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from lpwm.data.files import disk_errors, make_folder
 from lpwm.report import palette
+from lpwm.report.drawn import GREY, Make, save
 from lpwm.theory import SMOOTH, Grid
 from lpwm.theory.study import SIZES, StudyConfig, borders, converge, error_map
 from lpwm.version import __version__
@@ -29,7 +27,6 @@ COMPASS = [(np.cos(a), np.sin(a)) for a in np.arange(8) * np.pi / 4]
 ACTIONS = np.array([(0.0, 0.0), *COMPASS])
 ODD, EVEN = (9, 17, 33, 65, 129, 257, 513), (8, 16, 32, 64, 128, 256, 512)
 MAP_CELLS, MAP_POINTS = 33, 165  # five points a cell and side
-GREY = "#6b6f76"
 
 
 def theory(sizes: int = 0, config: StudyConfig | None = None) -> dict[str, Any]:
@@ -117,16 +114,11 @@ def check_passed(found: dict[str, Any], tolerance: float = 0.1) -> list[str]:
 
 def write(found: dict[str, Any], folder: str | Path, formats: Sequence[str] = ("png", "pdf")) -> list[Path]:
     """theory-slopes and theory-borders, as PNG and PDF."""
-    place, written = Path(folder), []
-    make_folder(place)
-    with matplotlib.rc_context(fname=str(resources.files("lpwm.report") / "assets" / "lpwm.mplstyle")):
-        for name, figure in (("theory-slopes", slopes(found)), ("theory-borders", zone_borders(found))):
-            for kind in formats:
-                path = place / f"{name}.{kind}"
-                with disk_errors(path):
-                    figure.savefig(path, metadata={"CreationDate": None} if kind == "pdf" else {})
-                written.append(path)
-    return written
+    figures: dict[str, Make] = {
+        "theory-slopes": lambda: slopes(found),
+        "theory-borders": lambda: zone_borders(found),
+    }
+    return save(folder, figures, formats)
 
 
 def slopes(found: dict[str, Any]) -> Figure:
