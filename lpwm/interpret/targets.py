@@ -195,8 +195,7 @@ def read_one(
             "hash": run.hash,
             "folder": str(run.folder),
             "target": {"active": target.activity, "at_least": target.mean**2 / target.second_moment},
-            "measures": measures(run, loaded, target, frames),
-            "planning": success(loaded, planning, device),
+            **_read(run, loaded, target, planning, device, frames),
             "train_s": round(trained, 2),
             "read_s": round(time.perf_counter() - begun - trained, 2),
         }
@@ -204,6 +203,30 @@ def read_one(
     make_folder(kept.parent)
     write_whole(kept, json.dumps(reading, allow_nan=False))
     return reading
+
+
+def _read(
+    run: Run,
+    loaded: Loaded,
+    target: RectifiedGeneralisedGaussian,
+    planning: EvalConfig,
+    device: str,
+    frames: int,
+) -> dict[str, Any]:
+    """Measures and planning; of a run that diverged nothing but the sentence that says so."""
+    try:
+        return {
+            "measures": measures(run, loaded, target, frames),
+            "planning": success(loaded, planning, device),
+        }
+    except UserError as error:
+        nothing = dict.fromkeys(("terminal", "latched"))
+        ways = [f"{goals} H={H} R={R}" for goals in planning.goals for H, R in planning.ways()]
+        return {
+            "measures": dict.fromkeys(MEASURES),
+            "planning": dict.fromkeys(ways, nothing),
+            "failed": str(error),
+        }
 
 
 def measures(run: Run, loaded: Loaded, target: RectifiedGeneralisedGaussian, frames: int) -> dict[str, float]:
@@ -282,7 +305,7 @@ def rates(cell: Cell, row: int, budget: int) -> dict[str, float]:
 # Over seeds -------------------------------------------------------------------------------------------------
 
 
-def flat(reading: dict[str, Any]) -> dict[str, float]:
+def flat(reading: dict[str, Any]) -> dict[str, float | None]:
     """A run's measures and its success rates under one name each."""
     out = dict(reading["measures"])
     for name, found in reading["planning"].items():
@@ -309,7 +332,9 @@ def summary(readings: Sequence[dict[str, Any]]) -> dict[str, Any]:
         plain_cell = replace(cell, axis_fraction=0.0)
         if cell.axis_fraction and plain_cell in cells:
             base = [flat(by[plain_cell, s]) for s in seeds]
-            difference = {n: interval([e[n] - b[n] for e, b in zip(each, base, strict=True)]) for n in names}
+            difference = {
+                n: interval([minus(e[n], b[n]) for e, b in zip(each, base, strict=True)]) for n in names
+            }
             gaps.append({"cell": dataclasses.asdict(cell), "measures": difference})
     axes = sorted({c.axis_fraction for c in cells})
     follow = [_follows(a, [c for c in cells if c.axis_fraction == a], by, seeds) for a in axes]
@@ -321,6 +346,10 @@ def summary(readings: Sequence[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
+def minus(a: float | None, b: float | None) -> float | None:
+    return None if a is None or b is None else a - b
+
+
 def interval(values: Sequence[float | None]) -> dict[str, Any] | None:
     """None where a run has no such number (its codes were dead or not finite)."""
     if any(v is None for v in values):
@@ -330,10 +359,15 @@ def interval(values: Sequence[float | None]) -> dict[str, Any] | None:
 
 def _follows(axis: float, cells: Sequence[TargetCell], by: Any, seeds: Sequence[int]) -> dict[str, Any]:
     """Mean |active − target| over the cells, and the slope of realised on target activity: 1 would be obedience."""
-    off, slope = [], []
+    off: list[float | None] = []
+    slope: list[float | None] = []
     for s in seeds:
         want = np.array([by[c, s]["target"]["active"] for c in cells])
-        got = np.array([by[c, s]["measures"]["active"] for c in cells])
+        found = [by[c, s]["measures"]["active"] for c in cells]
+        if any(v is None for v in found):
+            off, slope = [*off, None], [*slope, None]
+            continue
+        got = np.array(found)
         off.append(float(np.abs(got - want).mean()))
         slope.append(float(np.polyfit(want, got, 1)[0]) if np.ptp(want) > 1e-9 else None)
     return {"axis_fraction": axis, "off": interval(off), "slope": interval(slope)}
@@ -352,9 +386,11 @@ def _overall(
         for n in names:
             values: list[float | None] = []
             for s in seeds:
-                both = [(flat(by[c, s])[n], flat(by[replace(c, axis_fraction=0.0), s])[n]) for c in pairs]
-                known = all(v is not None for pair in both for v in pair)
-                values.append(float(np.mean([a - b for a, b in both])) if known else None)
+                gaps = [
+                    minus(flat(by[c, s])[n], flat(by[replace(c, axis_fraction=0.0), s])[n]) for c in pairs
+                ]
+                known = [g for g in gaps if g is not None]
+                values.append(float(np.mean(known)) if len(known) == len(gaps) else None)
             found[n] = interval(values)
         out.append({"axis_fraction": axis, "cells": len(pairs), "measures": found})
     return out

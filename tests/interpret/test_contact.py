@@ -159,8 +159,9 @@ def test_too_few_episodes_for_an_interval():
 # Runs -------------------------------------------------------------------------------------------------------
 
 SPEC = WorldSpec(
-    name="toy cube", options={}, state_names=tuple("abcdefg"), action_names=("a",), action_low=(-1.0,), action_high=(1.0,),
-    frame=8, episode=40, factors=("effector_x", "effector_y", "effector_z", "cube_x", "cube_y", "cube_z", "contact"),
+    name="toy cube", options={}, state_names=tuple("abcdefg"), action_names=("a",), action_low=(-1.0,),
+    action_high=(1.0,), frame=8, episode=40,
+    factors=("effector_x", "effector_y", "effector_z", "cube_x", "cube_y", "cube_z", "contact"),
 )  # fmt: skip
 
 
