@@ -133,7 +133,8 @@ def arrange(readings: Sequence[dict[str, Any]]) -> dict[str, Any]:
         rows = []
         for rung in (name for name in RUNGS if any(r["rung"] == name for r in group)):
             found = [[r for r in group if (r["rung"], r["run"]["latent"]) == (rung, D)] for D in widths]
-            rows.append({"rung": rung, "title": TITLES[rung], "cells": [_cell(c) for c in found]})
+            row = {"rung": rung, "title": TITLES[rung], "cells": [_cell(c) for c in found]}
+            rows.append(row | ({"paper": _paper(rung, widths)} if _is_paper(group[0]) else {}))
         out.append({"title": title, "target": group[0]["target"], "widths": widths, "rows": rows})
     return {"kind": "lpwm sparsity table", "groups": out}
 
@@ -146,6 +147,17 @@ def _group(r: dict[str, Any]) -> str:
         return f"{world}, no target"
     axis = f", {100 * t['axis_fraction']:g} % coordinate slices" if t["axis_fraction"] else ""
     return f"{world}, p = {t['p']:g}, μ = {t['mu']:g}{axis}"
+
+
+def _is_paper(r: dict[str, Any]) -> bool:
+    """Whether the paper's table is about this world and target."""
+    t = r["target"]
+    return bool(t) and r["world"]["name"] == "pusht" and (t["p"], t["mu"]) == (1.0, 0.0)
+
+
+def _paper(rung: str, widths: Sequence[int]) -> list[float | None]:
+    known = dict(zip(PAPER_WIDTHS, PAPER[rung], strict=True))
+    return [known.get(D) for D in widths]
 
 
 def _cell(group: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
@@ -176,12 +188,10 @@ def table(arranged: dict[str, Any]) -> str:
             if what != "active":
                 cells.append([what, *("" for _ in group["widths"])])
             for row in group["rows"]:
-                cells.append(
-                    [
-                        ("  " if what != "active" else "") + row["title"],
-                        *(_text(c, what) for c in row["cells"]),
-                    ]
-                )
+                indent = "" if what == "active" else "  "
+                cells.append([indent + row["title"], *(_text(c, what) for c in row["cells"])])
+                if what == "active" and "paper" in row:
+                    cells.append(["  the paper's", *("–" if v is None else f"{v:.2f}" for v in row["paper"])])
         wide = [max(len(line[i]) for line in cells) for i in range(len(cells[0]))]
         lines += ["  ".join(c.ljust(w) for c, w in zip(line, wide, strict=True)).rstrip() for line in cells]
         blocks.append("\n".join(lines))

@@ -62,6 +62,8 @@ def sentences(found: dict[str, Any]) -> list[str]:
     kind = "" if n >= 8 else f" ({n} seeds: exploratory)"
     out = []
     for f in found["follow"]:
+        if f["off"] is None:
+            continue
         slices = f"{100 * f['axis_fraction']:g} % coordinate slices" if f["axis_fraction"] else "plain slices"
         slope = f"; slope of realised on target activity {one(f['slope'], 2)}" if f["slope"] else ""
         out.append(

@@ -95,7 +95,12 @@ def sparsity(found: Found) -> str | None:
         asked = ""
         if target:
             asked = f": asked {fixed(target['active_fraction'])}, at least {fixed(target['at_least'])}"
-        rows = [("", [escape(row["title"]), *(_fraction(c) for c in row["cells"])]) for row in group["rows"]]
+        rows = []
+        for row in group["rows"]:
+            rows.append(("", [escape(row["title"]), *(_fraction(c) for c in row["cells"])]))
+            if "paper" in row:
+                beside = [f'<span class="muted num">{fixed(v)}</span>' for v in row["paper"]]
+                rows.append(("", ['<span class="muted">the paper’s</span>', *beside]))
         heads = ["Predictor", *(f"D = {D}" for D in group["widths"])]
         html += table(f"<b>Active fraction</b>, {escape(group['title'])}{asked}", heads, rows)
     heads = [

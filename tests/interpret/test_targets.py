@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import copy
 import json
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -150,11 +153,25 @@ def test_obedience_is_seen_and_disobedience_too():
 def test_a_measure_that_a_dead_run_lacks_is_left_out():
     made = readings(lambda t, axis, seed: t)
     made[0]["measures"]["ratio"] = None
+    made[4]["measures"]["active"] = None
     found = summary(made)
-    assert (
-        found["cells"][0]["measures"]["ratio"] is None and found["cells"][1]["measures"]["ratio"] is not None
+    assert found["cells"][0]["measures"]["ratio"] is None
+    assert found["cells"][1]["measures"]["ratio"] is not None
+    assert found["overall"][0]["measures"]["ratio"] is None and found["follow"][0]["off"] is None
+    assert found["follow"][1]["off"] is not None
+    assert not any(s.startswith("Plain") for s in sentences(found | {"seeds": [0, 1, 2]}))
+
+
+def test_a_run_that_diverged_is_a_row_and_not_the_end(found, root, monkeypatch):
+    """Codes that are not finite: the reading says so, and the study goes on."""
+    monkeypatch.setattr("lpwm.interpret.targets.controls", lambda *_: found["controls"])
+    monkeypatch.setattr("lpwm.model.WorldModel.encode", lambda self, x: torch.full((len(x), 16), torch.nan))
+    made = study(
+        base(), root, cells=CHOSEN[:1], seeds=(0, 1), steps=25, device="cpu", planning=PLANNING, frames=61
     )
-    assert found["overall"][0]["measures"]["ratio"] is None
+    assert "diverged" in made["runs"][0]["failed"] and made["cells"][0]["measures"]["active"] is None
+    assert made["cells"][0]["measures"]["terminal success, random H=2 R=1"] is None
+    assert "–" in study_table(made)
 
 
 def test_law_distance_is_0_for_the_target_and_sees_its_shape():
@@ -198,6 +215,17 @@ def test_wrong_studies_are_one_sentence(changes, words, tmp_path):
         study(changes.pop("base", base()), tmp_path, **{"cells": CHOSEN, "planning": PLANNING, **changes})
 
 
+@pytest.mark.soak
+def test_the_script_s_smoke_run_in_two_processes(tmp_path):
+    script = Path(__file__).parents[2] / "bench" / "target_study.py"
+    command = [sys.executable, str(script), str(tmp_path), "--quick", "--workers", "2", "--device", "cpu"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "8 of 8 runs" in done.stderr and "coordinate − plain over 2 targets" in done.stdout
+    found = json.loads((tmp_path / "target-study.json").read_text())
+    assert len(found["runs"]) == 8 and (tmp_path / "target-study.png").exists()
+
+
 # Sparsity ---------------------------------------------------------------------------------------------------
 
 
@@ -239,6 +267,13 @@ def test_rungs_from_rich_to_poor_and_widths_in_order(folders):
         768,
     ]
     assert group["rows"][0]["cells"][1] is None and "–" in table({"groups": [group]})
+    assert "paper" not in group["rows"][0]
+    pusht = [
+        r | {"world": {"name": "pusht", "options": {}}}
+        for r in (other("lti1", 768, 0), other("lti1", 999, 0))
+    ]
+    text = table(arrange(pusht))
+    assert "the paper's" in text and "0.63" in text and "–" in text
     with pytest.raises(UserError, match="given twice"):
         arrange([one, one])
 
