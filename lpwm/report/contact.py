@@ -207,8 +207,8 @@ def section(
         "the effector, the motion of the cube, and gripper contact, over the same action block. Pearson correlations "
         f"pooled over {first[0]['blocks']:,} blocks of {first[0]['episodes']} held-out episodes; 95 % intervals over "
         "episodes. "
-        "As the three go together, the correlation given the other two stands beneath; the control pairs every episode "
-        "with the factors of another.</p>"
+        "As the three go together, the correlation given the other two stands beneath; the control pairs every "
+        "episode with the factors of another.</p>"
     )
     heads = ["Run", "Weight", "1 − J", *(TITLE[f].capitalize() for f in FACTORS)]
     rows = [
@@ -251,6 +251,6 @@ def _cell(found: Mapping[str, Any] | None) -> str:
         return f"{fixed(f['estimate'])} [{fixed(f['low'])}, {fixed(f['high'])}]"
 
     return (
-        f'<span class="num">{number(found)}</span><br><span class="muted num">given the others '
-        f"{number(found['partial'])}; control {fixed(found['shuffled']['estimate'])}</span>"
+        f'<span class="num">{number(found)}</span><br><span class="muted num">{number(found["partial"])}</span>'
+        f'<br><span class="muted num">control {fixed(found["shuffled"]["estimate"])}</span>'
     )

@@ -91,12 +91,26 @@ def section(documents: Sequence[Mapping[str, Any]]) -> str | None:
         f"{escape(_controls(found))}.</p>"
     )
     lines = "".join(f"<li>{escape(s)}</li>" for s in sentences(found))
-    body = [("", [escape(c) for c in row]) for row in rows(found)]
+    body = [
+        ("", [escape(f"p {row[0]}, μ {row[1]}".replace("-", "−")), *(_two_lines(c) for c in row[2:])])
+        for row in rows(found)
+    ]
     drawn = picture(
         lambda: figure(found), "Realised against asked activity; prediction, probes, planning",
         "Active fraction against the target's, then error, zone accuracy and success; the numbers are in the table.",
     )  # fmt: skip
-    return intro + f'<ul class="plain">{lines}</ul>' + drawn + table("Every cell", heads(found), body)
+    return (
+        intro
+        + f'<ul class="plain">{lines}</ul>'
+        + drawn
+        + table("Every cell", ["Target", *heads(found)[2:]], body)
+    )
+
+
+def _two_lines(cell: str) -> str:
+    """The interval beneath its estimate."""
+    value, bracket, rest = escape(cell).partition(" [")
+    return f'{value}<br><span class="muted num">[{rest}</span>' if bracket else value
 
 
 def _controls(found: Mapping[str, Any]) -> str:

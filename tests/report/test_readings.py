@@ -83,7 +83,7 @@ def test_the_page_has_a_section_for_each_and_says_their_numbers(text):
     for name in ("sparsity", "contact", "targets", "theory"):
         assert text.count(f'<section id="{name}"') == 1 and f'<a href="#{name}">' in text
     assert "0.450 [" in text  # the two seeds of one cell together
-    assert "3 of 16" in text and "given the others" in text
+    assert ("3 of 16" in text and "control −0." in text) or "control 0." in text
     assert "do nothing 2 %" in text and "2,000 steps of 64 clips" in text
     assert "d × slope, worst" in text and text.count('src="data:image/png;base64,') == 6
     assert text.count("<img alt=") == 6 and 'alt=""' not in text
