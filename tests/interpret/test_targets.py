@@ -196,7 +196,7 @@ def test_table_and_figure(found, tmp_path):
     assert {p.name for p in write(found, tmp_path)} == {"target-study.png", "target-study.pdf"}
     holed = copy.deepcopy(found)
     holed["cells"][0]["measures"]["active"] = None
-    assert "–" in study_table(holed) and write(holed, tmp_path)
+    assert "–" in study_table(holed) and write(holed, tmp_path, ("png",))
 
 
 @pytest.mark.parametrize(
