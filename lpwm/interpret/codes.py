@@ -15,6 +15,7 @@ from lpwm.errors import UserError
 from lpwm.interpret.supports import Bools, Ints, support
 from lpwm.run import Loaded
 from lpwm.train.monitors import evaluating
+from lpwm.worlds.base import Renderer
 
 BATCH = 256  # frames rendered and encoded at a time
 
@@ -54,6 +55,7 @@ def held_out_episodes(
     loaded: Loaded, data: EpisodeData, frames: int, seed: int = 0, least: int = 2
 ) -> list[Episode]:
     """Whole held-out trajectories until there are `frames` frames, leaving out those of fewer than `least`."""
+    render = _renderer(loaded, data)
     out: list[Episode] = []
     total = 0
     for e in held_out_numbers(loaded, data, seed):
@@ -63,7 +65,7 @@ def held_out_episodes(
             continue
         if out and total + T > frames:
             break
-        out.append(_episode(loaded, data, int(e), start, T))
+        out.append(_episode(loaded, data, int(e), start, T, render))
         total += T
     if not out:
         raise UserError(
@@ -73,30 +75,36 @@ def held_out_episodes(
     return out
 
 
-def _episode(loaded: Loaded, data: EpisodeData, number: int, start: int, T: int) -> Episode:
+def _renderer(loaded: Loaded, data: EpisodeData) -> Renderer | None:
+    """None where frames were recorded. Built once: a simulator's renderer is dear."""
+    if data.pixels is not None:
+        return None
+    if loaded.world is None:
+        raise UserError(f"{loaded.path} has neither recorded frames nor a world to draw them.")
+    return loaded.world.renderer(loaded.image, next(loaded.model.parameters()).device)
+
+
+def _episode(
+    loaded: Loaded, data: EpisodeData, number: int, start: int, T: int, render: Renderer | None
+) -> Episode:
     span = (T - 1) * loaded.frameskip + 1
     states = data.states[start : start + span]
     rows = torch.arange(0, span, loaded.frameskip)
-    z = encode_rows(loaded, data, start + rows, states[rows])
-    return Episode(number, z, states.numpy(), loaded.frameskip)
-
-
-def encode_rows(
-    loaded: Loaded, data: EpisodeData, rows: torch.Tensor, states: torch.Tensor
-) -> NDArray[np.float32]:
-    """The codes of these frames: recorded ones where the data have them, drawn from their states otherwise."""
     device = next(loaded.model.parameters()).device
     parts = []
     with torch.no_grad(), evaluating(loaded.model):
-        for at in torch.arange(len(rows)).split(BATCH):
-            if data.pixels is not None:
-                lo, hi = int(rows[at[0]]), int(rows[at[-1]]) + 1
-                picked = np.ascontiguousarray(data.pixels[slice(lo, hi)][(rows[at] - lo).numpy()])
-                frame = torch.from_numpy(picked).to(device).permute(0, 3, 1, 2)
-                frame = resize(frame, (loaded.image, loaded.image))
+        for at in rows.split(BATCH):
+            if render is None:
+                frames = _recorded(data, start + at).to(device).permute(0, 3, 1, 2)
+                frames = resize(frames, (loaded.image, loaded.image))
             else:
-                if loaded.world is None:
-                    raise UserError(f"{loaded.path} has neither recorded frames nor a world to draw them.")
-                frame = loaded.world.renderer(loaded.image, device)(states[at].to(device))
-            parts.append(loaded.model.encode(frame).float().cpu())
-    return torch.cat(parts).numpy()
+                frames = render(states[at].to(device))
+            parts.append(loaded.model.encode(frames).float().cpu())
+    return Episode(number, torch.cat(parts).numpy(), states.numpy(), loaded.frameskip)
+
+
+def _recorded(data: EpisodeData, rows: torch.Tensor) -> torch.Tensor:
+    """These frames as they were stored, (n, h, w, 3) uint8."""
+    assert data.pixels is not None
+    low, high = int(rows[0]), int(rows[-1]) + 1
+    return torch.from_numpy(np.ascontiguousarray(data.pixels[slice(low, high)][(rows - low).numpy()]))

@@ -119,7 +119,7 @@ def check_episodes(count: int, name: str) -> None:
     if count < LEAST:
         raise UserError(
             f"{name} has {count} held-out episode{'s' if count != 1 else ''}, too few for an interval: hold out at "
-            f"least {LEAST} (data.holdout, data.episodes)."
+            f"least {LEAST} (data.holdout, data.episodes), or read more frames."
         )
 
 
