@@ -14,7 +14,7 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from lpwm.errors import UserError
-from lpwm.model import attention
+from lpwm.model import attention, stack
 from lpwm.model.layers import TwoLayer, linear, short_attention
 
 # How uint8 pixels become numbers: (x/255 − mean)/std. The ladder pipeline centres, the support pipeline
@@ -23,6 +23,9 @@ PIXELS = {
     "half": ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
     "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
 }
+
+
+STACKED = True  # with the kernels: all blocks but the last as one operator
 
 
 @dataclass(frozen=True)
@@ -155,9 +158,17 @@ class ViT(nn.Module):
         x = self.embed(x)
         cls = self.cls.to(x.dtype).expand(x.shape[0], 1, -1)
         x = torch.cat((cls, x), dim=1) + self.position.to(x.dtype)
-        for i, block in enumerate(self.blocks):
-            x = block(x, cls_only=i == c.depth - 1)
-        return self.norm(x[:, 0])
+        return self.norm(self._through_blocks(x)[:, 0])
+
+    def _through_blocks(self, x: Tensor) -> Tensor:
+        first, last = list(self.blocks)[:-1], self.blocks[-1]
+        if self.by_kernels and attention.kernels_serve(x) and STACKED and first:
+            weights = stack.fold(first, x.dtype)
+            x = stack.blocks(x, weights, self.config.heads, last.norm1.eps) + weights.c[-1]
+            return last._last_by_kernels(x)
+        for block in first:
+            x = block(x)
+        return last(x, cls_only=True)
 
 
 class Encoder(nn.Module):

@@ -189,7 +189,7 @@ def test_gradients_of_the_blocks_written_for_the_kernels(monkeypatch):
         return [out, *(p.grad.clone() for p in vit.parameters())]
 
     want = gradients()
-    for block in vit.blocks:
+    for block in vit.blocks:  # the blocks one by one; test_stack.py has them as one operator
         block.by_kernels = True
     monkeypatch.setattr(attention, "kernels_serve", lambda x: True)
     monkeypatch.setattr(attention, "attention", plain_attention)
