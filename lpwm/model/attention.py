@@ -24,9 +24,9 @@ from torch import Tensor
 from lpwm.rng import generator
 
 try:
-    from lpwm.model import kernels
+    from lpwm.model import kernels, kernels_norm
 except ImportError:  # no Triton: a CPU build of torch
-    kernels = None  # type: ignore[assignment]
+    kernels = kernels_norm = None  # type: ignore[assignment]
 
 HEAD_DIM = 64
 GELU_SPAN = 128  # rows that one program of the GELU's backward pass adds up
@@ -50,7 +50,9 @@ def kernels_cut(frames: Tensor) -> bool:
 
 
 @functools.cache
-def usable(tokens: int, heads: int, head_dim: int, mlp: int, patch: int, device: torch.device) -> bool:
+def usable(
+    tokens: int, width: int, heads: int, head_dim: int, mlp: int, patch: int, device: torch.device
+) -> bool:
     """Whether the kernels run on this device for these sizes and agree with torch there: tried, once.
 
     Devices differ in shared memory and compilers err; a step that is wrong, or does not start, must not be the price of
@@ -64,6 +66,7 @@ def usable(tokens: int, heads: int, head_dim: int, mlp: int, patch: int, device:
             errors = [
                 *_attention_errors(tokens, heads, device),
                 *_gelu_errors(mlp, device),
+                *_norm_errors(width, device),
                 _cut_error(patch, device),
             ]
     except Exception as error:
@@ -110,6 +113,19 @@ def _gelu_errors(width: int, device: torch.device) -> list[float]:
     dx, db = torch.autograd.grad(got, (x, bias), g)
     (slope,) = torch.autograd.grad(want, wide, g.float())
     return [_far(got, want), _far(dx, slope), _far(db, slope.sum(0))]
+
+
+def _norm_errors(width: int, device: torch.device) -> list[float]:
+    r, g, c = (_noise(300, width, device=device, key=key) for key in ("stream", "slope", "biases"))
+    shift = c[0].float()
+    x = (r.float() + shift).requires_grad_()
+    want = F.layer_norm(x, (width,), eps=1e-6)
+    (slope,) = torch.autograd.grad(want, x, g.float())
+    got, one, total = torch.empty_like(r), torch.empty_like(x[:, 0]), torch.zeros_like(r)
+    sums = torch.empty(kernels_norm.pieces(300), width, device=device)
+    kernels_norm.norm_forward(r, shift, 1e-6, got, one.detach())
+    kernels_norm.norm_backward(g, got, one.detach(), total, sums)
+    return [_far(got, want), _far(total, slope), _far(sums.sum(0), slope.sum(0))]
 
 
 def _cut_error(patch: int, device: torch.device) -> float:

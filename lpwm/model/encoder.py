@@ -6,7 +6,7 @@ Legend: B frames, N tokens (1 + patches), W width, P pixels of a patch (3·p²).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 import torch.nn.functional as F
@@ -138,7 +138,7 @@ class ViT(nn.Module):
     def use_kernels(self) -> bool:
         """Train with the kernels of `lpwm.model.attention`, if they serve here; the same function up to rounding."""
         c = self.config
-        usable = attention.usable(self.tokens, c.heads, c.head_dim, c.mlp, c.patch, self.cls.device)
+        usable = attention.usable(self.tokens, c.width, c.heads, c.head_dim, c.mlp, c.patch, self.cls.device)
         for module in (self, *self.blocks):
             module.by_kernels = usable
         return usable
@@ -161,7 +161,7 @@ class ViT(nn.Module):
         return self.norm(self._through_blocks(x)[:, 0])
 
     def _through_blocks(self, x: Tensor) -> Tensor:
-        first, last = list(self.blocks)[:-1], self.blocks[-1]
+        *first, last = cast(list[Block], list(self.blocks))
         if self.by_kernels and attention.kernels_serve(x) and STACKED and first:
             weights = stack.fold(first, x.dtype)
             x = stack.blocks(x, weights, self.config.heads, last.norm1.eps) + weights.c[-1]

@@ -34,6 +34,7 @@ class Tiles:
     tail: int = 64
     warps: int = 4
     stages: int = 2
+    registers: int = 0  # most of a thread; 0: as many as it needs
 
 
 FORWARD, BACKWARD = Tiles(), Tiles()
@@ -101,7 +102,9 @@ def _attend_rows(
 
 
 @triton.jit
-def _attend_one(base, out, lse, at, scale2, N: tl.constexpr, H: tl.constexpr, D: tl.constexpr, T: tl.constexpr):
+def _attend_one(
+    base, out, lse, at, scale2, N: tl.constexpr, H: tl.constexpr, D: tl.constexpr, T: tl.constexpr
+):
     """The same for one query, without matrix products: they would take as long for it as for 64."""
     d = tl.arange(0, D)
     q = tl.load(base + at * (3 * H * D) + d).to(tl.float32)
@@ -226,9 +229,7 @@ def _grad_queries(
     end: tl.constexpr = (N // ROWS) * ROWS
     if TAIL > 0:
         for at in range(end, N):
-            dq, g = _grad_query_one(
-                base, out, grad, lse, delta, to, at, scale, scale2, N, H, D, TAIL
-            )
+            dq, g = _grad_query_one(base, out, grad, lse, delta, to, at, scale, scale2, N, H, D, TAIL)
             sum_q += dq
             sum_g += g
     elif end < N:
@@ -363,6 +364,7 @@ def _sizes(n: int, tiles: Tiles) -> dict[str, int]:
         "LAST": _last(n, tiles.keys),
         "num_warps": tiles.warps,
         "num_stages": tiles.stages,
+        **({"maxnreg": tiles.registers} if tiles.registers else {}),
     }
 
 
@@ -381,7 +383,12 @@ def attention_forward(
 
 
 def attention_backward(
-    grad: Tensor, qkv: Tensor, out: Tensor, lse: Tensor, heads: int, dqkv: Tensor | None = None,
+    grad: Tensor,
+    qkv: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    heads: int,
+    dqkv: Tensor | None = None,
     dbias: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The gradient of qkv, and its sum over the tokens of each frame (b, 3·h·d) float32."""

@@ -1,14 +1,13 @@
 """Triton kernels of LayerNorm without scale and shift, which are folded into the layer that reads it.
 
-x̂ = (x − mean)/σ with x = r + c: r (m, w) is the residual stream, c (w) the biases that were added to it so far. Backwards
-x̂ is all that is needed, with 1/σ of each row: the stream itself may be overwritten.
+x̂ = (x − mean)/σ with x = r + c: r (m, w) is the residual stream, c (w) the biases that were added to it so far.
+Backwards x̂ is all that is needed, with 1/σ of each row: the stream itself may be overwritten.
 
 Legend: m rows (tokens of all frames), w width. Streams are bfloat16, sums float32.
 """
 
 from __future__ import annotations
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -18,9 +17,7 @@ FORWARD_ROWS, BACKWARD_ROWS, WARPS = 4, 4, 4
 
 
 @triton.jit
-def _norm_forward(
-    r, c, out, scale, m, eps, W: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr
-):
+def _norm_forward(r, c, out, scale, m, eps, W: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr):
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     col = tl.arange(0, COLS)
     keep = (row[:, None] < m) & (col[None, :] < W)

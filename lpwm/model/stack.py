@@ -90,17 +90,17 @@ def forward(
     hidden, active = x.new_empty(L, b, n, f), x.new_empty(L, b, n, f)
     for s in _chunks(b):
         stream = r[s].view(-1, w)
-        for l in range(L):
-            y, h, a = xhat[2 * l, s].view(-1, w), hidden[l, s].view(-1, f), active[l, s].view(-1, f)
-            kernels_norm.norm_forward(stream, c[2 * l], eps, y, one[2 * l, s].view(-1))
-            torch.addmm(qkv_b[l], y, qkv_w[l].t(), out=qkv[l, s].view(-1, packed))
-            kernels.attention_forward(qkv[l, s], heads, heard[l, s], lse[l, s])
-            stream.addmm_(heard[l, s].view(-1, inner), out_w[l].t())
-            y = xhat[2 * l + 1, s].view(-1, w)
-            kernels_norm.norm_forward(stream, c[2 * l + 1], eps, y, one[2 * l + 1, s].view(-1))
-            torch.addmm(up_b[l], y, up_w[l].t(), out=h)
+        for j in range(L):
+            y, h, a = xhat[2 * j, s].view(-1, w), hidden[j, s].view(-1, f), active[j, s].view(-1, f)
+            kernels_norm.norm_forward(stream, c[2 * j], eps, y, one[2 * j, s].view(-1))
+            torch.addmm(qkv_b[j], y, qkv_w[j].t(), out=qkv[j, s].view(-1, packed))
+            kernels.attention_forward(qkv[j, s], heads, heard[j, s], lse[j, s])
+            stream.addmm_(heard[j, s].view(-1, inner), out_w[j].t())
+            y = xhat[2 * j + 1, s].view(-1, w)
+            kernels_norm.norm_forward(stream, c[2 * j + 1], eps, y, one[2 * j + 1, s].view(-1))
+            torch.addmm(up_b[j], y, up_w[j].t(), out=h)
             kernels.gelu_forward(h, a)
-            stream.addmm_(a, down_w[l].t())
+            stream.addmm_(a, down_w[j].t())
     return r, xhat, one, qkv, heard, lse, hidden, active
 
 
@@ -120,24 +120,24 @@ def backward(
     sum_norm = grad.new_empty(2 * L, len(parts), kernels_norm.pieces(rows), w, dtype=wide)
     d_hidden = grad.new_empty(b, n, f)
     d_packed = grad.new_empty(b, n, packed)
-    for l in reversed(range(L)):
+    for j in reversed(range(L)):
         # The stream's gradient changes in place, so a weight that wrote to the stream takes its own before.
-        torch.mm(stream.t(), active[l].view(m, f), out=d_down[l])
+        torch.mm(stream.t(), active[j].view(m, f), out=d_down[j])
         for k, s in enumerate(parts):
-            d = torch.mm(dr[s].view(rows, w), down_w[l])
+            d = torch.mm(dr[s].view(rows, w), down_w[j])
             h = d_hidden[s].view(rows, f)
-            kernels.gelu_backward(d, hidden[l, s].view(rows, f), GELU_SPAN, h, sum_up[l, k])
-            _norm_backward(torch.mm(h, up_w[l]), 2 * l + 1, s, xhat, one, dr, sum_norm[2 * l + 1, k])
-        torch.mm(d_hidden.view(m, f).t(), xhat[2 * l + 1].view(m, w), out=d_up[l])
-        torch.mm(stream.t(), heard[l].view(m, -1), out=d_out[l])
+            kernels.gelu_backward(d, hidden[j, s].view(rows, f), GELU_SPAN, h, sum_up[j, k])
+            _norm_backward(torch.mm(h, up_w[j]), 2 * j + 1, s, xhat, one, dr, sum_norm[2 * j + 1, k])
+        torch.mm(d_hidden.view(m, f).t(), xhat[2 * j + 1].view(m, w), out=d_up[j])
+        torch.mm(stream.t(), heard[j].view(m, -1), out=d_out[j])
         for k, s in enumerate(parts):
-            d = torch.mm(dr[s].view(rows, w), out_w[l]).view(-1, n, packed // 3)
+            d = torch.mm(dr[s].view(rows, w), out_w[j]).view(-1, n, packed // 3)
             q = d_packed[s]
-            kernels.attention_backward(d, qkv[l, s], heard[l, s], lse[l, s], heads, q, sum_qkv[l, s])
+            kernels.attention_backward(d, qkv[j, s], heard[j, s], lse[j, s], heads, q, sum_qkv[j, s])
             _norm_backward(
-                torch.mm(q.view(rows, packed), qkv_w[l]), 2 * l, s, xhat, one, dr, sum_norm[2 * l, k]
+                torch.mm(q.view(rows, packed), qkv_w[j]), 2 * j, s, xhat, one, dr, sum_norm[2 * j, k]
             )
-        torch.mm(d_packed.view(m, packed).t(), xhat[2 * l].view(m, w), out=d_qkv[l])
+        torch.mm(d_packed.view(m, packed).t(), xhat[2 * j].view(m, w), out=d_qkv[j])
     d_c = torch.cat((sum_norm.sum((1, 2)), grad.new_zeros(1, w, dtype=wide)))
     return (
         dr, d_qkv, sum_qkv.sum(1).to(grad.dtype), d_out, d_up, sum_up.sum((1, 2)).to(grad.dtype), d_down, d_c

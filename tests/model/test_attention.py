@@ -152,9 +152,10 @@ def test_kernels_that_are_wrong_here_are_not_used(monkeypatch, error, ends):
     monkeypatch.setattr(attention, "kernels", object())
     monkeypatch.setattr(attention, "_attention_errors", lambda *a: [0.001, error, 0.001])
     monkeypatch.setattr(attention, "_gelu_errors", lambda *a: [0.001])
+    monkeypatch.setattr(attention, "_norm_errors", lambda *a: [0.001])
     monkeypatch.setattr(attention, "_cut_error", lambda *a: 0.001)
     call = attention.usable.__wrapped__
-    args = (257, 3, 64, 768, 14, torch.device("cuda"))
+    args = (257, 384, 3, 64, 768, 14, torch.device("cuda"))
     if ends:
         assert call(*args)
     else:
@@ -169,7 +170,7 @@ def test_kernels_that_do_not_start_here_are_not_used(monkeypatch):
     monkeypatch.setattr(attention, "kernels", object())
     monkeypatch.setattr(attention, "_attention_errors", fail)
     with pytest.warns(UserWarning, match="shared memory"):
-        assert not attention.usable.__wrapped__(257, 3, 64, 768, 14, torch.device("cuda"))
+        assert not attention.usable.__wrapped__(257, 384, 3, 64, 768, 14, torch.device("cuda"))
 
 
 def test_gradients_of_the_blocks_written_for_the_kernels(monkeypatch):

@@ -184,7 +184,7 @@ def test_the_operator_on_cuda_is_the_plain_blocks(monkeypatch, chunk):
 
     want = gradients(vit, False)
     eager, fused = gradients(vit, True), gradients(torch.compile(vit, fullgraph=True), True)
-    for (name, p), a, e, w in zip(vit.named_parameters(), fused, eager, want, strict=True):
+    for (name, _), a, e, w in zip(vit.named_parameters(), fused, eager, want, strict=True):
         if name.endswith("qkv.bias"):  # the keys' part is 0 up to rounding
             a, e, w = (torch.cat((t[: len(t) // 3], t[-len(t) // 3 :])) for t in (a, e, w))
         assert far(a, w) < 2 * far(e, w) + 5e-3, name
