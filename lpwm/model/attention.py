@@ -134,7 +134,8 @@ def _cut_error(patch: int, device: torch.device) -> float:
     scale, shift = torch.tensor([[0.01, 0.02, 0.03], [0.5, -1.0, 0.2]], device=device).view(2, 3, 1, 1)
     cut = frames.unfold(2, patch, patch).unfold(3, patch, patch).permute(0, 2, 3, 1, 4, 5)
     want = (cut * scale + shift).flatten(1, 2).flatten(2)
-    return _far(patches(frames, scale, shift, patch), want)
+    got = patches(frames, scale, shift, patch)
+    return _far(got, F.pad(want, (0, got.shape[-1] - want.shape[-1])))
 
 
 def attention(qkv: Tensor, bias: Tensor, heads: int) -> Tensor:
@@ -220,11 +221,15 @@ _gelu.register_autograd(_gelu_grad, setup_context=_gelu_save)
 
 @torch.library.custom_op("lpwm::patches", mutates_args=(), device_types="cuda")
 def patches(frames: Tensor, scale: Tensor, shift: Tensor, patch: int) -> Tensor:
-    """uint8 (b, 3, s, s) -> bfloat16 (b, (s/p)², 3·p²), scaled and shifted by channel. It has no gradient."""
+    """uint8 (b, 3, s, s) -> bfloat16 (b, (s/p)², P), scaled and shifted by channel. It has no gradient.
+
+    P is 3·p² rounded up to a multiple of 8, and what is more is 0.
+    """
     return kernels.patches(frames.contiguous(), scale, shift, patch)
 
 
 @patches.register_fake
 def _(frames: Tensor, scale: Tensor, shift: Tensor, patch: int) -> Tensor:
     b, _, _, side = frames.shape
-    return frames.new_empty(b, (side // patch) ** 2, 3 * patch * patch, dtype=torch.bfloat16)
+    wide = -(-3 * patch * patch // 8) * 8
+    return frames.new_empty(b, (side // patch) ** 2, wide, dtype=torch.bfloat16)

@@ -152,10 +152,11 @@ class ViT(nn.Module):
             )
         if self.by_kernels and attention.kernels_cut(frames):
             x = attention.patches(frames, self.scale, self.shift, c.patch)
+            x = F.linear(x, F.pad(self.embed.weight, (0, x.shape[-1] - 3 * c.patch**2)), self.embed.bias)
         else:
             x = torch.addcmul(self.shift, frames.to(self.scale.dtype), self.scale)
             x = rearrange(x, "b c (h p) (w q) -> b (h w) (c p q)", p=c.patch, q=c.patch)
-        x = self.embed(x)
+            x = self.embed(x)
         cls = self.cls.to(x.dtype).expand(x.shape[0], 1, -1)
         x = torch.cat((cls, x), dim=1) + self.position.to(x.dtype)
         return self.norm(self._through_blocks(x)[:, 0])

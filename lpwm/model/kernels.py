@@ -34,6 +34,7 @@ class Tiles:
     tail: int = 64
     warps: int = 4
     stages: int = 2
+    once: bool = False  # backwards in one pass, where the tokens allow it
     registers: int = 0  # most of a thread; 0: as many as it needs
 
 
@@ -279,10 +280,10 @@ def _grad_key_value_rows(
 
 @triton.jit
 def _grad_key_value_one(
-    base, grad, lse, delta, to, at, scale, scale2, N: tl.constexpr, H: tl.constexpr, D: tl.constexpr,
-    T: tl.constexpr,
+    base, grad, lse, delta, to, last, at, scale, scale2, N: tl.constexpr, H: tl.constexpr, D: tl.constexpr,
+    T: tl.constexpr, KEEP: tl.constexpr,
 ):  # fmt: skip
-    """The same for one key, without matrix products."""
+    """The same for one key, without matrix products; KEEP leaves its ds in `last`."""
     col = tl.arange(0, D)
     k = tl.load(base + H * D + at * (3 * H * D) + col).to(tl.float32)
     v = tl.load(base + 2 * H * D + at * (3 * H * D) + col).to(tl.float32)
@@ -298,6 +299,8 @@ def _grad_key_value_one(
         ds = p * (tl.sum(g * v[None, :], 1) - d)
         dv += tl.sum(g * p[:, None], 0)
         dk += tl.sum(q * ds[:, None], 0)
+        if KEEP:
+            tl.store(last + r, ds, mask=r < N)
     place = to + at * (3 * H * D) + col
     tl.store(place + H * D, (dk * scale).to(to.dtype.element_ty))
     tl.store(place + 2 * H * D, dv.to(to.dtype.element_ty))
@@ -317,7 +320,7 @@ def _grad_keys_values(
     end: tl.constexpr = (N // ROWS) * ROWS
     if TAIL > 0:
         for at in range(end, N):
-            _grad_key_value_one(base, grad, lse, delta, to, at, scale, scale2, N, H, D, TAIL)
+            _grad_key_value_one(base, grad, lse, delta, to, delta, at, scale, scale2, N, H, D, TAIL, False)
     elif end < N:
         _grad_key_value_rows(base, lse, delta, to, qs, gs, end, scale, scale2, N, H, D, ROWS, False, T, LAST)
 
@@ -349,6 +352,87 @@ def _attention_backward(
     tl.store(dbias + 2 * H * D, sum_g)
     tl.debug_barrier()  # δ of all rows is written before any thread reads it
     _grad_keys_values(base, grad, lse, delta, to, scale, scale2, N, H, D, ROWS, TAIL, TQ, LASTQ)
+
+
+@triton.jit
+def _grad_all(k, v, q, g, lse, delta, at, dk, dv, dq, scale2, SIZE: tl.constexpr):
+    """dv += pᵀ g, dk += dsᵀ q and dq += ds k, for SIZE queries that all exist."""
+    col = at + tl.arange(0, SIZE)
+    e = tl.load(lse + col)
+    d = tl.load(delta + col)
+    p = tl.exp2(tl.dot(k, tl.trans(q)) * scale2 - e[None, :])
+    dv = tl.dot(p.to(k.dtype), g, dv)
+    ds = (p * (tl.dot(v, tl.trans(g)) - d[None, :])).to(k.dtype)
+    return tl.dot(ds, q, dk), dv, tl.dot(tl.trans(ds), k, dq)
+
+
+@triton.jit
+def _attention_backward_once(
+    qkv, out, grad, lse, delta, last, dqkv, dbias, scale, scale2, N: tl.constexpr, H: tl.constexpr, D: tl.constexpr,
+    ROWS: tl.constexpr, TAIL: tl.constexpr, T: tl.constexpr, LAST: tl.constexpr,
+):  # fmt: skip
+    """The same in one pass over pairs of tiles (five products), with dq of all queries in registers.
+
+    ROWS keys at a time, T queries at a time. N is a multiple of ROWS, or one more: that token's row and column of the
+    scores are computed without products.
+    """
+    pid = tl.program_id(0)
+    frame, head = (pid // H).to(tl.int64), pid % H
+    base = qkv + frame * (N * 3 * H * D) + head * D
+    to = dqkv + frame * (N * 3 * H * D) + head * D
+    out += frame * (N * H * D) + head * D
+    grad += frame * (N * H * D) + head * D
+    lse += pid.to(tl.int64) * N
+    delta += pid.to(tl.int64) * N
+    last += pid.to(tl.int64) * N
+    end: tl.constexpr = (N // ROWS) * ROWS
+    sum_q = tl.zeros([D], tl.float32)
+    sum_g = tl.zeros([D], tl.float32)
+    for c in range(0, N, T):
+        g = _rows(grad, c, H * D, N, T, D, False).to(tl.float32)
+        o = _rows(out, c, H * D, N, T, D, False).to(tl.float32)
+        r = c + tl.arange(0, T)
+        tl.store(delta + r, tl.sum(g * o, 1), mask=r < N)
+        sum_g += tl.sum(g, 0)
+    tl.debug_barrier()  # δ of all rows is written before any thread reads it
+    if end < N:
+        _grad_key_value_one(base, grad, lse, delta, to, last, end, scale, scale2, N, H, D, TAIL, True)
+        tl.debug_barrier()  # the next call writes one δ again
+        sum_q, _ = _grad_query_one(base, out, grad, lse, delta, to, end, scale, scale2, N, H, D, TAIL)
+        tl.debug_barrier()
+    qs = _chunks(base, 3 * H * D, N, T, LAST, D)
+    gs = _chunks(grad, H * D, N, T, LAST, D)
+    dqs = ()
+    for _c in tl.static_range(N // T):
+        dqs = dqs + (tl.zeros([T, D], tl.float32),)  # type: ignore[assignment]  # noqa: RUF005
+    for i in tl.static_range(N // ROWS):
+        k = _rows(base + H * D, i * ROWS, 3 * H * D, N, ROWS, D, True)
+        v = _rows(base + 2 * H * D, i * ROWS, 3 * H * D, N, ROWS, D, True)
+        dk = tl.zeros([ROWS, D], tl.float32)
+        dv = tl.zeros([ROWS, D], tl.float32)
+        more = ()
+        for c in tl.static_range(N // T):
+            dk, dv, dq = _grad_all(k, v, qs[c], gs[c], lse, delta, c * T, dk, dv, dqs[c], scale2, T)
+            more = more + (dq,)  # type: ignore[assignment]  # noqa: RUF005
+        dqs = more
+        if end < N:
+            dk, dv = _grad_key_value(k, v, qs[N // T], gs[N // T], lse, delta, end, dk, dv, scale2, N, LAST)
+        place = to + (i * ROWS + tl.arange(0, ROWS))[:, None] * (3 * H * D) + tl.arange(0, D)[None, :]
+        tl.store(place + H * D, (dk * scale).to(k.dtype))
+        tl.store(place + 2 * H * D, dv.to(k.dtype))
+    for c in tl.static_range(N // T):
+        r = c * T + tl.arange(0, T)
+        dq = dqs[c]
+        if end < N:
+            key = tl.load(base + H * D + end * (3 * H * D) + tl.arange(0, D)).to(tl.float32)
+            dq += tl.load(last + r)[:, None] * key[None, :]
+        dq *= scale
+        tl.store(to + r[:, None] * (3 * H * D) + tl.arange(0, D)[None, :], dq.to(to.dtype.element_ty))
+        sum_q += tl.sum(dq, 0)
+    dbias += frame * (3 * H * D) + head * D + tl.arange(0, D)
+    tl.store(dbias, sum_q)
+    tl.store(dbias + H * D, tl.zeros([D], tl.float32))
+    tl.store(dbias + 2 * H * D, sum_g)
 
 
 def _last(n: int, tile: int) -> int:
@@ -398,8 +482,16 @@ def attention_backward(
     delta = torch.empty_like(lse)
     if dbias is None:
         dbias = torch.empty(b, packed, device=qkv.device, dtype=torch.float32)
+    scales = (d**-0.5, d**-0.5 * math.log2(math.e))
+    if BACKWARD.once and BACKWARD.tail and n % BACKWARD.rows <= 1 < BACKWARD.rows <= n:
+        sizes = _sizes(n, BACKWARD) | {"T": BACKWARD.queries, "LAST": _last(n, BACKWARD.queries)}
+        last = torch.empty_like(lse)
+        _attention_backward_once[(b * heads,)](
+            qkv, out, grad, lse, delta, last, dqkv, dbias, *scales, N=n, H=heads, D=d, **sizes
+        )
+        return dqkv, dbias
     _attention_backward[(b * heads,)](
-        qkv, out, grad, lse, delta, dqkv, dbias, d**-0.5, d**-0.5 * math.log2(math.e), N=n, H=heads, D=d,
+        qkv, out, grad, lse, delta, dqkv, dbias, *scales, N=n, H=heads, D=d,
         TQ=BACKWARD.queries, LASTQ=_last(n, BACKWARD.queries), **_sizes(n, BACKWARD),
     )  # fmt: skip
     return dqkv, dbias
@@ -472,36 +564,44 @@ def gelu_backward(
 
 @triton.jit
 def _patches(
-    pairs, scale, shift, out, SIDE: tl.constexpr, P: tl.constexpr, ROW: tl.constexpr, BLOCK: tl.constexpr
-):
-    """One row of patches of one frame: ROW = SIDE·3·P/2 pairs of pixels, contiguous where they are written.
+    pairs, scale, shift, out, SIDE: tl.constexpr, P: tl.constexpr, WIDE: tl.constexpr, ROW: tl.constexpr,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    """One row of patches of one frame: ROW = SIDE/P·WIDE pairs of pixels, contiguous where they are written.
+
+    A patch is 3·P²/2 pairs and zeros up to WIDE, because matrix products want rows that begin at multiples of 16 bytes.
 
     Two pixels are read as one word and share their address arithmetic, which is what bounds this copy.
     """
     frame, i = tl.program_id(0).to(tl.int64), tl.program_id(1)
     half: tl.constexpr = P // 2
     f = tl.program_id(2) * BLOCK + tl.arange(0, BLOCK)
-    j, r = f // (3 * P * half), f % (3 * P * half)
+    j, r = f // WIDE, f % WIDE
+    keep = (f < ROW) & (r < 3 * P * half)
     channel, r = r // (P * half), r % (P * half)
     word = ((channel * SIDE + i * P + r // half) * SIDE) // 2 + j * half + r % half
-    keep = f < ROW
     both = tl.load(pairs + frame * (3 * SIDE * SIDE // 2) + word, mask=keep, other=0).to(tl.int32)
     a = tl.load(scale + channel, mask=keep, other=0.0)
     b = tl.load(shift + channel, mask=keep, other=0.0)
     x = (both & 255).to(tl.float32) * a + b
     y = ((both >> 8) & 255).to(tl.float32) * a + b
-    to = out + frame * (3 * SIDE * SIDE) + i * (2 * ROW)
+    to = out + frame * (SIDE // P * 2 * ROW) + i * (2 * ROW)
     at = tl.program_id(2) * (2 * BLOCK) + tl.arange(0, 2 * BLOCK)
     tl.store(to + at, tl.interleave(x, y).to(out.dtype.element_ty), mask=at < 2 * ROW)
 
 
+def padded(pixels: int) -> int:
+    return -(-pixels // 8) * 8
+
+
 def patches(frames: Tensor, scale: Tensor, shift: Tensor, patch: int) -> Tensor:
-    """uint8 (b, 3, s, s) -> bfloat16 (b, (s/p)², 3·p²), scaled and shifted by channel; s and p are even."""
+    """uint8 (b, 3, s, s) -> bfloat16 (b, (s/p)², padded(3·p²)), scaled and shifted by channel; s and p are even."""
     b, _, _, side = frames.shape
-    rows = side // patch
-    out = torch.empty(b, rows * rows, 3 * patch * patch, device=frames.device, dtype=torch.bfloat16)
-    row, block = side * 3 * patch // 2, 1024
+    rows, wide = side // patch, padded(3 * patch * patch)
+    out = torch.empty(b, rows * rows, wide, device=frames.device, dtype=torch.bfloat16)
+    row, block = rows * wide // 2, 1024
     _patches[(b, rows, triton.cdiv(row, block))](
-        frames.view(torch.int16), scale, shift, out, SIDE=side, P=patch, ROW=row, BLOCK=block, num_warps=4
-    )
+        frames.view(torch.int16), scale, shift, out, SIDE=side, P=patch, WIDE=wide // 2, ROW=row, BLOCK=block,
+        num_warps=4,
+    )  # fmt: skip
     return out

@@ -82,7 +82,7 @@ def test_patches_are_those_of_the_plain_path():
     got = attention.patches(frames, vit.scale, vit.shift, 14)
     pixels = frames * vit.scale + vit.shift
     want = pixels.unfold(2, 14, 14).unfold(3, 14, 14).permute(0, 2, 3, 1, 4, 5).flatten(1, 2).flatten(2)
-    assert got.shape == want.shape and far(got, want) < 3e-3
+    assert got.shape[-1] == 592 and far(got[..., :588], want) < 3e-3 and not got[..., 588:].any()
 
 
 @pytest.mark.gpu
@@ -126,7 +126,8 @@ def plain_gelu(x, bias):
 
 def plain_patches(frames, scale, shift, patch):
     x = (frames * scale + shift).bfloat16()
-    return rearrange(x, "b c (h p) (w q) -> b (h w) (c p q)", p=patch, q=patch)
+    x = rearrange(x, "b c (h p) (w q) -> b (h w) (c p q)", p=patch, q=patch)
+    return F.pad(x, (0, -x.shape[-1] % 8))
 
 
 @pytest.mark.parametrize("broken", ["", "attention", "gelu", "patches"])
