@@ -124,7 +124,7 @@ def _norm_errors(width: int, device: torch.device) -> list[float]:
     got, one, total = torch.empty_like(r), torch.empty_like(x[:, 0]), torch.zeros_like(r)
     sums = torch.empty(kernels_norm.pieces(300), width, device=device)
     kernels_norm.norm_forward(r, shift, 1e-6, got, one.detach())
-    kernels_norm.norm_backward(g, got, one.detach(), total, sums)
+    kernels_norm.norm_backward(g, got, one.detach(), total, total, sums)
     return [_far(got, want), _far(total, slope), _far(sums.sum(0), slope.sum(0))]
 
 

@@ -67,10 +67,12 @@ def pieces(m: int) -> int:
     return -(-m // SPAN)
 
 
-def norm_backward(grad: Tensor, xhat: Tensor, scale: Tensor, stream: Tensor, sums: Tensor) -> None:
-    """Adds the gradient of r, given that of x̂, to `stream`, in place; `sums` (pieces(m), w) gets its sums."""
+def norm_backward(
+    grad: Tensor, xhat: Tensor, scale: Tensor, stream: Tensor, out: Tensor, sums: Tensor
+) -> None:
+    """`out` = `stream` + the gradient of r, given that of x̂ (it may be `stream`); `sums` (pieces(m), w): its sums."""
     m, w = grad.shape
     _norm_backward[(pieces(m),)](
-        grad, xhat, scale, stream, stream, sums, m, W=w, SPAN=SPAN, ROWS=BACKWARD_ROWS,
+        grad, xhat, scale, stream, out, sums, m, W=w, SPAN=SPAN, ROWS=BACKWARD_ROWS,
         COLS=triton.next_power_of_2(w), num_warps=WARPS,
     )  # fmt: skip

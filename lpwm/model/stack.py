@@ -112,8 +112,7 @@ def backward(
     (L, b, n, packed), f, w = qkv.shape, hidden.shape[-1], grad.shape[-1]
     m, wide, parts = b * n, one.dtype, _chunks(b)
     rows = m // len(parts)
-    dr = grad.clone()
-    stream = dr.view(m, w)
+    stream, dr = grad, torch.empty_like(grad)  # the first kernel that adds to the gradient makes its own
     d_qkv, d_out, d_up, d_down = (torch.empty_like(t) for t in (qkv_w, out_w, up_w, down_w))
     sum_qkv = grad.new_empty(L, b, packed, dtype=wide)
     sum_up = grad.new_empty(L, len(parts), -(-rows // GELU_SPAN), f, dtype=wide)
@@ -122,21 +121,22 @@ def backward(
     d_packed = grad.new_empty(b, n, packed)
     for j in reversed(range(L)):
         # The stream's gradient changes in place, so a weight that wrote to the stream takes its own before.
-        torch.mm(stream.t(), active[j].view(m, f), out=d_down[j])
+        torch.mm(stream.view(m, w).t(), active[j].view(m, f), out=d_down[j])
         for k, s in enumerate(parts):
-            d = torch.mm(dr[s].view(rows, w), down_w[j])
+            d = torch.mm(stream[s].view(rows, w), down_w[j])
             h = d_hidden[s].view(rows, f)
             kernels.gelu_backward(d, hidden[j, s].view(rows, f), GELU_SPAN, h, sum_up[j, k])
-            _norm_backward(torch.mm(h, up_w[j]), 2 * j + 1, s, xhat, one, dr, sum_norm[2 * j + 1, k])
+            d = torch.mm(h, up_w[j])
+            _norm_backward(d, 2 * j + 1, s, xhat, one, stream, dr, sum_norm[2 * j + 1, k])
+        stream = dr
         torch.mm(d_hidden.view(m, f).t(), xhat[2 * j + 1].view(m, w), out=d_up[j])
-        torch.mm(stream.t(), heard[j].view(m, -1), out=d_out[j])
+        torch.mm(dr.view(m, w).t(), heard[j].view(m, -1), out=d_out[j])
         for k, s in enumerate(parts):
             d = torch.mm(dr[s].view(rows, w), out_w[j]).view(-1, n, packed // 3)
             q = d_packed[s]
             kernels.attention_backward(d, qkv[j, s], heard[j, s], lse[j, s], heads, q, sum_qkv[j, s])
-            _norm_backward(
-                torch.mm(q.view(rows, packed), qkv_w[j]), 2 * j, s, xhat, one, dr, sum_norm[2 * j, k]
-            )
+            d = torch.mm(q.view(rows, packed), qkv_w[j])
+            _norm_backward(d, 2 * j, s, xhat, one, dr, dr, sum_norm[2 * j, k])
         torch.mm(d_packed.view(m, packed).t(), xhat[2 * j].view(m, w), out=d_qkv[j])
     d_c = torch.cat((sum_norm.sum((1, 2)), grad.new_zeros(1, w, dtype=wide)))
     return (
@@ -145,11 +145,14 @@ def backward(
 
 
 def _norm_backward(
-    d: Tensor, which: int, frames: slice, xhat: Tensor, one: Tensor, dr: Tensor, sums: Tensor
+    d: Tensor, which: int, frames: slice, xhat: Tensor, one: Tensor, stream: Tensor, out: Tensor, sums: Tensor
 ) -> None:
-    w = d.shape[-1]
+    def flat(t: Tensor) -> Tensor:
+        return t.view(-1, d.shape[-1])
+
+    scale = one[which, frames].view(-1)
     kernels_norm.norm_backward(
-        d, xhat[which, frames].view(-1, w), one[which, frames].view(-1), dr[frames].view(-1, w), sums
+        d, flat(xhat[which, frames]), scale, flat(stream[frames]), flat(out[frames]), sums
     )
 
 
