@@ -34,6 +34,7 @@ class Tiles:
     tail: int = 64
     warps: int = 4
     stages: int = 2
+    odd: bool = False  # forwards: one key left over is treated without a tile
     once: bool = False  # backwards in one pass, where the tokens allow it
     registers: int = 0  # most of a thread; 0: as many as it needs
 
@@ -59,7 +60,7 @@ def _chunks(base, stride, N: tl.constexpr, T: tl.constexpr, LAST: tl.constexpr, 
     parts = ()
     for c in tl.static_range(N // T):
         parts = parts + (_rows(base, c * T, stride, N, T, D, True),)  # type: ignore[assignment]  # noqa: RUF005
-    if N % T > 0:
+    if (N % T > 0) & (LAST > 0):
         rest = _rows(base, (N // T) * T, stride, N, LAST, D, False)
         parts = parts + (rest,)  # type: ignore[assignment]  # noqa: RUF005
     return parts
@@ -83,14 +84,23 @@ def _attend_rows(
     WHOLE: tl.constexpr, T: tl.constexpr, LAST: tl.constexpr,
 ):  # fmt: skip
     q = _rows(base, at, 3 * H * D, N, SIZE, D, WHOLE)
-    top = tl.full([SIZE], float("-inf"), tl.float32)
     total = tl.zeros([SIZE], tl.float32)
     o = tl.zeros([SIZE, D], tl.float32)
+    top = tl.full([SIZE], float("-inf"), tl.float32)
+    if LAST == 0:  # one key is left over: the softmax begins with its score, and no tile is needed
+        only = (N - 1) * (3 * H * D) + tl.arange(0, D)
+        key = tl.load(base + H * D + only).to(tl.float32)
+        top = tl.sum(q.to(tl.float32) * key[None, :], 1) * scale2
+        total += 1.0
+        first = top
     for c in tl.static_range(N // T):
         top, total, o = _attend(q, ks[c], vs[c], c * T, top, total, o, scale2, N, T, True)
-    if N % T > 0:
+    if (N % T > 0) & (LAST > 0):
         end: tl.constexpr = N // T
         top, total, o = _attend(q, ks[end], vs[end], end * T, top, total, o, scale2, N, LAST, False)
+    if LAST == 0:
+        value = tl.load(base + 2 * H * D + only).to(tl.float32)
+        o += tl.exp2(first - top)[:, None] * value[None, :]
     r = at + tl.arange(0, SIZE)
     to = out + r[:, None] * (H * D) + tl.arange(0, D)[None, :]
     o = (o / total[:, None]).to(q.dtype)
@@ -445,7 +455,7 @@ def _sizes(n: int, tiles: Tiles) -> dict[str, int]:
         "ROWS": tiles.rows,
         "TAIL": tiles.tail if 0 < n % tiles.rows <= MOST_SINGLE else 0,
         "T": tiles.keys,
-        "LAST": _last(n, tiles.keys),
+        "LAST": 0 if tiles.odd and n % tiles.keys == 1 else _last(n, tiles.keys),
         "num_warps": tiles.warps,
         "num_stages": tiles.stages,
         **({"maxnreg": tiles.registers} if tiles.registers else {}),

@@ -121,7 +121,8 @@ def far(a, b):
 
 torch.manual_seed(0)
 for n, tail, once in ((17, 64, 0), (65, 64, 0), (65, 0, 0), (100, 64, 0), (130, 32, 0), (129, 64, 1), (64, 64, 1)):
-    K.FORWARD = K.BACKWARD = K.Tiles(tail=tail, once=bool(once))
+    K.BACKWARD = K.Tiles(tail=tail, once=bool(once))
+    K.FORWARD = K.Tiles(keys=64, tail=tail, odd=bool(once))
     x, g = torch.randn(1, n, 3 * 2 * 64), torch.randn(1, n, 2 * 64)
     wide = x.double().requires_grad_()
     q, k, v = (t.unflatten(-1, (2, -1)).transpose(1, 2) for t in wide.chunk(3, -1))
