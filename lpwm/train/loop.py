@@ -40,8 +40,12 @@ class TrainConfig:
     batch: int = 64  # clips of the global batch, over all ranks
     seed: int = 0
     precision: Literal["auto", "float32", "bf16"] = "auto"  # auto: bf16 on CUDA, float32 on CPU
-    compile: Literal["auto", "on", "graph", "off"] = "auto"  # auto: on CUDA; graph: captured without compiling
-    kernels: Literal["auto", "off"] = "auto"  # own Triton kernels in the encoder, where they serve (CUDA, bf16)
+    compile: Literal["auto", "on", "graph", "off"] = (
+        "auto"  # auto: on CUDA; graph: captured without compiling
+    )
+    kernels: Literal["auto", "off"] = (
+        "auto"  # own Triton kernels in the encoder, where they serve (CUDA, bf16)
+    )
     accumulate: int = 1  # micro-batches per step, with the gradient of the whole batch
     log_every: int = 50
     eval_every: int = 1000  # held-out errors; 0 = only at the end
