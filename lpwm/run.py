@@ -62,21 +62,21 @@ class DataConfig:
     world: str = "piecewise"
     options: tuple[str, ...] = ()  # of the world, e.g. g=3
     episodes: int = 1000
-    steps: int = 100  # raw steps of an episode
+    steps: int = (
+        100  # raw steps of an episode; 0: the policy's own lengths (PushT: 100 to 300), or the world's
+    )
     policy: str = ""  # the world's own when empty
     seed: int = 0
     file: str = ""  # a recorded data set instead: a file, or a folder of DINO-WM's or a Lance table
-    holdout: float = (
-        0.1  # share of the trajectories kept for evaluation, where the data set does not say which
-    )
+    holdout: float = 0.1  # share of the trajectories held out, where the data set does not say which
     frameskip: int = 5
     pixels: Literal["auto", "stored", "rendered"] = "auto"  # auto: stored frames, unless rendering is cheaper
     source: Literal["auto", "resident", "streamed"] = "auto"  # auto: frames in memory if they fit
     workers: int = 0  # processes that read streamed frames; 0: one fewer than cores
 
     def __post_init__(self) -> None:
-        if min(self.episodes, self.steps, self.frameskip) < 1:
-            raise UserError("data.episodes, data.steps and data.frameskip must be at least 1.")
+        if min(self.episodes, self.frameskip) < 1 or self.steps < 0:
+            raise UserError("data.episodes and data.frameskip must be at least 1, data.steps too or 0.")
         for name, value, valid in (("pixels", self.pixels, PIXELS), ("source", self.source, SOURCES)):
             if value not in valid:
                 raise UserError(f"unknown data.{name} {value!r}: {nearest(value, valid)}.")
@@ -87,7 +87,7 @@ class DataConfig:
         if not 0 < self.holdout < 1:
             raise UserError(f"data.holdout = {self.holdout} is a share of the trajectories, between 0 and 1.")
 
-    def build_world(self) -> worlds.TensorWorld:
+    def build_world(self) -> worlds.World:
         return worlds.make(self.world, **parse_options(self.options))
 
 
@@ -118,7 +118,7 @@ class RunConfig:
     def __post_init__(self) -> None:
         self.objective.validate(self.model.sparse, self.frames)
         span = (self.frames - 1) * self.data.frameskip
-        if not self.data.file and span > self.data.steps:
+        if not self.data.file and 0 < self.data.steps < span:
             raise UserError(
                 f"a history of {self.model.predictor.history} needs clips of {self.frames} frames, {span} raw steps, "
                 f"but episodes have {self.data.steps}: use longer episodes (data.steps) or a shorter history."
@@ -167,7 +167,7 @@ def prepare_data(
     if config.file:
         return read(config.file)
     world = config.build_world()
-    steps, policy = config.steps, config.policy or None
+    steps, policy = config.steps or None, config.policy or None
     name = digest({"spec": to_dict(world.spec), "n": config.episodes, "steps": steps, "policy": policy,
                    "seed": config.seed, "version": __version__})  # fmt: skip
     path = folder / f"{config.world}-{name}.h5"
@@ -232,7 +232,7 @@ class Run:
             )
         return cls(config, folder, data, record["hash"])
 
-    def world(self) -> worlds.TensorWorld | None:
+    def world(self) -> worlds.World | None:
         """The world that renders the states; None where stored frames are used."""
         choice, data = self.config.data.pixels, self.data
         if choice == "stored" and data.pixels is None:
@@ -301,7 +301,7 @@ class Run:
             model, objective, optimiser, c.train.batch, c.train.seed, c.optim.clip,
             torch.bfloat16 if _half(c.train.precision, device) else torch.float32,
             compiled=c.train.compile == "on" or (c.train.compile == "auto" and device.type == "cuda"),
-            graphed=graphed, kernels=c.train.kernels, accumulate=c.train.accumulate, ranks=ranks,
+            graphed=graphed, kernels=c.train.kernels == "auto", accumulate=c.train.accumulate, ranks=ranks,
         )  # fmt: skip
         logger = None
         if ranks.first:
@@ -412,7 +412,7 @@ class Loaded:
     model: WorldModel
     config: RunConfig
     spec: WorldSpec
-    world: worlds.TensorWorld | None
+    world: worlds.World | None
     stats: ActionStats
     frameskip: int
     image: int

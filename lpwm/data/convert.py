@@ -19,13 +19,13 @@ from lpwm.data.reader import read
 from lpwm.data.store import writing
 from lpwm.errors import UserError
 from lpwm.frames import StoredFrames
-from lpwm.worlds.base import TensorWorld, World
+from lpwm.worlds.base import World
 
 _FRAMES = 512  # about this many frames in memory at a time
 _OURS = ("digest", "column_digests", "world", "lpwm_version")  # attributes the writer makes itself
 
 
-def world_of(data: EpisodeData) -> TensorWorld:
+def world_of(data: EpisodeData) -> World:
     """The world that made a data set, built again from the spec it carries."""
     if data.spec is None:
         raise UserError("the data do not say which world made them: give the world.")
