@@ -136,6 +136,13 @@ def test_a_run_trains_on_the_folder_at_once(tmp_path, capsys):
         assert json.loads(capsys.readouterr().out)["step"] == 2
 
 
+@pytest.mark.parametrize("choice", ["auto", "stored"])  # rendered by the world, or decoded
+def test_pusht_trains_on_the_folder_at_once(pusht, tmp_path, capsys, choice):
+    line = f"train tiny/lpwm --data.file {pusht} --data.pixels {choice} --train.steps 2"
+    assert cli.main([*line.split(), "--device", "cpu", "--out", str(tmp_path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["step"] == 2
+
+
 def test_convert_on_the_command_line(pusht, tmp_path, capsys):
     assert cli.main(["data", "info", str(pusht), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["episodes"] == 6
