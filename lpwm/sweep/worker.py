@@ -132,7 +132,7 @@ def _teams(ledger: Ledger, names: Sequence[str]) -> list[list[str]]:
 
 def _stack(ledger: Ledger, root: Path, names: list[str], device: torch.device, say: Say) -> int:
     """Train the open seeds of a cell together, if at least two are open; how many were finished."""
-    from lpwm.sweep.stacked import run_stack
+    from lpwm.sweep.stack_cells import run_stack
 
     claims = [c for c in (ledger.claim(n) for n in names) if c is not None]
     if len(claims) < 2:
