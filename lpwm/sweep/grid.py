@@ -303,8 +303,9 @@ def expand(grid: Grid, recipe: Recipe) -> list[Cell]:
 def _base(grid: Grid, name: str, recipe: Recipe) -> RunConfig:
     try:
         return recipe(name)
-    except UserError as error:
-        grid.refuse("", "recipe", f"this grid needs the recipe {name!r}, which this lpwm does not have ({error})")
+    except UserError:
+        grid.refuse("", "recipe", f"it needs the recipe {name!r}, which this lpwm does not have: lpwm recipes lists "
+                    "those it has.")  # fmt: skip
 
 
 def _configure(grid: Grid, base: RunConfig, overrides: Mapping[str, Any]) -> RunConfig:
