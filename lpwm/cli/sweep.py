@@ -19,7 +19,8 @@ from lpwm.evaluate.timing import duration
 from lpwm.recipes import recipe
 from lpwm.sweep import GRIDS, engine_local, engine_ray, engine_slurm, expand, read_grid, status
 from lpwm.sweep.cost import CellCost, check_fits, cost_of
-from lpwm.sweep.grid import Cell, Grid
+from lpwm.sweep.grid import Cell, Grid, groups
+from lpwm.sweep.stacked import check_stackable
 from lpwm.train.cost import free_bytes
 
 
@@ -95,6 +96,9 @@ def run(args: Args | StatusArgs) -> int:
             check_fits(grid, cells, costs, args.memory_gib * 2**30, kind)
         return dry_run(args, grid, cells, costs)
     check_fits(grid, cells, costs, _memory(args, kind), kind)
+    if args.stack_seeds:
+        for group in groups(cells):
+            check_stackable(group[0].config)
     root = args.out / grid.name
     start = _engine(args)
     ledger = status.create(grid, cells, root)
@@ -107,7 +111,9 @@ def run(args: Args | StatusArgs) -> int:
     try:
         start(root, [c.hash for c in cells], watch)
     except KeyboardInterrupt:
-        _say(f"interrupted; nothing finished is lost. Continue with the same command: lpwm sweep {args.grid} …")
+        _say(
+            f"interrupted; nothing finished is lost. Continue with the same command: lpwm sweep {args.grid} …"
+        )
         raise
     found = status.view(root)
     print(json_.dumps(found.as_dict()) if args.json else status.table(found))

@@ -25,7 +25,9 @@ MARKS = "osD^vP*X"
 Made = tuple[str, str, Figure]  # name, caption, figure
 
 
-def draw(found: Found, bests: Sequence[Best], differences: Sequence[Difference], moved: Sequence[Transfer]) -> list[Made]:
+def draw(
+    found: Found, bests: Sequence[Best], differences: Sequence[Difference], moved: Sequence[Transfer]
+) -> list[Made]:
     """Every figure there are data for."""
     made: list[Made] = []
     with style():
@@ -35,7 +37,9 @@ def draw(found: Found, bests: Sequence[Best], differences: Sequence[Difference],
                 figure = ladder([b for b in bests if b.key.world == world],
                                 [d for d in differences if d.look == look and d.a.key.world == world], look)  # fmt: skip
                 if figure is not None:
-                    caption = f"Success by predictor and width, and sparse minus dense. {world}; {look.title}."
+                    caption = (
+                        f"Success by predictor and width, and sparse minus dense. {world}; {look.title}."
+                    )
                     made.append((f"ladder-{slug(world)}-{i + 1}", caption, figure))
         for make in (loops, scatter):
             for world in dict.fromkeys(b.key.world for b in bests):
@@ -53,7 +57,7 @@ def style() -> Any:
 
 def slug(text: str) -> str:
     """For file names: plain letters, digits and single dashes."""
-    plain = text.replace("μ=-", "mu-minus").replace("μ", "mu").replace("+", "with ")
+    plain = text.replace("μ=−", "mu-minus").replace("μ", "mu").replace("+", "with ")
     return re.sub(r"[^a-z0-9]+", "-", plain.lower()).strip("-")
 
 
@@ -91,7 +95,12 @@ def heat_maps(found: Found, bests: Sequence[Best]) -> list[Made]:
             continue
         rungs = [r for r in LADDER if any(p.key.rung == r for p in points)]
         widths = sorted({p.key.latent for p in points})
-        figure = Figure(figsize=(1.5 + (0.55 * len(rates) + 0.35) * len(widths), 0.9 + (0.36 * len(lams) + 0.55) * len(rungs)))
+        figure = Figure(
+            figsize=(
+                1.5 + (0.55 * len(rates) + 0.35) * len(widths),
+                0.9 + (0.36 * len(lams) + 0.55) * len(rungs),
+            )
+        )
         axes = figure.subplots(len(rungs), len(widths), squeeze=False, sharex=True, sharey=True)
         image = None
         for row, rung in zip(axes, rungs, strict=True):
@@ -114,7 +123,13 @@ def heat_maps(found: Found, bests: Sequence[Best]) -> list[Made]:
 
 
 def _heat(
-    axis: Any, found: Found, key: Key, look: Look, lams: Sequence[float], rates: Sequence[float], bests: Sequence[Best]
+    axis: Any,
+    found: Found,
+    key: Key,
+    look: Look,
+    lams: Sequence[float],
+    rates: Sequence[float],
+    bests: Sequence[Best],
 ) -> Any:
     values = np.full((len(lams), len(rates)), np.nan)
     for i, lam in enumerate(lams):
@@ -125,7 +140,15 @@ def _heat(
                 values[i, j] = 100 * float(np.mean(scores))
                 dead = all(p.dead for p in here)
                 ink = "white" if values[i, j] < 55 else "black"
-                axis.text(j, i, "×" if dead else f"{values[i, j]:.0f}", ha="center", va="center", color=ink, fontsize=7)
+                axis.text(
+                    j,
+                    i,
+                    "×" if dead else f"{values[i, j]:.0f}",
+                    ha="center",
+                    va="center",
+                    color=ink,
+                    fontsize=7,
+                )
     image = axis.imshow(values, vmin=0, vmax=100, cmap=palette.MAP, origin="lower", aspect="auto")
     axis.set_xticks(range(len(rates)), [f"{r:g}" for r in rates], rotation=45)
     axis.set_yticks(range(len(lams)), [f"{v:g}" for v in lams])
@@ -233,7 +256,9 @@ def loops(bests: Sequence[Best], looks: Sequence[Look]) -> Made | None:
         axis.set_yticks(range(len(rungs)), [TITLES.get(r, r) for r in rungs])
     for m in methods:
         axes[0].plot([], [], "o", color=ink(m), label=m)
-    axes[0].plot([], [], "o", mfc="white", color=GREY, label=f"hollow: {pair[0].eval}; filled: {pair[1].eval}")
+    axes[0].plot(
+        [], [], "o", mfc="white", color=GREY, label=f"hollow: {pair[0].eval}; filled: {pair[1].eval}"
+    )
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower left", ncols=2)
     return "loops", f"{pair[0].title} (hollow) against {pair[1].title} (filled).", figure
 
@@ -248,14 +273,19 @@ def scatter(bests: Sequence[Best], looks: Sequence[Look]) -> Made | None:
     methods = list(dict.fromkeys(b.key.method for b in bests))
     widths = sorted({b.key.latent for b in bests})
     ink = colours(methods)
-    figure = Figure(figsize=(max(3.4, 2.7 * len(shown)), 3.2))
+    figure = Figure(figsize=(max(3.4, 2.7 * len(shown)), 3.9))
     axes = figure.subplots(1, len(shown), squeeze=False, sharex=True, sharey=True)[0]
     drawn = 0
     for axis, look in zip(axes, shown, strict=True):
         axis.plot([0, 100], [0, 100], color=GREY, lw=0.7, ls=":")
         for a in bests:
             for b in bests:
-                if a.key.rung != low or b.key.rung != high or look not in a.intervals or look not in b.intervals:
+                if (
+                    a.key.rung != low
+                    or b.key.rung != high
+                    or look not in a.intervals
+                    or look not in b.intervals
+                ):
                     continue
                 if (a.key.method, a.key.latent, a.key.mup) != (b.key.method, b.key.latent, b.key.mup):
                     continue
@@ -300,7 +330,9 @@ def transfer_figures(moved: Sequence[Transfer]) -> list[Made]:
                 for d, shade in zip(widths, shades, strict=True):
                     if one is None or d not in one.curves:
                         continue
-                    axis.plot(one.rates, [100 * v for v in one.curves[d]], "o-", color=shade, label=f"D = {d}")
+                    axis.plot(
+                        one.rates, [100 * v for v in one.curves[d]], "o-", color=shade, label=f"D = {d}"
+                    )
                     top = one.rates.index(one.best[d])
                     axis.plot([one.best[d]], [100 * one.curves[d][top]], "o", mfc="none", mec=shade, ms=9)
                 axis.set(xscale="log", ylim=(-4, 104))
@@ -309,8 +341,12 @@ def transfer_figures(moved: Sequence[Transfer]) -> list[Made]:
             row[0].set_ylabel("success (%)")
         for axis in axes[-1]:
             axis.set_xlabel("learning rate η")
-        handles = {name: h for axis in figure.axes for h, name in zip(*axis.get_legend_handles_labels(), strict=True)}
+        handles = {
+            name: h for axis in figure.axes for h, name in zip(*axis.get_legend_handles_labels(), strict=True)
+        }
         figure.legend(handles.values(), handles.keys(), loc="outside lower left", ncols=5)
-        caption = f"{method} on {world}: success against η, mean over seeds; ringed: the best η of each width."
+        caption = (
+            f"{method} on {world}: success against η, mean over seeds; ringed: the best η of each width."
+        )
         made.append((f"transfer-{slug(world)}-{slug(method)}", caption, figure))
     return made

@@ -18,7 +18,16 @@ from lpwm.report import sweep_figures
 from lpwm.report.markup import section, table
 from lpwm.report.sweep_figures import TITLES, Made
 from lpwm.report.tables import short
-from lpwm.sweep.analysis import Best, Difference, Found, Transfer, best_cells, read_results, sparse_minus_dense, transfers
+from lpwm.sweep.analysis import (
+    Best,
+    Difference,
+    Found,
+    Transfer,
+    best_cells,
+    read_results,
+    sparse_minus_dense,
+    transfers,
+)
 from lpwm.version import __version__
 
 PAGE = """<!doctype html>
@@ -125,7 +134,9 @@ def _transfer_table(moved: Sequence[Transfer]) -> str:
         rows.append(("", [escape(f"{t.method}, {TITLES.get(t.rung, t.rung)}, {'μP' if t.mup else 'plain'}"),
                           f"{t.lam:g}", tops, f"{t.decades:.1f}", f"{100 * t.loss:.1f}"]))  # fmt: skip
     heads = ["Method", "λ", "Best η by D", "Spread (decades)", "Lost by the narrowest model's η (points)"]
-    text = "<p>A rate transfers if the narrowest model's best one is the best for the wider ones, or nearly.</p>"
+    text = (
+        "<p>A rate transfers if the narrowest model's best one is the best for the wider ones, or nearly.</p>"
+    )
     return section("transfer", "Learning rates across widths", text + table("Learning rates", heads, rows))
 
 

@@ -75,7 +75,11 @@ class Point:
             e = self.asked.get(look.eval)
             return None if e is None else np.zeros((e["planner_seeds"], e["episodes"]), dtype=bool)
         for cell in self.evals.get(look.eval, ()):
-            if (cell["goals"], cell["horizon"], cell["receding"]) == (look.goals, look.horizon, look.receding):
+            if (cell["goals"], cell["horizon"], cell["receding"]) == (
+                look.goals,
+                look.horizon,
+                look.receding,
+            ):
                 lines = cell["budgets"][str(look.budget)][look.measure]["success"]
                 return np.array([[c == "1" for c in line] for line in lines])
         return None
@@ -86,7 +90,11 @@ class Point:
 
     def controls(self, look: Look) -> dict[str, float]:
         for cell in self.evals.get(look.eval, ()):
-            if (cell["goals"], cell["horizon"], cell["receding"]) == (look.goals, look.horizon, look.receding):
+            if (cell["goals"], cell["horizon"], cell["receding"]) == (
+                look.goals,
+                look.horizon,
+                look.receding,
+            ):
                 return dict(cell["budgets"][str(look.budget)][look.measure]["controls"])
         return {}
 
@@ -119,7 +127,7 @@ def method_of(config: Mapping[str, Any]) -> str:
         return name if link == "identity" else f"{name} {link}"
     name = {"identity": "LeWM", "relu": "LpWM (ReLU)", "reprelu": "LpWM"}.get(link, link)
     if objective["rdmreg"]["mu"]:
-        name += f" μ={objective['rdmreg']['mu']:g}"
+        name += f" μ={objective['rdmreg']['mu']:g}".replace("-", "−")
     if objective["tj_weight"]:
         name += f" +TJ {objective['tj_weight']:g}"
     return name
@@ -267,7 +275,12 @@ def sparse_minus_dense(found: Found, bests: Sequence[Best]) -> list[Difference]:
     """Every sparse method against LeWM, seeds paired where both report them."""
     out = []
     for a, b in itertools.product(bests, bests):
-        same = (a.key.world, a.key.rung, a.key.latent, a.key.mup) == (b.key.world, b.key.rung, b.key.latent, b.key.mup)
+        same = (a.key.world, a.key.rung, a.key.latent, a.key.mup) == (
+            b.key.world,
+            b.key.rung,
+            b.key.latent,
+            b.key.mup,
+        )
         if not (same and a.sparse and b.key.method == "LeWM"):
             continue
         seeds = [s for s in a.reported_on if s in b.reported_on]

@@ -46,7 +46,9 @@ def finish_cell(
     files = {"run": str(job.folder.relative_to(root))}
     began, evals = time.perf_counter(), {}
     if not dead and cell.evals:
-        team = load_team([job.folder], device=device, data=any("dataset" in e.goals for e in cell.evals.values()))
+        team = load_team(
+            [job.folder], device=device, data=any("dataset" in e.goals for e in cell.evals.values())
+        )
         for name in cell.evals:
             found = evaluated(cell, name, team, job.folder.parent / "episodes", device)
             path = job.folder / "eval" / f"{cell.hash}-{name}.json"
@@ -95,7 +97,9 @@ def summary(found: Evaluation) -> list[dict[str, Any]]:
             entry["budgets"][str(budget)] = {
                 m: {
                     "rate": float(row.success(m, budget).mean()),
-                    "success": ["".join("1" if s else "0" for s in line) for line in row.success(m, budget)[0]],
+                    "success": [
+                        "".join("1" if s else "0" for s in line) for line in row.success(m, budget)[0]
+                    ],
                     "controls": {r.name: float(r.success(m, budget).mean()) for r in cell.rows if r.control},
                 }
                 for m in MEASURES

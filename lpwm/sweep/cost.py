@@ -77,7 +77,9 @@ def _predictor_size(model: ModelConfig) -> int:
         return sum(p.numel() for p in model.predictor.build(model.latent).parameters())
 
 
-def check_fits(grid: Grid, cells: Sequence[Cell], costs: Sequence[CellCost], free: float, device: str) -> None:
+def check_fits(
+    grid: Grid, cells: Sequence[Cell], costs: Sequence[CellCost], free: float, device: str
+) -> None:
     """Refuse a width (or batch) that cannot fit, naming its line."""
     for cell, cost in zip(cells, costs, strict=True):
         need = cost.bytes(device)

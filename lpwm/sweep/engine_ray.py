@@ -51,7 +51,9 @@ def load() -> Any:
     try:
         import ray
     except ImportError:
-        raise UserError("the ray engine needs Ray: pip install 'lpwm[cluster]', or use --engine local.") from None
+        raise UserError(
+            "the ray engine needs Ray: pip install 'lpwm[cluster]', or use --engine local."
+        ) from None
     return ray
 
 
@@ -91,7 +93,9 @@ def run(root: Path, names: Sequence[str], config: RayConfig, watch: Watch = lamb
         task = ray.remote(num_cpus=config.cpus, num_gpus=config.gpus, max_retries=config.retries,
                           runtime_env={"env_vars": {"PYTHONPATH": path}} if path else {})(_task)  # fmt: skip
         threads = max(1, int(config.cpus))
-        waiting = [task.remote(str(root), team, config.device_of_cell(), threads, config.lease) for team in teams]
+        waiting = [
+            task.remote(str(root), team, config.device_of_cell(), threads, config.lease) for team in teams
+        ]
         lost: list[str] = []
         try:
             while waiting:
@@ -110,7 +114,9 @@ def run(root: Path, names: Sequence[str], config: RayConfig, watch: Watch = lamb
             raise
     left = [n for n in names if ledger.status(n).state in ("waiting", "running")]
     if lost and left:
-        raise UserError(f"Ray gave up on {len(left)} cells ({lost[0]}): run the same command again to continue them.")
+        raise UserError(
+            f"Ray gave up on {len(left)} cells ({lost[0]}): run the same command again to continue them."
+        )
 
 
 def _task(root: str, names: list[str], device: str, threads: int, lease: float) -> list[str]:

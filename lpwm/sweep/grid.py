@@ -126,7 +126,9 @@ def read_grid(name: str | Path) -> Grid:
         text = (resources.files("lpwm.sweep") / "grids" / f"{name}.toml").read_text()
         return parse_grid(text, str(name), f"grid {name}")
     if path.suffix not in (".toml", ".json"):
-        raise UserError(f"unknown grid {str(name)!r}: {nearest(str(name), GRIDS)}; or give a .toml or .json file.")
+        raise UserError(
+            f"unknown grid {str(name)!r}: {nearest(str(name), GRIDS)}; or give a .toml or .json file."
+        )
     try:
         text = path.read_text()
     except FileNotFoundError:
@@ -188,7 +190,9 @@ def _seeds(grid: Grid, key: str, values: Any, empty: bool = False) -> tuple[int,
 def _axis(grid: Grid, key: str, values: Any) -> Axis:
     names = tuple(part.strip() for part in key.split(","))
     if not isinstance(values, list):
-        grid.refuse("axes", key, f"axis {key!r} = {values!r} must be a list; one value for all belongs in [fixed].")
+        grid.refuse(
+            "axes", key, f"axis {key!r} = {values!r} must be a list; one value for all belongs in [fixed]."
+        )
     if not values:
         grid.refuse("axes", key, f"axis {key!r} is empty: give at least one value, or leave the axis out.")
     points = [tuple(v) if len(names) > 1 and isinstance(v, list) else (v,) for v in values]
@@ -200,7 +204,9 @@ def _axis(grid: Grid, key: str, values: Any) -> Axis:
     for point in points:
         if point in seen:
             shown = point[0] if len(point) == 1 else list(point)
-            grid.refuse("axes", key, f"axis {key!r} has {shown!r} twice, which makes two cells with the same hash.")
+            grid.refuse(
+                "axes", key, f"axis {key!r} has {shown!r} twice, which makes two cells with the same hash."
+            )
         seen.append(point)
     return Axis(names, tuple(points))
 
@@ -251,7 +257,9 @@ def _check(grid: Grid) -> None:
         if seed not in grid.seeds:
             grid.refuse("", "select_seeds", f"seed {seed} chooses but is not among the seeds.")
     if grid.select_seeds and set(grid.select_seeds) == set(grid.seeds):
-        grid.refuse("", "select_seeds", "every seed chooses and none is left to report: leave out at least one.")
+        grid.refuse(
+            "", "select_seeds", "every seed chooses and none is left to report: leave out at least one."
+        )
     wanted = {g for e in grid.evals.values() for g in e.goals}
     if grid.goals and wanted and grid.goals not in wanted:
         grid.refuse("", "goals", f"goals = {grid.goals!r} are not evaluated: {nearest(grid.goals, wanted)}.")
@@ -262,7 +270,9 @@ def line_of(text: str, section: str, key: str) -> int:
     found, current = 0, ""
     depth_key = key.rpartition(".")[2]
     for number, line in enumerate(text.splitlines(), start=1):
-        head = re.match(r"\s*\[+\s*([^\]]+?)\s*\]+\s*(#.*)?$", line) or re.match(r'\s*"(axes|fixed|eval)"\s*:', line)
+        head = re.match(r"\s*\[+\s*([^\]]+?)\s*\]+\s*(#.*)?$", line) or re.match(
+            r'\s*"(axes|fixed|eval)"\s*:', line
+        )
         if head:
             current = head[1].replace('"', "")
             if current == section or (current.startswith("eval") and section.startswith("eval")):
@@ -270,7 +280,11 @@ def line_of(text: str, section: str, key: str) -> int:
         name = re.search(r'(?:^|[{,])\s*"?([^"={}\[\]:]+?)"?\s*[=:]', line)
         if name is None:
             continue
-        same = current == section or (section and current.startswith(f"{section}.")) or (not section and not head)
+        same = (
+            current == section
+            or (section and current.startswith(f"{section}."))
+            or (not section and not head)
+        )
         if same and name[1].strip() in (key, depth_key):
             return number
         if same and f'"{key}"' in line:  # JSON on one line

@@ -15,6 +15,7 @@ is dropped: both are the same function of the same config.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import socket
@@ -26,6 +27,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
+import lpwm
 from lpwm.data.files import disk_errors, make_folder, sync_folder
 from lpwm.errors import UserError
 from lpwm.rng import seed_of
@@ -44,6 +46,15 @@ def _machine() -> str:
         parts.append(Path("/proc/sys/kernel/random/boot_id").read_text().strip()[:8])
         parts.append(os.readlink("/proc/self/ns/pid"))
     return " ".join(parts)
+
+
+@cache
+def code_version() -> str:
+    """The release and a digest of the sources: two checkouts of one release need not be the same code."""
+    root, found = Path(lpwm.__file__).parent, hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        found.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes())
+    return f"{__version__}+{found.hexdigest()[:8]}"
 
 
 def _born(pid: int) -> str:
@@ -102,7 +113,7 @@ class Ledger:
         content = {
             "hash": name, "attempt": attempt, "state": "running", "host": socket.gethostname(),
             "machine": _machine(), "pid": os.getpid(), "born": _born(os.getpid()), "started": time.time(),
-            "lpwm": __version__, "token": f"{seed_of(_machine(), os.getpid(), time.time_ns(), name):x}",
+            "lpwm": code_version(), "token": f"{seed_of(_machine(), os.getpid(), time.time_ns(), name):x}",
         }  # fmt: skip
         if not self._once(self._claim_path(name, attempt), content):
             return None  # somebody was faster
@@ -287,7 +298,7 @@ class Claim:
         """Write the record. False: another attempt was first, and its record stands."""
         record = {
             "hash": self.name, "state": "done", "attempt": self.attempt, "host": self.content["host"],
-            "pid": self.content["pid"], "lpwm": __version__, "started": self.content["started"],
+            "pid": self.content["pid"], "lpwm": code_version(), "started": self.content["started"],
             "finished": time.time(), "cell": self.ledger.planned(self.name), "result": dict(result),
             "files": dict(files or {}),
         }  # fmt: skip

@@ -55,7 +55,10 @@ class _Watched:
 
 
 def run_stack(
-    cells: Sequence[Cell], root: Path, device: torch.device, report: Callable[[str], None] = lambda sentence: None
+    cells: Sequence[Cell],
+    root: Path,
+    device: torch.device,
+    report: Callable[[str], None] = lambda sentence: None,
 ) -> list[Result]:
     """The results of cells that differ in their seed alone. Seeds at different steps are continued one by one."""
     base = cells[0].config
@@ -84,7 +87,9 @@ def run_stack(
         for lane in lanes:
             lane.logger.close()
     spent = (time.perf_counter() - began) / len(cells)
-    return [finish_cell(c, lane.job, root, device, lane.dead, spent) for c, lane in zip(cells, lanes, strict=True)]
+    return [
+        finish_cell(c, lane.job, root, device, lane.dead, spent) for c, lane in zip(cells, lanes, strict=True)
+    ]
 
 
 def _seeded(config: RunConfig, seed: int) -> RunConfig:
@@ -102,7 +107,9 @@ def _lanes(
         if job is not jobs[0]:  # the same clips in another order: the data stay in memory once
             source = copy.copy(first)
             source.seed, source._orders = c.train.seed, {}
-        logger = Logger(job.folder, total_steps=c.train.steps, start_step=start, console=False, config=to_dict(c))
+        logger = Logger(
+            job.folder, total_steps=c.train.steps, start_step=start, console=False, config=to_dict(c)
+        )
         callbacks = job.callbacks(model, optimiser, source, Ranks())
         window = ActivityWindow(c.model.latent, device)
         lanes.append(_Lane(job, model, source, callbacks, logger, Health(c.train.health), window))
@@ -125,7 +132,12 @@ def _train(lanes: Sequence[_Lane], stepper: StackedStepper, base: RunConfig, sta
             rate = factor(base.optim.schedule, base.optim.warmup, step, c.steps)
             pixels, actions = torch.stack([x.pixels for x in clips]), torch.stack([x.actions for x in clips])
             outs = stepper(pixels, actions, draws, rate)
-            if (step + 1) % c.checkpoint_every == 0 or step + 1 == c.steps or interrupts.asked or _log_due(c, step + 1):
+            if (
+                (step + 1) % c.checkpoint_every == 0
+                or step + 1 == c.steps
+                or interrupts.asked
+                or _log_due(c, step + 1)
+            ):
                 stepper.spread()
             asked = interrupts.asked
             for lane, clip, out in zip(lanes, clips, outs, strict=True):
@@ -153,7 +165,10 @@ def _after(
         watched: Any = _Watched(stepper.autocast, Ranks())
         record = measure_step(lane.model, actions, out, lane.window, watched)
         death = lane.health.check(done, c.steps, record)
-        record |= {"learning_rate": rate * config.optim.lr, "regulariser_excess": record["regulariser"] - floor}
+        record |= {
+            "learning_rate": rate * config.optim.lr,
+            "regulariser_excess": record["regulariser"] - floor,
+        }
         lane.logger.log(done, record, "train")
         if death:
             lane.logger.event(done, death)

@@ -11,6 +11,7 @@ Legend: N seeds, B clips, T frames, K positions, D latent width, A action block.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from lpwm.errors import UserError
 from lpwm.losses import Objective
@@ -87,7 +89,9 @@ class StackedStepper:
             for i, net in enumerate(nets):
                 net.get_parameter(name).data = stacked.data[i]
 
-        def call(params: dict[str, Tensor], buffers: dict[str, Tensor], pixels: Tensor, actions: Tensor) -> Any:
+        def call(
+            params: dict[str, Tensor], buffers: dict[str, Tensor], pixels: Tensor, actions: Tensor
+        ) -> Any:
             return functional_call(skeleton, (params, buffers), (pixels, actions))
 
         run: Callable[..., Any] = vmap(call)
@@ -141,11 +145,15 @@ class StackedStepper:
     def autocast(self) -> torch.autocast:
         return torch.autocast(self.device.type, self.precision, enabled=self.precision != torch.float32)
 
+    def _attention(self) -> Any:
+        """On the CPU the fused attention has no rule for vmap and would run model by model."""
+        return sdpa_kernel(SDPBackend.MATH) if self.device.type == "cpu" else contextlib.nullcontext()
+
     def _update(self, flat: Sequence[Tensor]) -> list[Terms]:
         self.optimiser.zero_grad(set_to_none=True)
         N, per = len(self.models), (len(flat) - 2) // len(self.models)
         out: list[Terms] = []
-        with self.autocast():
+        with self.autocast(), self._attention():
             found = self._run(self.params, self.buffers, flat[0], flat[1])
             for i in range(N):
                 z, zhat, *rest = (x[i] for x in found)

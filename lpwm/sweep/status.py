@@ -1,7 +1,7 @@
 """A sweep folder: what was asked, and where it stands.
 
-    sweep.json   the grid's name and settings, and the hashes of its cells in order
-    ledger/      the truth;  runs/  run folders and data;  logs/  what workers said
+sweep.json   the grid's name and settings, and the hashes of its cells in order
+ledger/      the truth;  runs/  run folders and data;  logs/  what workers said
 """
 
 from __future__ import annotations
@@ -56,7 +56,9 @@ def read_sweep(root: str | Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise UserError(f"{root} is not a sweep: it has no sweep.json. lpwm sweep makes one.") from None
     except (ValueError, KeyError, TypeError):
-        raise UserError(f"{path} is damaged: start the same lpwm sweep again, which writes it anew.") from None
+        raise UserError(
+            f"{path} is damaged: start the same lpwm sweep again, which writes it anew."
+        ) from None
 
 
 @dataclass(frozen=True)
@@ -115,7 +117,9 @@ def _row(root: Path, ledger: Ledger, name: str, sweep: Mapping[str, Any]) -> Row
     if record is not None:
         return Row(cell, status, 1.0, record["finished"] - record["started"], outcome(record, sweep))
     progress = _progress(root, cell) if status.state == "running" else 0.0
-    return Row(cell, status, progress, time.time() - status.since if status.state == "running" else 0.0, status.why)
+    return Row(
+        cell, status, progress, time.time() - status.since if status.state == "running" else 0.0, status.why
+    )
 
 
 def outcome(record: Mapping[str, Any], sweep: Mapping[str, Any]) -> str:
@@ -157,7 +161,9 @@ def table(found: View, limit: int = 40) -> str:
         now = {"running": f"{100 * r.progress:.0f} % on {r.status.claim.get('host')}", "waiting": ""}
         told = now.get(r.status.state, r.outcome)
         again = f" (attempt {r.status.attempt})" if r.status.attempt > 1 else ""
-        lines.append(f"{r.status.hash}  {r.status.state:<7}  {r.seconds:6.0f} s  {where}, seed {seed}{again}  {told}")
+        lines.append(
+            f"{r.status.hash}  {r.status.state:<7}  {r.seconds:6.0f} s  {where}, seed {seed}{again}  {told}"
+        )
     if len(rows) > limit:
         lines.append(f"… and {len(rows) - limit} more (--json lists all)")
     return "\n".join([found.line(), *lines])

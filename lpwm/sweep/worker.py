@@ -74,7 +74,9 @@ def _leave() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def one_cell(root: Path, name: str, device: str, threads: int, lease: float = LEASE, poll: float = 1.0) -> str:
+def one_cell(
+    root: Path, name: str, device: str, threads: int, lease: float = LEASE, poll: float = 1.0
+) -> str:
     """Run one cell to an end, waiting while somebody else may be at it; its state afterwards. For engines that
     schedule cells themselves: after a machine died this waits for the dead claim to lapse."""
     prepare(threads)
@@ -119,7 +121,11 @@ def work(
                     ran += 1
                 elif ledger.status(name).state in ("running", "waiting"):
                     busy = True
-        teams = [t for t in ([n for n in team if ledger.status(n).state in ("running", "waiting")] for team in teams) if t]
+        teams = [
+            t
+            for t in ([n for n in team if ledger.status(n).state in ("running", "waiting")] for team in teams)
+            if t
+        ]
         if not teams or not busy or alone:
             return ran
         time.sleep(poll)
@@ -175,7 +181,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     prepare(args.threads)
     threading.Thread(target=_follow_parent, args=(os.getppid(),), daemon=True).start()
     say = log_to(args.folder, f"worker-{os.getpid()}")
-    options: dict[str, Any] = {"names": args.only, "stack": args.stack, "lease": args.lease, "alone": args.alone}
+    options: dict[str, Any] = {
+        "names": args.only,
+        "stack": args.stack,
+        "lease": args.lease,
+        "alone": args.alone,
+    }
     try:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(INTERRUPTED))  # training has its own while it runs
         work(args.folder, pick_device(args.device), say=say, **options)

@@ -42,7 +42,11 @@ def record(cell, rates, dead="", active=0.4):
                 budgets = {}
                 for budget in e.budgets:
                     value = rates[name]
-                    lines = bits(value, e.planner_seeds, e.episodes, cell.hash, name, goals) if isinstance(value, float) else value
+                    lines = (
+                        bits(value, e.planner_seeds, e.episodes, cell.hash, name, goals)
+                        if isinstance(value, float)
+                        else value
+                    )
                     one = {"rate": float(np.mean([[c == "1" for c in s] for s in lines])), "success": lines,
                            "controls": {"do nothing": 0.02, "random actions": 0.05, "oracle": 0.9}}  # fmt: skip
                     budgets[str(budget)] = {"latched": one, "terminal": one}
@@ -72,5 +76,7 @@ def ladder(text=LADDER):
         top = {"lti1": 0.25, "mlp-lti": 0.8 if sparse else 0.4, "deep-adaln": 0.85}[rung]
         rate = top - 0.2 * abs(np.log10(c.objective.lam)) - 0.2 * abs(np.log10(c.optim.lr / 5e-4))
         dead = "this run is dead (made up)." if rung == "mlp-lti" and c.optim.lr == 5e-3 else ""
-        records.append(record(cell, {"closed": float(max(rate, 0)), "open": float(max(rate - 0.15, 0))}, dead))
+        records.append(
+            record(cell, {"closed": float(max(rate, 0)), "open": float(max(rate - 0.15, 0))}, dead)
+        )
     return grid, cells, records
