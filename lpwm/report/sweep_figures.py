@@ -1,4 +1,4 @@
-"""The figures of a sweep: heat maps, the ladder, open against closed loop, the scatter of two rungs, transfer of rates."""
+"""The figures of a sweep: heat maps, the ladder, open and closed loop, two rungs scattered, transfer of rates."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def draw(
         made += heat_maps(found, bests)
         for i, look in enumerate(found.looks):
             for world in dict.fromkeys(b.key.world for b in bests):
-                figure = ladder([b for b in bests if b.key.world == world],
-                                [d for d in differences if d.look == look and d.a.key.world == world], look)  # fmt: skip
+                gaps = [d for d in differences if d.look == look and d.a.key.world == world]
+                figure = ladder([b for b in bests if b.key.world == world], gaps, look)
                 if figure is not None:
                     caption = (
                         f"Success by predictor and width, and sparse minus dense. {world}; {look.title}."
@@ -102,7 +102,7 @@ def heat_maps(found: Found, bests: Sequence[Best]) -> list[Made]:
             )
         )
         axes = figure.subplots(len(rungs), len(widths), squeeze=False, sharex=True, sharey=True)
-        image = None
+        image: Any = None
         for row, rung in zip(axes, rungs, strict=True):
             for axis, width in zip(row, widths, strict=True):
                 key = Key(world, method, rung, width, mup)
@@ -115,8 +115,8 @@ def heat_maps(found: Found, bests: Sequence[Best]) -> list[Made]:
         figure.colorbar(image, ax=axes, label="success (%)", shrink=0.8)
         kind = "μP" if mup else "plain"
         caption = (
-            f"{method} on {world}, {kind} parametrisation: success in %, mean over seeds ({look.title}). Boxed: the cell "
-            "that the choosing seeds preferred. ×: every seed dead; empty: not run."
+            f"{method} on {world}, {kind} parametrisation: success in %, mean over seeds ({look.title}). Boxed: the "
+            "cell that the choosing seeds preferred. ×: every seed dead; empty: not run."
         )
         made.append((f"heat-{slug(world)}-{slug(method)}-{slug(kind)}", caption, figure))
     return made

@@ -121,7 +121,7 @@ def _gaps_table(gaps: Sequence[Difference]) -> str:
             escape(c.difference.text(signed=True)), str(c.n), f"{100 * c.smallest_detectable:.0f}", escape(c.verdict),
         ]))  # fmt: skip
     heads = ["Difference", "Evaluation", "Success", "Seeds", "Smallest detectable (points)", "Verdict"]
-    text = "<p>Paired on the reporting seeds and on the episodes; p values are not corrected for the number of rows.</p>"
+    text = "<p>Paired on the reporting seeds and on the episodes; not corrected for the number of rows.</p>"
     return section("differences", "Sparse minus dense", text + table("Sparse minus dense", heads, rows))
 
 

@@ -38,7 +38,8 @@ class Look:
 
     @property
     def title(self) -> str:
-        return f"{self.eval}: {self.goals} goals, H = {self.horizon}, R = {self.receding}, {self.measure} at {self.budget} steps"
+        plan = f"{self.goals} goals, H = {self.horizon}, R = {self.receding}"
+        return f"{self.eval}: {plan}, {self.measure} at {self.budget} steps"
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,9 @@ def _action_dim(data: DataConfig) -> int:
 
 
 @cache
-def _train_cost(model: ModelConfig, objective: ObjectiveConfig, action: int, frames: int, batch: int, half: bool) -> Cost:  # fmt: skip
+def _train_cost(
+    model: ModelConfig, objective: ObjectiveConfig, action: int, frames: int, batch: int, half: bool
+) -> Cost:
     return estimate(model, objective, action, frames, batch, half)
 
 

@@ -91,7 +91,7 @@ def run(root: Path, names: Sequence[str], config: RayConfig, watch: Watch = lamb
         path = os.pathsep.join(p for p in (os.environ.get("PYTHONPATH", ""),) if p)
         # max_calls=1 would start a process per cell; workers are kept, and with them the imports.
         task = ray.remote(num_cpus=config.cpus, num_gpus=config.gpus, max_retries=config.retries,
-                          runtime_env={"env_vars": {"PYTHONPATH": path}} if path else {})(_task)  # fmt: skip
+                          runtime_env={"env_vars": {"PYTHONPATH": path}} if path else {})(TASK)  # fmt: skip
         threads = max(1, int(config.cpus))
         waiting = [
             task.remote(str(root), team, config.device_of_cell(), threads, config.lease) for team in teams
@@ -119,7 +119,7 @@ def run(root: Path, names: Sequence[str], config: RayConfig, watch: Watch = lamb
         )
 
 
-def _task(root: str, names: list[str], device: str, threads: int, lease: float) -> list[str]:
+def run_team(root: str, names: list[str], device: str, threads: int, lease: float) -> list[str]:
     if len(names) > 1:
         return one_stack(Path(root), names, device, threads, lease)
     return [one_cell(Path(root), names[0], device, threads, lease)]
@@ -134,3 +134,6 @@ def _check_room(ray: Any, config: RayConfig) -> None:
         raise UserError(
             f"no node has {config.cpus:g} CPUs and {config.gpus:g} GPUs for a cell: lower --cpus or --gpus."
         )
+
+
+TASK = run_team  # what a Ray task does

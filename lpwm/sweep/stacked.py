@@ -83,7 +83,7 @@ class StackedStepper:
         self.device = next(self.models[0].parameters()).device
         steps = self.objective.config.rollout_steps
         nets = [_Net(m, steps) for m in self.models]
-        self.params, self.buffers = stack_module_state(nets)  # type: ignore[arg-type]
+        self.params, self.buffers = stack_module_state(nets)
         skeleton = copy.deepcopy(nets[0]).to("meta").train()
         for name, stacked in self.params.items():
             for i, net in enumerate(nets):

@@ -77,7 +77,7 @@ class View:
 
     @property
     def counts(self) -> dict[str, int]:
-        found = Counter(r.status.state for r in self.rows)
+        found = Counter(str(r.status.state) for r in self.rows)
         return {s: found[s] for s in STATES}
 
     @property
