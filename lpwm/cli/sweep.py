@@ -160,14 +160,14 @@ def _say(sentence: str) -> None:
 
 def _watcher(root: Path) -> Callable[[], None]:
     """A line about the sweep, when it changes; at most every two seconds."""
-    last, told = 0.0, ""
+    last, told, look = 0.0, "", status.watcher(root)
 
     def watch() -> None:
         nonlocal last, told
         if time.monotonic() - last < 2:
             return
         last = time.monotonic()
-        line = status.view(root).line()
+        line = look()
         if line != told:
             _say(line)
             told = line

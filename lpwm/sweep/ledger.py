@@ -229,7 +229,10 @@ class Ledger:
                 _write(temporary, content)
                 os.link(temporary, path)
             except FileExistsError:
-                return False
+                if (
+                    temporary.stat().st_nlink < 2
+                ):  # 2: linked after all; a network disk asked again for a lost reply
+                    return False
             finally:
                 with contextlib.suppress(OSError):
                     temporary.unlink()

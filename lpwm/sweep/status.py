@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -116,10 +116,28 @@ def _row(root: Path, ledger: Ledger, name: str, sweep: Mapping[str, Any]) -> Row
     record = ledger.record(name) if status.state == "done" else None
     if record is not None:
         return Row(cell, status, 1.0, record["finished"] - record["started"], outcome(record, sweep))
-    progress = _progress(root, cell) if status.state == "running" else 0.0
+    progress = _progress(root, cell, status.since) if status.state == "running" else 0.0
     return Row(
         cell, status, progress, time.time() - status.since if status.state == "running" else 0.0, status.why
     )
+
+
+def watcher(root: str | Path) -> Callable[[], str]:
+    """A cheap line about a sweep, to be asked again and again: what is done stays done and is not read twice."""
+    sweep, ledger = read_sweep(root), ledger_of(Path(root))
+    left, done = set(sweep["cells"]), 0
+
+    def line() -> str:
+        nonlocal done
+        states = {name: ledger.status(name).state for name in left}
+        finished = {name for name, state in states.items() if state == "done"}
+        done += len(finished)
+        left.difference_update(finished)
+        counts = Counter(str(s) for s in states.values() if s != "done")
+        parts = [f"{n} {s}" for s, n in (("done", done), *((s, counts[s]) for s in STATES[1:])) if n]
+        return f"{sweep['name']}: {len(sweep['cells'])} cells: {', '.join(parts)}"
+
+    return line
 
 
 def outcome(record: Mapping[str, Any], sweep: Mapping[str, Any]) -> str:
@@ -137,11 +155,16 @@ def outcome(record: Mapping[str, Any], sweep: Mapping[str, Any]) -> str:
     return "; ".join(parts)
 
 
-def _progress(root: Path, cell: Mapping[str, Any]) -> float:
-    """From the log of the run, found by its config: the run's hash needs the data, which may not exist yet."""
+def _progress(root: Path, cell: Mapping[str, Any], since: float) -> float:
+    """From the log of the run, found by its config: the run's hash needs the data, which may not exist yet.
+
+    A run writes run.json when it starts and when it continues, so that older folders are not its.
+    """
     stem = cell["name"].replace("/", "-")
     for folder in (root / "runs").glob(f"{stem}-*"):
         try:
+            if (folder / "run.json").stat().st_mtime < since - 60:  # clocks may differ a little
+                continue
             if json.loads((folder / "run.json").read_text())["config"] == cell["config"]:
                 train = read_log(folder, "train")
                 return float(train[-1]["step"] / cell["config"]["train"]["steps"]) if train else 0.0
