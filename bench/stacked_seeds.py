@@ -1,6 +1,6 @@
 """The seeds of one cell as one stacked model, against the same seeds one after another, in one run.
 
-    python bench/stacked_seeds.py [--device cuda] [--seeds 2 4 8] [--cases wall-lti1 wall-mlp-lti small tiny] [--json OUT]
+    python bench/stacked_seeds.py [--device cuda] [--seeds 2 4 8] [--cases wall-lti1 small …] [--json OUT]
 
 "alone" is `lpwm.train.step.Stepper` as `lpwm train` runs it (on CUDA compiled and captured as a graph); "stacked" is
 `lpwm.sweep.stacked.StackedStepper` captured as a graph, and once more with its networks compiled. Clips, slices and

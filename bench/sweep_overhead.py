@@ -74,7 +74,8 @@ import sys, time
 from pathlib import Path
 from lpwm.sweep import worker
 root, seconds, names = Path(sys.argv[1]), float(sys.argv[2]), sys.argv[3:]
-worker.run_cell = lambda cell, root, device, say: (time.sleep(seconds), ({"dead": "", "evals": {}, "held_out": {}, "text": "x" * 4000}, {}))[1]
+result = {"dead": "", "evals": {}, "held_out": {}, "text": "x" * 4000}
+worker.run_cell = lambda cell, root, device, say: (time.sleep(seconds), (result, {}))[1]
 worker.work(root, worker.pick_device("cpu"), names=names, say=worker.log_to(root, "bench"))
 """
 
