@@ -131,7 +131,9 @@ def _memory(args: Args, kind: str) -> float:
         return args.memory_gib * 2**30
     if args.engine != "local" or (kind == "cuda" and not torch.cuda.is_available()):
         return float("inf")  # other machines' memory is not known here
-    return free_bytes(torch.device(kind))
+    local = engine_local.LocalConfig(args.workers, args.cpus, args.device)
+    at_once = -(-local.count // max(1, local.gpus))  # cells that share the memory
+    return free_bytes(torch.device(kind)) / at_once
 
 
 def _engine(args: Args) -> Callable[[Path, list[str], Callable[[], None]], None]:

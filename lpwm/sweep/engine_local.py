@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lpwm.errors import UserError
-from lpwm.sweep.ledger import LEASE
+from lpwm.sweep.ledger import DEATHS, LEASE
 from lpwm.sweep.worker import ledger_of
 
 Watch = Callable[[], None]  # called about once a second, to show where things stand
@@ -24,7 +24,7 @@ Watch = Callable[[], None]  # called about once a second, to show where things s
 
 @dataclass(frozen=True)
 class LocalConfig:
-    workers: int = 0  # 0: as many as the cores allow
+    workers: int = 0  # 0: one per GPU, or as many as the cores allow
     cpus: int = 1  # threads of each
     device: str = "auto"  # of every worker; cuda takes the GPUs in turn
     stack_seeds: bool = False
@@ -35,9 +35,21 @@ class LocalConfig:
             raise UserError("workers must not be negative and cpus at least 1.")
 
     @property
+    def gpus(self) -> int:
+        """GPUs that workers share; 0 when they compute on the CPU."""
+        if self.device not in ("auto", "cuda"):
+            return int(self.device.startswith("cuda"))
+        import torch
+
+        return torch.cuda.device_count() if torch.cuda.is_available() else 0
+
+    @property
     def count(self) -> int:
+        """Workers: as asked, or one per GPU, or as many as the cores allow."""
+        if self.workers or self.gpus:
+            return self.workers or self.gpus
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        return self.workers or max(1, cores // self.cpus)
+        return max(1, cores // self.cpus)
 
 
 def run(root: Path, names: Sequence[str], config: LocalConfig, watch: Watch = lambda: None) -> None:
@@ -47,19 +59,27 @@ def run(root: Path, names: Sequence[str], config: LocalConfig, watch: Watch = la
     def open_cells() -> list[str]:
         return [n for n in names if ledger.status(n).state in ("waiting", "running")]
 
-    left, workers = open_cells(), []
+    workers: list[subprocess.Popen[bytes]] = []
+    restarts = 0
     try:
-        for i in range(min(config.count, len(left))):
+        for i in range(min(config.count, len(open_cells()))):
             workers.append(start(root, names, config, i))
         while workers:
             time.sleep(0.5)
             watch()
-            gone = [(i, w) for i, w in enumerate(workers) if w.poll() is not None]
-            for i, worker in gone:
+            again = False
+            for i, worker in enumerate(workers):
                 # 0: nothing left to claim. Anything else: it died, and the ledger knows how often for this cell.
-                if worker.returncode != 0 and (left := open_cells()):
-                    workers[i] = start(root, names, config, i)
-            if all(w.poll() is not None for w in workers):
+                if worker.poll() not in (None, 0) and open_cells():
+                    restarts += 1
+                    if restarts > DEATHS * len(names) + len(
+                        workers
+                    ):  # more than the ledger allows: not the cells
+                        raise UserError(
+                            f"workers die before they take a cell: see {root / 'logs'}/local-{i}.log."
+                        )
+                    workers[i], again = start(root, names, config, i), True
+            if not again and all(w.poll() is not None for w in workers):
                 break
     finally:
         stop(workers)
@@ -68,7 +88,8 @@ def run(root: Path, names: Sequence[str], config: LocalConfig, watch: Watch = la
 def start(root: Path, names: Sequence[str], config: LocalConfig, number: int) -> subprocess.Popen[bytes]:
     env = {**os.environ, "OMP_NUM_THREADS": str(config.cpus), "MKL_NUM_THREADS": str(config.cpus)}
     command = [sys.executable, "-m", "lpwm.sweep.worker", str(root), "--threads", str(config.cpus),
-               "--device", device_of(config.device, number), "--lease", str(config.lease)]  # fmt: skip
+               "--device", device_of(config, number), "--lease", str(config.lease),
+               "--parent", str(os.getpid())]  # fmt: skip
     if config.stack_seeds:
         command.append("--stack")
     command += ["--only", *names]
@@ -79,13 +100,11 @@ def start(root: Path, names: Sequence[str], config: LocalConfig, number: int) ->
                                 start_new_session=True)  # fmt: skip
 
 
-def device_of(device: str, number: int) -> str:
-    if device not in ("auto", "cuda"):
-        return device
-    import torch
-
-    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    return f"cuda:{number % count}" if count else device
+def device_of(config: LocalConfig, number: int) -> str:
+    """GPUs are taken in turn."""
+    return (
+        f"cuda:{number % config.gpus}" if config.device in ("auto", "cuda") and config.gpus else config.device
+    )
 
 
 def stop(workers: Sequence[subprocess.Popen[bytes]], patience: float = 60.0) -> None:

@@ -177,9 +177,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--stack", action="store_true")
     parser.add_argument("--only", nargs="*", default=None)
     parser.add_argument("--alone", action="store_true")
+    parser.add_argument(
+        "--parent", type=int, default=0, help="stop when this process is no longer the parent"
+    )
     args = parser.parse_args(argv)
     prepare(args.threads)
-    threading.Thread(target=_follow_parent, args=(os.getppid(),), daemon=True).start()
+    if args.parent:
+        threading.Thread(target=_follow_parent, args=(args.parent,), daemon=True).start()
     say = log_to(args.folder, f"worker-{os.getpid()}")
     options: dict[str, Any] = {
         "names": args.only,

@@ -107,20 +107,12 @@ def test_a_killed_local_worker_is_replaced(tmp_path, alone):
     assert killed and found[killed[0].hash]["attempt"] == 2
 
 
-def test_ctrl_c_loses_nothing(tmp_path, alone):
+@pytest.mark.parametrize("engine", ["local", "ray"])
+def test_ctrl_c_loses_nothing(engine, tmp_path, alone):
     path = tmp_path / "mini.toml"
     path.write_text(LONG)
-    command = [
-        sys.executable,
-        "-m",
-        "lpwm",
-        "sweep",
-        str(path),
-        "--out",
-        str(tmp_path / "out"),
-        "--workers",
-        "2",
-    ]
+    command = [sys.executable, "-m", "lpwm", "sweep", str(path), "--out", str(tmp_path / "out"), "--workers", "2",
+               "--engine", engine]  # fmt: skip
     process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
     root = tmp_path / "out" / "mini"
     wait_for(lambda: list((root / "runs").glob("*/checkpoints/step-*")))

@@ -7,11 +7,12 @@ import pytest
 import torch
 
 from lpwm.cli import main
+from lpwm.errors import UserError
 from lpwm.recipes import recipe, tiny
 from lpwm.sweep import cells as cells_module
 from lpwm.sweep import engine_local, expand, read_grid, status, worker
 from lpwm.sweep.cells import same_result
-from lpwm.sweep.grid import Cell, cell_hash
+from lpwm.sweep.grid import Cell, cell_hash, parse_grid
 
 GRID = """recipe = "tiny/{method}"
 seeds = [0, 1]
@@ -90,6 +91,18 @@ def test_from_grid_to_page_and_never_twice(grid, capsys):
     assert made["finished"] == 2 and (root / "report.html").exists() and made["figures"]
 
 
+def test_workers_that_cannot_start_are_not_started_for_ever(tmp_path, monkeypatch):
+    grid = parse_grid(
+        GRID.replace('["lpwm", "lewm"]', '["lpwm"]').replace("seeds = [0, 1]\nselect_seeds = [0]", ""), "g"
+    )
+    cells = expand(grid, recipe)
+    status.create(grid, cells, tmp_path)
+    monkeypatch.setattr(engine_local.sys, "executable", "/bin/false")
+    with pytest.raises(UserError, match="die before they take a cell"):
+        engine_local.run(tmp_path, [c.hash for c in cells], engine_local.LocalConfig(workers=1))
+    assert status.view(tmp_path).counts["waiting"] == 1
+
+
 def test_dry_run_lists_every_cell_and_starts_nothing(grid, capsys):
     assert sweep(grid, "--dry-run") == 0
     text = capsys.readouterr().out
@@ -141,8 +154,6 @@ def test_a_dead_run_is_a_result(tmp_path):
 
 
 def read_evals():
-    from lpwm.sweep.grid import parse_grid
-
     return dict(parse_grid(GRID, "g").evals)
 
 
