@@ -60,7 +60,10 @@ def run(root: Path, names: Sequence[str], config: LocalConfig, watch: Watch = la
         return [n for n in names if ledger.status(n).state in ("waiting", "running")]
 
     workers: list[subprocess.Popen[bytes]] = []
-    restarts = 0
+    restarts, most = (
+        0,
+        DEATHS * len(names) + config.count,
+    )  # more than the ledger allows: not the cells' fault
     try:
         for i in range(min(config.count, len(open_cells()))):
             workers.append(start(root, names, config, i))
@@ -72,11 +75,9 @@ def run(root: Path, names: Sequence[str], config: LocalConfig, watch: Watch = la
                 # 0: nothing left to claim. Anything else: it died, and the ledger knows how often for this cell.
                 if worker.poll() not in (None, 0) and open_cells():
                     restarts += 1
-                    if restarts > DEATHS * len(names) + len(
-                        workers
-                    ):  # more than the ledger allows: not the cells
+                    if restarts > most:
                         raise UserError(
-                            f"workers die before they take a cell: see {root / 'logs'}/local-{i}.log."
+                            f"workers die before they take a cell: see {root}/logs/local-{i}.log."
                         )
                     workers[i], again = start(root, names, config, i), True
             if not again and all(w.poll() is not None for w in workers):
