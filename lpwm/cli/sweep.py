@@ -212,9 +212,13 @@ def show(args: StatusArgs) -> int:
 
     console = Console()
     rows = max(5, console.size.height - 3)
-    with Live(Text(status.table(found, rows)), console=console, refresh_per_second=2) as live:
+
+    def page() -> Text:
+        return Text(status.table(found, rows), no_wrap=True, overflow="ellipsis")
+
+    with Live(page(), console=console, refresh_per_second=2) as live:
         while found.open:
             time.sleep(1.0)
             found = status.view(root)
-            live.update(Text(status.table(found, rows)))
+            live.update(page())
     return 0

@@ -146,7 +146,8 @@ def outcome(record: Mapping[str, Any], sweep: Mapping[str, Any]) -> str:
         return result["dead"]
     parts = []
     for name, cells in result["evals"].items():
-        for cell in cells:
+        judged = [c for c in cells if c["goals"] == sweep["goals"]] or cells
+        for cell in judged:
             budget = max(cell["budgets"], key=int)
             rate = cell["budgets"][budget][sweep["measure"]]["rate"]
             parts.append(f"{name} {cell['goals']} R={cell['receding']} {100 * rate:.0f} %")
