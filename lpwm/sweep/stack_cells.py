@@ -24,7 +24,7 @@ from lpwm.train.distributed import Ranks
 from lpwm.train.health import Health
 from lpwm.train.log import Logger
 from lpwm.train.loop import Callbacks, Interrupted, Interrupts, measure_step
-from lpwm.train.monitors import ActivityWindow
+from lpwm.train.monitors import ActivityWindow, observe
 from lpwm.train.step import Terms
 
 Result = tuple[dict[str, Any], dict[str, str]]
@@ -47,11 +47,16 @@ class _Lane:
 
 @dataclass(frozen=True)
 class _Watched:
-    """What `measure_step` asks of a stepper."""
+    """What `measure_step` asks of a stepper, for one lane of the stack."""
 
+    model: WorldModel
+    activity: ActivityWindow
     autocast: Callable[[], torch.autocast]
     ranks: Ranks
-    parameters: Sequence[Tensor] = ()
+
+    def monitors(self, actions: Tensor, out: Terms) -> Terms:
+        with self.autocast():
+            return observe(self.model, out["z"], actions)
 
 
 def run_stack(
@@ -162,8 +167,8 @@ def _after(
     c, last, death = config.train, done == config.train.steps, None
     lane.window.update(out["z"])
     if _log_due(c, done):
-        watched: Any = _Watched(stepper.autocast, Ranks())
-        record = measure_step(lane.model, actions, out, lane.window, watched)
+        watched: Any = _Watched(lane.model, lane.window, stepper.autocast, Ranks())
+        record = measure_step(actions, out, watched)
         death = lane.health.check(done, c.steps, record)
         record |= {
             "learning_rate": rate * config.optim.lr,
