@@ -67,7 +67,7 @@ def alone(config: RunConfig, seeds: int, device: str) -> Callable[[int], None]:
     options = {"fused": True, "capturable": True} if cuda else {}
     steppers = [
         Stepper(m, objective, build(m, config.optim, **options), config.train.batch, clip=config.optim.clip,
-                precision=torch.bfloat16 if cuda else torch.float32, compiled=cuda, graphed=cuda)
+                precision=torch.bfloat16 if cuda else torch.float32, compiled=cuda, graphed=cuda, kernels=cuda)
         for m in models_of(config, seeds, device)
     ]  # fmt: skip
 

@@ -26,6 +26,10 @@ KIND = "lpwm sweep"
 STATES = ("done", "running", "waiting", "failed")
 
 
+def _cells(n: int) -> str:
+    return f"{n} cell" if n == 1 else f"{n} cells"
+
+
 def create(grid: Grid, cells: Sequence[Cell], root: Path) -> Ledger:
     """The folder of a sweep with its cells entered; one that is there already is continued."""
     make_folder(root / "logs")
@@ -86,7 +90,7 @@ class View:
 
     def line(self) -> str:
         parts = [f"{n} {state}" for state, n in self.counts.items() if n]
-        return f"{self.name}: {len(self.rows)} cells: {', '.join(parts)}"
+        return f"{self.name}: {_cells(len(self.rows))}: {', '.join(parts)}"
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -135,7 +139,7 @@ def watcher(root: str | Path) -> Callable[[], str]:
         left.difference_update(finished)
         counts = Counter(str(s) for s in states.values() if s != "done")
         parts = [f"{n} {s}" for s, n in (("done", done), *((s, counts[s]) for s in STATES[1:])) if n]
-        return f"{sweep['name']}: {len(sweep['cells'])} cells: {', '.join(parts)}"
+        return f"{sweep['name']}: {_cells(len(sweep['cells']))}: {', '.join(parts)}"
 
     return line
 
@@ -180,14 +184,12 @@ def table(found: View, limit: int = 40) -> str:
     rows = sorted(found.rows, key=lambda r: order[r.status.state])
     lines = []
     for r in rows[:limit]:
-        where = ", ".join(f"{k.rpartition('.')[2]} {v}" for k, v in r.cell["where"].items())
-        seed = r.cell["config"]["train"]["seed"]
+        at = [f"{k.rpartition('.')[2]} {v}" for k, v in r.cell["where"].items()]
+        where = ", ".join([*at, f"seed {r.cell['config']['train']['seed']}"])
         now = {"running": f"{100 * r.progress:.0f} % on {r.status.claim.get('host')}", "waiting": ""}
         told = now.get(r.status.state, r.outcome)
         again = f" (attempt {r.status.attempt})" if r.status.attempt > 1 else ""
-        lines.append(
-            f"{r.status.hash}  {r.status.state:<7}  {r.seconds:6.0f} s  {where}, seed {seed}{again}  {told}"
-        )
+        lines.append(f"{r.status.hash}  {r.status.state:<7}  {r.seconds:6.0f} s  {where}{again}  {told}")
     if len(rows) > limit:
         lines.append(f"… and {len(rows) - limit} more (--json lists all)")
     return "\n".join([found.line(), *lines])
