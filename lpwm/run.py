@@ -134,7 +134,7 @@ class RunConfig:
 
     def check_fits(self, device: torch.device, ranks: Ranks, action_dim: int) -> tuple[Cost, int]:
         """The predicted cost and the clips in memory at once; a sentence with the batch that fits if they do not."""
-        cost = self.cost(action_dim * self.data.frameskip, _half(self.train.precision, device))
+        cost = self.cost(action_dim * self.data.frameskip, half_precision(self.train.precision, device))
         local = -(-self.train.batch // ranks.ranks // self.train.accumulate)
         check_memory(cost, local, free_bytes(device), str(device))
         return cost, local
@@ -292,14 +292,14 @@ class Run:
         )
         options = {"fused": True, "capturable": True} if device.type == "cuda" else {}
         optimiser = build(model, c.optim, **options)
-        start = self._restore(model, optimiser, report)
+        start = self.restore(model, optimiser, report)
         if start >= c.train.steps:
             report(f"{self.folder} is already trained to step {start}.")
             return model.eval()
         objective = Objective(c.objective, c.model.sparse)
         stepper = Stepper(
             model, objective, optimiser, c.train.batch, c.train.seed, c.optim.clip,
-            torch.bfloat16 if _half(c.train.precision, device) else torch.float32,
+            torch.bfloat16 if half_precision(c.train.precision, device) else torch.float32,
             compiled=c.train.compile == "on" or (c.train.compile == "auto" and device.type == "cuda"),
             graphed=graphed, kernels=c.train.kernels == "auto", accumulate=c.train.accumulate, ranks=ranks,
         )  # fmt: skip
@@ -315,7 +315,7 @@ class Run:
             )
         try:
             with _out_of_memory(cost, local, device):
-                callbacks = self._callbacks(model, optimiser, source, ranks)
+                callbacks = self.callbacks(model, optimiser, source, ranks)
                 train(model, source, objective, stepper, c.train, c.optim, logger, callbacks, start,
                       self.regulariser_floor())  # fmt: skip
         finally:
@@ -324,7 +324,7 @@ class Run:
                 logger.close()
         return model.eval()
 
-    def _restore(
+    def restore(
         self, model: WorldModel, optimiser: torch.optim.Optimizer, report: Callable[[str], None]
     ) -> int:
         if not (self.folder / "checkpoints").exists():
@@ -338,7 +338,7 @@ class Run:
             report(sentence)
         return checkpoint.restore(found, model, optimiser)
 
-    def _callbacks(
+    def callbacks(
         self,
         model: WorldModel,
         optimiser: torch.optim.Optimizer,
@@ -441,7 +441,7 @@ def load(path: str | Path, device: str | torch.device = "cpu", checkpoint: str =
     )  # fmt: skip
 
 
-def _half(precision: str, device: torch.device) -> bool:
+def half_precision(precision: str, device: torch.device) -> bool:
     return precision == "bf16" or (precision == "auto" and device.type == "cuda")
 
 

@@ -29,6 +29,7 @@ VERBS = {
     "data": Verb("lpwm.cli.data", "Look into a data set, or convert it"),
     "train": Verb("lpwm.cli.train", "Train a recipe, or continue a run"),
     "eval": Verb("lpwm.cli.eval", "Plan with trained models, beside the controls"),
+    "sweep": Verb("lpwm.cli.sweep", "A grid of runs, on this machine, Ray or Slurm; and where it stands"),
     "interpret": Verb("lpwm.cli.interpret", "Read the codes: supports, zones, probes"),
     "theory": Verb(
         "lpwm.cli.theory", "The paper's proposition, measured: error against cells, and its bounds"

@@ -15,7 +15,7 @@ from lpwm.errors import UserError
 @dataclass(frozen=True)
 class Args:
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional] = ()
-    """Run folders. What lpwm eval and lpwm interpret found about them is read too."""
+    """Run folders, or one sweep's folder. What lpwm eval and lpwm interpret found about runs is read too."""
     also: tuple[Path, ...] = ()
     """Further files of lpwm eval --out, lpwm interpret --out and lpwm theory, and target studies."""
     out: Path | None = None
@@ -46,6 +46,8 @@ def run(args: Args) -> int:
     if not args.runs:
         raise UserError("which runs? lpwm report RUN…, folders that lpwm train made.")
     out = target(args)
+    if any((path / "sweep.json").exists() for path in args.runs):
+        return sweep(args, out)
 
     from lpwm.report import figures, page  # slow to import: torch, matplotlib
     from lpwm.report.gather import gather
@@ -89,4 +91,20 @@ def run(args: Args) -> int:
         print(f"wrote {len(drawn)} figures in {args.figures}")
     for note in found.notes:
         print(note)
+    return 0
+
+
+def sweep(args: Args, out: Path) -> int:
+    """The page of a sweep: best cells, differences, heat maps, the ladder."""
+    if len(args.runs) > 1 or args.also:
+        raise UserError("a sweep is reported by itself: give its folder alone.")
+    from lpwm.report import sweep_page
+
+    made = sweep_page.report(args.runs[0], out, args.title, args.figures)
+    if args.json:
+        print(json_.dumps(made))
+        return 0
+    print(f"wrote {out} and {made['numbers']}: {made['finished']} of {made['cells']} cells are finished.")
+    if made["figures"]:
+        print(f"wrote {len(made['figures'])} figures in {args.figures}")
     return 0

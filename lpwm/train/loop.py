@@ -112,7 +112,7 @@ def train(
     ahead = Ahead(make, device, config.steps)
     metric: float | None = None
     model.train()
-    with _Interrupts() as interrupts:
+    with Interrupts() as interrupts:
         for step in range(start, config.steps):
             clip, draw = ahead(step)
             rate = factor(optim.schedule, optim.warmup, step, config.steps)
@@ -121,7 +121,7 @@ def train(
             last, log_due = done == config.steps, done % config.log_every == 0 or done == config.steps
             death = None
             if log_due:
-                record = _measure(clip.actions, out, stepper)
+                record = measure_step(clip.actions, out, stepper)
                 death = health.check(done, config.steps, record)
                 record |= {
                     "learning_rate": rate * optim.lr,
@@ -143,7 +143,7 @@ def train(
                 raise Interrupted
 
 
-def _measure(actions: Tensor, out: dict[str, Tensor], stepper: Stepper) -> dict[str, float]:
+def measure_step(actions: Tensor, out: dict[str, Tensor], stepper: Stepper) -> dict[str, float]:
     """The terms and monitors of this step as numbers: the one moment at which the host waits for the device."""
     values = stepper.monitors(actions, out)
     values |= {name: term for name, term in out.items() if name not in ("z", "zhat")}
@@ -166,14 +166,14 @@ def _evaluate(callbacks: Callbacks, step: int, logger: Logger | None) -> float:
     return callbacks.metric(found)
 
 
-class _Interrupts:
+class Interrupts:
     """Ctrl-C and SIGTERM ask; the loop finishes its step, saves and leaves. Asked twice, it leaves at once."""
 
     def __init__(self) -> None:
         self.asked = False
         self._previous: dict[int, Any] = {}
 
-    def __enter__(self) -> _Interrupts:
+    def __enter__(self) -> Interrupts:
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
                 self._previous[number] = signal.signal(number, self._ask)

@@ -1,0 +1,210 @@
+"""A worker: claims cells of a sweep and runs them until none is left. Engines only start workers.
+
+    python -m lpwm.sweep.worker FOLDER [--device cpu] [--threads 1] [--stack] [--only HASH …]
+
+Exit status: 0 nothing is left to claim, 3 interrupted (the cell in hand is released and can be continued).
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lpwm.data.files import make_folder
+from lpwm.errors import UserError
+from lpwm.run import pick_device
+from lpwm.sweep.cells import run_cell
+from lpwm.sweep.grid import Cell, groups
+from lpwm.sweep.ledger import LEASE, Claim, Ledger
+from lpwm.train.loop import Interrupted
+
+INTERRUPTED = 3
+Say = Callable[[str], None]
+
+
+def ledger_of(root: Path, lease: float = LEASE) -> Ledger:
+    return Ledger(root / "ledger", lease)
+
+
+def run_claim(claim: Claim, root: Path, device: torch.device, say: Say) -> None:
+    """Run a claimed cell to its end, whatever that is. Nothing escapes but interruption."""
+    with finishing([claim], say):
+        cell = Cell.of_dict(claim.ledger.planned(claim.name))
+        say(f"{cell.label}: attempt {claim.attempt}")
+        result, files = run_cell(cell, root, device, say)
+        claim.done(result, files)
+        say(f"{cell.label}: done")
+
+
+@contextlib.contextmanager
+def finishing(claims: Sequence[Claim], say: Say) -> Iterator[None]:
+    """The claims beat while the body runs, and those it did not finish end as the body ends."""
+    why, detail = "", ""
+    try:
+        with contextlib.ExitStack() as beats:
+            for claim in claims:
+                beats.enter_context(claim.beating(lost=_leave))
+            yield
+    except (KeyboardInterrupt, SystemExit):  # Interrupted is one: a checkpoint is written
+        for claim in claims:
+            claim.release()
+        raise
+    except UserError as error:
+        why = str(error)
+    except Exception as error:
+        why, detail = f"{type(error).__name__}: {error}", traceback.format_exc()
+    for claim in claims if why else ():
+        say(f"{claim.name}: {detail or why}")
+        claim.failed(why, detail)
+
+
+def _leave() -> None:
+    """Somebody else has the cell: ask training to stop as Ctrl-C would."""
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def one_cell(
+    root: Path, name: str, device: str, threads: int, lease: float = LEASE, poll: float = 1.0
+) -> str:
+    """Run one cell to an end, waiting while somebody else may be at it; its state afterwards. For engines that
+    schedule cells themselves: after a machine died this waits for the dead claim to lapse."""
+    prepare(threads)
+    ledger, where = ledger_of(root, lease), pick_device(device)
+    log = log_to(root, name)
+    while True:
+        claim = ledger.claim(name)
+        if claim is not None:
+            run_claim(claim, root, where, log)
+        status = ledger.status(name)
+        if status.state in ("done", "failed"):
+            return status.state
+        time.sleep(poll)
+
+
+def one_stack(root: Path, names: Sequence[str], device: str, threads: int, lease: float = LEASE) -> list[str]:
+    """The same for the seeds of one cell."""
+    prepare(threads)
+    ledger = ledger_of(root, lease)
+    _stack(ledger, root, list(names), pick_device(device), log_to(root, names[0]))
+    return [one_cell(root, n, device, threads, lease) for n in names]
+
+
+def work(
+    root: Path, device: torch.device, *, names: Sequence[str] | None = None, stack: bool = False, lease: float = LEASE,
+    say: Say = lambda sentence: None, poll: float = 1.0, alone: bool = False,
+) -> int:  # fmt: skip
+    """Claim and run until nothing is left; how many cells were run. Cells in other hands are waited for (they may
+    come back), unless `alone`."""
+    ledger, ran = ledger_of(root, lease), 0
+    mine = list(names) if names is not None else ledger.names()
+    teams = _teams(ledger, mine) if stack else [[n] for n in mine]
+    while True:
+        busy = False
+        for team in teams:
+            if len(team) > 1:
+                ran += _stack(ledger, root, team, device, say)
+            for name in team:
+                claim = ledger.claim(name)
+                if claim is not None:
+                    run_claim(claim, root, device, say)
+                    ran += 1
+                elif ledger.status(name).state in ("running", "waiting"):
+                    busy = True
+        teams = [
+            t
+            for t in ([n for n in team if ledger.status(n).state in ("running", "waiting")] for team in teams)
+            if t
+        ]
+        if not teams or not busy or alone:
+            return ran
+        time.sleep(poll)
+
+
+def _teams(ledger: Ledger, names: Sequence[str]) -> list[list[str]]:
+    cells = [Cell.of_dict(ledger.planned(n)) for n in names]
+    return [[c.hash for c in group] for group in groups(cells)]
+
+
+def _stack(ledger: Ledger, root: Path, names: list[str], device: torch.device, say: Say) -> int:
+    """Train the open seeds of a cell together, if at least two are open; how many were finished."""
+    from lpwm.sweep.stack_cells import run_stack
+
+    claims = [c for c in (ledger.claim(n) for n in names) if c is not None]
+    if len(claims) < 2:
+        for claim in claims:
+            run_claim(claim, root, device, say)
+        return len(claims)
+    with finishing(claims, say):
+        cells = [Cell.of_dict(ledger.planned(c.name)) for c in claims]
+        say(f"{cells[0].label} and {len(cells) - 1} more, stacked")
+        for claim, (result, files) in zip(claims, run_stack(cells, root, device, say), strict=True):
+            claim.done(result, files)
+    return len(claims)
+
+
+def prepare(threads: int) -> None:
+    torch.set_num_threads(threads)
+
+
+def log_to(root: Path, name: str) -> Say:
+    path = root / "logs" / f"{name}.log"
+    make_folder(path.parent)
+
+    def say(sentence: str) -> None:
+        with path.open("a") as file:
+            file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {os.getpid()} {sentence}\n")
+
+    return say
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m lpwm.sweep.worker", description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--lease", type=float, default=LEASE)
+    parser.add_argument("--stack", action="store_true")
+    parser.add_argument("--only", nargs="*", default=None)
+    parser.add_argument("--alone", action="store_true")
+    parser.add_argument(
+        "--parent", type=int, default=0, help="stop when this process is no longer the parent"
+    )
+    args = parser.parse_args(argv)
+    prepare(args.threads)
+    if args.parent:
+        threading.Thread(target=_follow_parent, args=(args.parent,), daemon=True).start()
+    say = log_to(args.folder, f"worker-{os.getpid()}")
+    options: dict[str, Any] = {
+        "names": args.only,
+        "stack": args.stack,
+        "lease": args.lease,
+        "alone": args.alone,
+    }
+    try:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(INTERRUPTED))  # training has its own while it runs
+        work(args.folder, pick_device(args.device), say=say, **options)
+    except (Interrupted, KeyboardInterrupt, SystemExit):
+        return INTERRUPTED
+    return 0
+
+
+def _follow_parent(parent: int) -> None:
+    """A worker whose engine was killed stops at its next step, rather than going on unseen."""
+    while os.getppid() == parent:
+        time.sleep(1.0)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,172 @@
+"""lpwm sweep from outside: cells run once, dead and failed ones say so, and a page comes out."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+from lpwm.cli import main
+from lpwm.errors import UserError
+from lpwm.recipes import recipe, tiny
+from lpwm.sweep import cells as cells_module
+from lpwm.sweep import engine_local, expand, read_grid, status, worker
+from lpwm.sweep.cells import same_result
+from lpwm.sweep.grid import Cell, cell_hash, parse_grid
+
+GRID = """recipe = "tiny/{method}"
+seeds = [0, 1]
+select_seeds = [0]
+
+[axes]
+method = ["lpwm", "lewm"]
+
+[fixed]
+"train.steps" = 12
+"train.eval_every" = 0
+
+[eval.quick]
+preset = "quick"
+goals = ["random"]
+episodes = 4
+budgets = [25]
+options = { samples = 8, elites = 2, iterations = 2 }
+curve = 0
+"""
+CPU = torch.device("cpu")
+
+
+def here(root, names, config, watch=lambda: None):
+    """The local engine's work in this process: starting others costs seconds."""
+    worker.work(root, CPU, names=names, stack=config.stack_seeds)
+    watch()
+
+
+@pytest.fixture
+def grid(tmp_path, monkeypatch):
+    monkeypatch.setattr(engine_local, "run", here)
+    path = tmp_path / "mini.toml"
+    path.write_text(GRID)
+    return path
+
+
+def sweep(grid, *more):
+    return main(["sweep", str(grid), "--out", str(grid.parent / "out"), *more])
+
+
+def records(root):
+    return {p.stem: p.read_text() for p in (root / "ledger" / "cells").glob("*.json")}
+
+
+def test_from_grid_to_page_and_never_twice(grid, capsys):
+    root = grid.parent / "out" / "mini"
+    assert sweep(grid) == 0
+    assert "4 done" in capsys.readouterr().out
+    first = records(root)
+    assert len(first) == 4
+    for text in first.values():
+        record = json.loads(text)
+        (cell,) = record["result"]["evals"]["quick"]
+        assert cell["goals"] == "random" and len(cell["budgets"]["25"]["terminal"]["success"][0]) == 4
+        assert set(cell["budgets"]["25"]["terminal"]["controls"]) == {
+            "do nothing",
+            "random actions",
+            "oracle",
+        }
+        assert record["result"]["step"] == 12 and (root / record["files"]["run"] / "run.json").exists()
+        assert json.loads((root / record["files"]["eval quick"]).read_text())["kind"] == "lpwm evaluation"
+        assert record["lpwm"].startswith("0.")
+    assert sweep(grid) == 0 and records(root) == first  # nothing ran, nothing changed
+    grid.write_text(GRID.replace('["lpwm", "lewm"]', '["lewm"]').replace("= 12", "= 13"))
+    assert sweep(grid) == 0  # a changed config is a new cell
+    assert len(records(root)) == 6 and first.items() <= records(root).items()
+    capsys.readouterr()
+    assert main(["sweep", "status", "mini", "--out", str(grid.parent / "out"), "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert (
+        shown["counts"] == {"done": 2, "running": 0, "waiting": 0, "failed": 0} and len(shown["cells"]) == 2
+    )
+    assert main(["report", str(root), "--figures", str(grid.parent / "f"), "--json"]) == 0
+    made = json.loads(capsys.readouterr().out)
+    assert made["finished"] == 2 and (root / "report.html").exists() and made["figures"]
+
+
+def test_workers_that_cannot_start_are_not_started_for_ever(tmp_path, monkeypatch):
+    grid = parse_grid(
+        GRID.replace('["lpwm", "lewm"]', '["lpwm"]').replace("seeds = [0, 1]\nselect_seeds = [0]", ""), "g"
+    )
+    cells = expand(grid, recipe)
+    status.create(grid, cells, tmp_path)
+    monkeypatch.setattr(engine_local.sys, "executable", "/bin/false")
+    with pytest.raises(UserError, match="die before they take a cell"):
+        engine_local.run(tmp_path, [c.hash for c in cells], engine_local.LocalConfig(workers=1))
+    assert status.view(tmp_path).counts["waiting"] == 1
+
+
+def test_dry_run_lists_every_cell_and_starts_nothing(grid, capsys):
+    assert sweep(grid, "--dry-run") == 0
+    text = capsys.readouterr().out
+    assert text.count("tiny/") == 4 and "4 cells: about" in text and not (grid.parent / "out").exists()
+    assert sweep(grid, "--dry-run", "--json") == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["total"]["cells"] == 4 and shown["cells"][0]["cost"]["gpu_minutes"] > 0
+    assert shown["total"]["cpu_minutes"] == pytest.approx(
+        sum(c["cost"]["cpu_minutes"] for c in shown["cells"])
+    )
+
+
+def test_bad_grids_and_settings_start_nothing(grid, capsys):
+    grid.write_text(GRID.replace("train.steps", "train.stpes"))
+    assert sweep(grid) == 2
+    assert "mini.toml, line 9: unknown field 'train.stpes'" in capsys.readouterr().err
+    grid.write_text(GRID)
+    assert sweep(grid, "--memory-gib", "0.0001") == 2
+    assert "GiB" in capsys.readouterr().err
+    assert sweep(grid, "--cpus", "0") == 2
+    assert main(["sweep", "status", str(grid.parent / "nothing")]) == 2
+    assert not (grid.parent / "out").exists()
+    grid.write_text(GRID.replace("[fixed]", '[fixed]\n"model.predictor.rung" = "shallow-adaln"'))
+    assert sweep(grid, "--stack-seeds") == 2 and "dropout" in capsys.readouterr().err
+    assert not (grid.parent / "out").exists()
+
+
+def test_a_failed_cell_says_why_and_is_retried_only_when_asked(grid, capsys, monkeypatch):
+    def broken(*args, **kwargs):
+        raise RuntimeError("the planner broke")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(cells_module, "evaluate", broken)
+        assert sweep(grid) == 1
+    out = capsys.readouterr().out
+    assert out.count("RuntimeError: the planner broke") == 4 and "4 failed" in out
+    assert sweep(grid) == 1 and not records(grid.parent / "out" / "mini")
+    assert sweep(grid, "--retry-failed") == 0 and len(records(grid.parent / "out" / "mini")) == 4
+
+
+def test_a_dead_run_is_a_result(tmp_path):
+    """Its monitors stop it; the record says so, and it is not evaluated."""
+    health = replace(tiny().train.health, min_dimension=1e6, grace=0.0, min_steps=1, patience=1)
+    config = replace(tiny(), train=replace(tiny().train, health=health))
+    evals = read_evals()
+    cell = Cell(cell_hash(config, evals), "dead", config, evals, {})
+    result, _ = cells_module.run_cell(cell, tmp_path, CPU)
+    assert "this run is dead" in result["dead"] and result["evals"] == {} and 0 < result["step"] < 60
+
+
+def read_evals():
+    return dict(parse_grid(GRID, "g").evals)
+
+
+def test_stacked_and_single_cells_agree(grid):
+    assert sweep(grid, "--stack-seeds") == 0
+    root = grid.parent / "out" / "mini"
+    stacked = {k: json.loads(v) for k, v in records(root).items()}
+    found = expand(read_grid(grid), recipe)
+    assert set(stacked) == {c.hash for c in found}
+    result, _ = cells_module.run_cell(found[0], grid.parent / "alone", CPU)
+    mine = stacked[found[0].hash]["result"]
+    assert mine["run"] == result["run"] and mine["train"]["loss"] == pytest.approx(
+        result["train"]["loss"], rel=1e-3
+    )
+    assert not same_result(stacked[found[0].hash], stacked[found[1].hash])
+    assert status.view(root).counts["done"] == 4
