@@ -1,8 +1,9 @@
 """Trained runs small enough to ship: what `lpwm demo --pretrained` starts from.
 
-A packed run is a run folder of four small files, which `lpwm eval`, `lpwm interpret` and `lpwm report` read like any:
+A packed run is a run folder of five small files, which `lpwm eval`, `lpwm interpret` and `lpwm report` read like any:
 
     run.json            as the run has it: config, hash, the data's digest
+    training.json       how long its training took, where
     log.jsonl           its log, thinned
     model.safetensors   matrices in bf16, vectors (biases, norms, running statistics) in float32
     config.json         what the model needs to be used, with the fingerprint of the weights
@@ -28,10 +29,11 @@ from lpwm.model.folders import CONFIG, WEIGHTS
 from lpwm.model.pretrained import weights_of, write_tensors
 from lpwm.run import Loaded, load
 from lpwm.train.log import LOG, read_log
+from lpwm.train.provenance import SESSIONS, sessions
 
 LIMIT = 10_000_000  # bytes of all that is shipped
 LOGGED = 120  # records of each kind that are kept: enough for a curve
-FILES = ("run.json", LOG, WEIGHTS, CONFIG)
+FILES = ("run.json", SESSIONS, LOG, WEIGHTS, CONFIG)
 
 
 def shipped() -> Path:
@@ -73,6 +75,7 @@ def pack(runs: Mapping[str, str | Path], out: str | Path, limit: int = LIMIT) ->
                 0o644
             )  # safetensors writes for its owner alone; a package is for everybody
         shutil.copyfile(one.path / "run.json", folder / "run.json")
+        write_whole(folder / SESSIONS, json.dumps(sessions(one.path), indent=1) + "\n")
         write_whole(folder / LOG, _log(one.path))
         sizes[name] = sum((folder / file).stat().st_size for file in FILES)
     if sum(sizes.values()) > limit:
