@@ -77,6 +77,17 @@ def groups(planned: Iterable[Planned], by_method: bool = False) -> dict[tuple[An
     return out
 
 
+def conflicts(results: Results) -> list[str]:
+    """Checkpoints that were evaluated twice, alike in all that is recorded, and came out differently."""
+    first: dict[tuple[Any, ...], Planned] = {}
+    out = []
+    for p in sorted(results.planned, key=lambda p: p.file):
+        other = first.setdefault((*p.key, p.run.hash, p.run.step), p)
+        if any((p.success[m] != other.success[m]).any() for m in p.success):
+            out.append(f"{p.run.recipe} seed {p.run.seed} ({p.protocol}): {other.file}, {p.file}")
+    return out
+
+
 def result_of(name: str, group: Group, seeds: Sequence[int | str], measure: str) -> Result:
     success = np.array([group[s].success[measure] for s in seeds])
     return Result.of(name, success, episodes=range(success.shape[2]), seeds=seeds)
@@ -147,15 +158,20 @@ def _of_values(claim: Claim, values: Sequence[float]) -> tuple[Interval, float |
     return t_interval(x), None
 
 
+def any_horizon(p: Planned, instead: str) -> str:
+    """The protocol without its H; whether a plan starts warm follows from H and R."""
+    return p.protocol.replace(" warm", "").replace(f"H={p.horizon} ", instead)
+
+
 def _horizons(claim: Claim, results: Results) -> list[Evidence]:
     """Per seed, over the horizons that both have: the mean gap, or its slope in H."""
-    r, kept = claim.reads, ("family", "rung", "size")
+    r = claim.reads
     sides = []
     for method in (r.method, r.against):
         table: dict[tuple[Any, ...], dict[int, Group]] = defaultdict(dict)
         for group in groups(_matching(claim, results, method)).values():
             p = next(iter(group.values()))
-            same = (*p.key[: len(kept)], p.protocol.replace(f"H={p.horizon} ", ""), *p.key[4:])
+            same = (*p.key[:3], any_horizon(p, ""), *p.key[4:])
             table[same][p.horizon] = group
         sides.append(table)
     out = []
@@ -186,7 +202,7 @@ def _horizons(claim: Claim, results: Results) -> list[Evidence]:
                 verdict.exploratory,
             )
         first = a[depths[0]][seeds[0]]
-        protocol = first.protocol.replace(f"H={first.horizon} ", f"H={depths[0]}…{depths[-1]} ")
+        protocol = any_horizon(first, f"H={depths[0]}…{depths[-1]} ")
         out.append(Evidence(claim, interval_text(claim, found), len(seeds), first.run.size, protocol, first.run.reduced,
                             verdict, _files(*(g.values() for x in (a, b) for g in x.values())), found,
                             rank=_rank(claim, a[depths[0]], len(seeds))))  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import resources
 from pathlib import Path
 
@@ -23,16 +23,21 @@ Found = Mapping[Claim, list[Evidence]]
 
 def write(folder: Path, found: Found, results: Results) -> list[Path]:
     """Those there are data for; the files written, older ones of the same names removed."""
-    made = {"differences": differences(found), "piecewise": piecewise(found), "horizons": horizons(results)}
+    parts: dict[str, Callable[[], Figure | None]] = {
+        "differences": lambda: differences(found),
+        "piecewise": lambda: piecewise(found),
+        "horizons": lambda: horizons(results),
+    }
     written = []
     with matplotlib.rc_context(fname=str(resources.files("lpwm.report") / "assets" / "lpwm.mplstyle")):
-        for name, draw in made.items():
+        for name, make in parts.items():
             path = folder / f"{name}.png"
             path.unlink(missing_ok=True)
-            if draw is not None:
+            figure = make()  # inside: the style decides on the layout when a figure is made
+            if figure is not None:
                 make_folder(folder)
                 with disk_errors(path):
-                    draw.savefig(path, metadata={"Software": None})
+                    figure.savefig(path, metadata={"Software": None})
                 written.append(path)
     return written
 

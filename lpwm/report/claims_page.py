@@ -13,7 +13,7 @@ from lpwm.errors import UserError, nearest
 from lpwm.evaluate.stats import MIN_SEEDS
 from lpwm.report import claims_figures
 from lpwm.report.claims import CLAIMS, ROWS, Claim
-from lpwm.report.claims_evidence import Evidence, evidence
+from lpwm.report.claims_evidence import Evidence, conflicts, evidence
 from lpwm.report.claims_read import MADE, Results, read_results
 from lpwm.report.claims_verdict import NOT_RUN, RULE, VERDICTS
 from lpwm.report.tables import percent
@@ -65,8 +65,8 @@ def page(found: Found, results: Results, notes: Mapping[str, str], figures: list
     blocks = [
         "# Results",
         "Written by `lpwm report --claims results` from the JSON files in this folder: do not edit it. What a person "
-        "has to say is in [notes.md](notes.md) and stands here verbatim; what was decided before anything was run is in "
-        "[protocol.md](protocol.md).",
+        "has to say is in [notes.md](notes.md) and stands here verbatim; what was decided before anything was run is "
+        "in [protocol.md](protocol.md).",
         notes.get("", ""),
         "## Rule",
         RULE,
@@ -186,6 +186,8 @@ def provenance(results: Results) -> str:
     heads = ["file", "recipes", "run hashes", "seeds", "commit", "versions", "device", "training minutes",
              "evaluation minutes", "provenance missing"]  # fmt: skip
     text = _table(heads, rows) if rows else "No result yet."
+    for line in conflicts(results):
+        text += f"\n\n**Evaluated twice with different outcomes** (the first file counts): {line}."
     if results.others:
         listed = ", ".join(f"{f} ({k})" for f, k in results.others.items())
         text += f"\n\nAlso here, not read: {listed}."
@@ -224,8 +226,10 @@ def _sweep(folder: str, cells: list[Mapping[str, Any]]) -> list[str]:
         k: sum(c["result"].get("seconds", {}).get(k, 0) for c in cells) / 60 for k in ("train", "evaluate")
     }
     versions = ", ".join(sorted({str(c.get("lpwm", "?")) for c in cells}))
-    return [f"{folder} ({len(cells)} cells)", ", ".join(names), "in the ledger", ", ".join(seeds), "–", f"lpwm {versions}",
-            "–", f"{spent['train']:.1f} in all", f"{spent['evaluate']:.1f}", "commit, source, device"]  # fmt: skip
+    return [
+        f"{folder} ({len(cells)} cells)", ", ".join(names), "in the ledger", ", ".join(seeds), "–", f"lpwm {versions}",
+        "–", f"{spent['train']:.1f} in all", f"{spent['evaluate']:.1f}", "commit, source, device",
+    ]  # fmt: skip
 
 
 def e_hash(entry: Mapping[str, Any]) -> str:

@@ -20,9 +20,9 @@ RULE = (
     f"points (± {100 * NEAR:.0f} for probes), not reproduced when it lies outside, and otherwise inconclusive. *Fails* "
     f"is reproduced when the interval lies below {100 * FAILS:.0f} %, not reproduced when it lies above. With one seed "
     "there is no interval over seeds: differences are then inconclusive, and a level is that of one checkpoint. Fewer "
-    f"than {MIN_SEEDS} seeds is marked exploratory. The line of a claim that counts first is chosen before looking at its "
-    "outcome: the paper's size, the recipe unchanged, the preferred budget, then the most seeds, the largest planner "
-    "and the most episodes. Nothing reduced is called anything else."
+    f"than {MIN_SEEDS} seeds is marked exploratory. The line of a claim that counts first is chosen before looking at "
+    "its outcome: the paper's size, the recipe unchanged, the preferred budget, then the most seeds, the largest "
+    "planner and the most episodes. Nothing reduced is called anything else."
 )
 
 
