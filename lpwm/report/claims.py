@@ -15,6 +15,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from lpwm.interpret.sparsity import PAPER, PAPER_WIDTHS
+
 Kind = Literal["level", "difference", "parity", "ceiling", "health", "share"]
 Source = Literal["success", "horizons", "study", "monitors", "transfer", "large_rate"]
 
@@ -82,12 +84,6 @@ RANDOM = {
     "piecewise-3x3": {"lpwm": ((58.7, 1.2), (56.0, 4.0)), "lpwm-tj": ((60.0, 2.0), (58.0, 5.3)),
                       "lewm": ((50.0, 5.3), (47.3, 6.1))},
 }  # fmt: skip
-ACTIVE = {
-    "deep-adaln": (0.34, 0.44, 0.49, 0.42, 0.48), "shallow-adaln": (0.33, 0.37, 0.39, 0.46, 0.49),
-    "mlp-ltv": (0.37, 0.54, 0.49, 0.51, 0.47), "mlp-lti": (0.28, 0.53, 0.54, 0.46, 0.43),
-    "lti": (0.41, 0.41, 0.41, 0.43, 0.44), "lti1": (0.63, 0.63, 0.60, 0.61, 0.56),
-}  # fmt: skip
-WIDTHS = (384, 768, 1536, 2048, 4096)
 
 
 def _pusht() -> list[Claim]:
@@ -204,8 +200,8 @@ def _active() -> list[Claim]:
         Claim(f"active-{rung}-{width}", "active", f"{TITLES[rung]}, D={width}, μ=0", f"{value:.2f}", "level",
               Reads("monitors", ("pusht",), "lpwm", rung=rung, quantity="active_fraction", latent=width),
               value - NEAR, value + NEAR)
-        for rung, values in ACTIVE.items()
-        for width, value in zip(WIDTHS, values, strict=True)
+        for rung, values in PAPER.items()
+        for width, value in zip(PAPER_WIDTHS, values, strict=True)
     ]  # fmt: skip
 
 

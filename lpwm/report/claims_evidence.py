@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -211,11 +211,16 @@ def _horizons(claim: Claim, results: Results) -> list[Evidence]:
 
 def quantity(study: Any, name: str) -> float | None:
     """A number of a study by its name in interpret.compare.MEASURES, or `correlation WHAT` (Cube)."""
+    found = _own(study, name)
+    return None if found is None else float(found["estimate"] if isinstance(found, dict) else found)
+
+
+def _own(study: Any, name: str) -> Any:
+    """The number as the study has it, with its own interval where it has one."""
     if name.startswith("correlation "):
-        found = study.get("correlations", {}).get(name.split(" ", 1)[1])
-        return None if found is None else float(found["estimate"] if isinstance(found, dict) else found)
+        return study.get("correlations", {}).get(name.split(" ", 1)[1])
     try:
-        return MEASURES[name].estimate(study)
+        return MEASURES[name].of(study)
     except (KeyError, TypeError):
         return None
 
@@ -234,10 +239,9 @@ def _study(claim: Claim, results: Results) -> list[Evidence]:
     for group in pooled.values():
         first = next(iter(group.values()))[0]
         found, detectable = _of_values(claim, [v for _, v in group.values()])
-        if len(group) == 1 and not r.versus and r.quantity in MEASURES:
-            own = MEASURES[r.quantity].of(dict(first.study))  # over trajectories of the one checkpoint
-            if isinstance(own, dict) and "low" in own:
-                found = Interval(own["estimate"], own["low"], own["high"], own["level"], "trajectories")
+        own = None if len(group) > 1 or r.versus else _own(first.study, r.quantity)
+        if isinstance(own, dict) and "low" in own:  # over trajectories or episodes of the one checkpoint
+            found = Interval(own["estimate"], own["low"], own["high"], own["level"], "one checkpoint")
         frames = first.study.get("probes", {}).get("frames")
         protocol = f"{first.run.family}, {frames:,} held-out frames" if frames else first.run.family
         rank = (first.run.reduced, bool(first.run.changed), -len(group))
@@ -254,10 +258,25 @@ def healthy(run: Trained) -> bool:
     return not run.dead and enough and m["relative_error"] < min(0.5, m["copy_error"])
 
 
+def _with_readings(results: Results) -> list[Trained]:
+    """The runs; where held-out frames were read for their sparsity, that number instead of the training log's."""
+    held = {
+        (s.run.hash, s.run.step): float(s.study["active_fraction"]["estimate"])
+        for s in results.studied
+        if s.study.get("kind") == "lpwm sparsity"
+    }
+    return [
+        replace(r, monitors={**r.monitors, "active_fraction": held[r.hash, r.step]})
+        if (r.hash, r.step) in held
+        else r
+        for r in results.runs
+    ]
+
+
 def _monitors(claim: Claim, results: Results) -> list[Evidence]:
     name = "relative_error" if claim.kind == "health" else claim.reads.quantity
     pooled: dict[tuple[str, str, str], dict[int | str, Trained]] = defaultdict(dict)
-    for run in sorted(results.runs, key=lambda r: -r.step):
+    for run in sorted(_with_readings(results), key=lambda r: -r.step):
         if wanted(run, claim.reads, claim.reads.method) and (
             name in run.monitors or (claim.kind == "health" and run.dead)
         ):
@@ -272,7 +291,7 @@ def _monitors(claim: Claim, results: Results) -> list[Evidence]:
             found, _ = _of_values(claim, [float(r.monitors[name]) for r in runs])
             ours, verdict = interval_text(claim, found), judge(claim, found, len(runs))
         rank = (runs[0].reduced, bool(runs[0].changed), -len(runs))
-        where = f"{family}{f', {rung}' if rung else ''}: the end of the training log"
+        where = f"{family}{f', {rung}' if rung else ''}: held-out frames where read, else the end of the training log"
         out.append(
             Evidence(claim, ours, len(runs), size, where, runs[0].reduced, verdict, (), found, rank=rank)
         )

@@ -21,6 +21,8 @@ from lpwm.recipes import RECIPES, recipe
 from lpwm.report.claims import METHODS, TITLES
 from lpwm.report.provenance import flat
 
+# Of pages of studies, one study of Piecewise, of Cube, and of how sparse a code is.
+STUDIES = ("lpwm interpretations", "lpwm interpretation", "lpwm contact", "lpwm sparsity")
 PLANNER = 300 * 30  # candidates the paper's planner scores
 MADE = "lpwm claims"  # the kind of the file that is written here
 # Longest first: a family is the recipe of the paper's size, what follows its name is a size.
@@ -202,7 +204,7 @@ def read_results(folder: str | Path) -> Results:
 def _take(found: Results, name: str, document: Any, kind: str | None) -> None:
     if kind == "lpwm evaluation":
         found.planned.extend(_evaluation(document, name))
-    elif kind in ("lpwm interpretations", "lpwm interpretation"):
+    elif kind in STUDIES:
         for study in document.get("studies", [document]):
             found.studied.append(Studied(trained(study["run"], study["run"]["hash"]), study, name))
     elif isinstance(document, dict) and {"cell", "result", "hash"} <= document.keys():

@@ -253,6 +253,21 @@ def test_health_and_active_fraction_come_from_the_runs(tmp_path):
     assert line.reduced and line.found.estimate == pytest.approx(0.3) and line.verdict.verdict == REPRODUCED
 
 
+def test_contact_and_sparsity_readings(tmp_path):
+    score = {"estimate": 0.86, "low": 0.8, "high": 0.9, "level": 0.95, "unit": "episodes of one checkpoint"}
+    run = {"name": "r", "hash": "h", "method": "cube-lpwm abcd", "seed": 0, "step": 1, "recipe": "cube/lpwm",
+           "config": config_of("piecewise-2x2/lpwm", 0), "monitors": {"active_fraction": 0.9}}  # fmt: skip
+    contact = {"kind": "lpwm contact", "run": run, "world": {"name": "cube", "options": {}}, "correlations":
+               {"effector": score, "cube": None}}  # fmt: skip
+    pusht = {**run, "recipe": "pusht-small/lti/lpwm", "hash": "g", "config": config_of("wall/lti/lpwm", 0)}
+    sparse = {"kind": "lpwm sparsity", "run": pusht, "active_fraction": {"estimate": 0.42}}
+    results = put(tmp_path, c=contact, s=sparse)
+    line = first("cube-effector-tj0", results)
+    assert line.verdict.verdict == REPRODUCED and line.found.low == 0.8
+    assert evidence(BY_ID["cube-cube-tj0"], results) == []
+    assert first("active-lti-384", results).found.estimate == 0.42  # held out, not the log's 0.9
+
+
 def ledger_cell(rate, latent, score):
     settings = to_dict(EvalConfig(goals=("dataset",), receding=(5,), budgets=(250,)))
     config = config_of("pusht/mlp-lti/lpwm", 0, optim__lr=rate, model__latent=latent)
