@@ -4,6 +4,7 @@
 
     run.json          the config, the data's digest, and the hash of both (which names the run)
     log.jsonl         what was logged;  tensorboard/ the same
+    training.json     how long each stretch of training took, where, and by which code
     checkpoints/      step-00001000/ …; each also loads as a pretrained model
 """
 
@@ -46,8 +47,9 @@ from lpwm.train import checkpoint
 from lpwm.train.cost import Cost, check_memory, estimate
 from lpwm.train.depth import depth_errors, held_out_clips, held_out_range
 from lpwm.train.distributed import Ranks
-from lpwm.train.log import Logger, read_log
+from lpwm.train.log import LOG, Logger, read_log
 from lpwm.train.loop import Callbacks, TrainConfig, train
+from lpwm.train.provenance import add_session
 from lpwm.train.step import Stepper
 from lpwm.version import __version__
 from lpwm.worlds import WorldSpec
@@ -313,6 +315,7 @@ class Run:
                 wandb=wandb,
                 config=to_dict(c),
             )
+        began = time.perf_counter()
         try:
             with _out_of_memory(cost, local, device):
                 callbacks = self.callbacks(model, optimiser, source, ranks)
@@ -322,6 +325,15 @@ class Run:
             source.close()
             if logger is not None:
                 logger.close()
+                last = read_log(self.folder, "train") if (self.folder / LOG).exists() else []
+                add_session(
+                    self.folder,
+                    start,
+                    last[-1]["step"] if last else start,
+                    time.perf_counter() - began,
+                    device,
+                    ranks.ranks,
+                )
         return model.eval()
 
     def restore(

@@ -20,6 +20,7 @@ from lpwm.evaluate.controls import Store
 from lpwm.evaluate.evaluate import Evaluator, episode_sets, evaluate
 from lpwm.evaluate.protocol import EvalConfig
 from lpwm.evaluate.runs import load_team
+from lpwm.interop.packed import unpack
 from lpwm.interpret.study import study
 from lpwm.recipes import recipe
 from lpwm.run import Run, load, pick_device
@@ -39,8 +40,10 @@ PLANNING = EvalConfig(
 
 @dataclass(frozen=True)
 class Args:
-    out: Path = Path("runs/demo")
-    """Where everything goes; a demo that is there is continued, stage by stage."""
+    out: Path | None = None
+    """Where everything goes (runs/demo, or runs/demo-pretrained); a demo that is there is continued, stage by stage."""
+    pretrained: bool = False
+    """Start from the pair of models in the package instead of training: planning, reading and the page at once."""
     seed: int = 1
     """Training seed; the episodes it is judged on do not depend on it."""
     fresh: bool = False
@@ -75,41 +78,35 @@ class Stages:
 
 def run(args: Args) -> int:
     device = pick_device(args.device)
-    if args.fresh and args.out.exists():
-        if not (args.out / "demo.json").exists():
-            raise UserError(
-                f"{args.out} was not made by lpwm demo, so --fresh will not remove it: choose another --out."
-            )
-        shutil.rmtree(args.out)
-    make_folder(args.out)
-    write_whole(args.out / "demo.json", json.dumps({"seed": args.seed}) + "\n")
+    out = prepare(args)
     say = Stages(args.json)
-    minutes = "about a minute" if device.type == "cuda" else "about five minutes on two cores"
-    say.say(
-        f"LpWM demo: two small world models of the Piecewise world, {minutes}. "
-        "Ctrl-C stops; the same command continues."
-    )
-    jobs = {}
-    for method, title in METHODS.items():
-        config = recipe(f"piecewise-2x2-small/{method}")
-        config = replace(config, train=replace(config.train, seed=args.seed))
-        with say.stage(f"{title}: train from pixels, {config.train.steps} steps"):
-            jobs[method] = Run.create(config, args.out, method)
-            try:
-                jobs[method].train(device, console=not args.json, report=say.say)
-            except Interrupted:
-                say.say("interrupted; the same command continues.")
-                return 130
+    if args.pretrained:
+        say.say(
+            "LpWM demo: two small world models of the Piecewise world, trained before, well under two minutes."
+        )
+        with say.stage("unpack both models, and collect their data anew"):
+            jobs = {method: Run.open(unpack(method, out)) for method in METHODS}
+    else:
+        minutes = "about a minute" if device.type == "cuda" else "about five minutes on two cores"
+        say.say(
+            f"LpWM demo: two small world models of the Piecewise world, {minutes}. "
+            "Ctrl-C stops; the same command continues."
+        )
+        try:
+            jobs = trained(args, out, device, say)
+        except Interrupted:
+            say.say("interrupted; the same command continues.")
+            return 130
     folders = [job.folder for job in jobs.values()]
     with say.stage(
         f"plan to {PLANNING.episodes} random and {PLANNING.episodes} held-out goals, beside the controls"
     ):
-        evaluation = plan(args.out, folders, device)
+        evaluation = plan(out, folders, device)
     with say.stage("read the codes: supports, zones, probes"):
         studies = [read_code(folder, device) for folder in folders]
-    page = args.out / "report.html"
+    page = out / "report.html"
     with say.stage("write the page"):
-        write_page(page, folders)
+        write_page(page, folders, "lpwm demo --pretrained" if args.pretrained else "lpwm demo")
     rows = table(list(jobs.values()), evaluation, studies)
     if args.json:
         print(json.dumps({"seconds": round(say.seconds(), 1), "page": str(page), "rows": rows}, indent=2))
@@ -117,6 +114,42 @@ def run(args: Args) -> int:
         print(text(rows, shutil.get_terminal_size((100, 24)).columns))
         print(f"\n{say.seconds():.0f} s in all. Open {page} in a browser.")
     return 0
+
+
+def prepare(args: Args) -> Path:
+    """The folder of this demo, refused where it holds something else."""
+    if args.pretrained and args.seed != Args.seed:
+        raise UserError(
+            "--seed says what is trained, and --pretrained trains nothing: leave one of them out."
+        )
+    out = args.out or Path("runs/demo-pretrained" if args.pretrained else "runs/demo")
+    record = out / "demo.json"
+    if args.fresh and out.exists():
+        if not record.exists():
+            raise UserError(
+                f"{out} was not made by lpwm demo, so --fresh will not remove it: choose another --out."
+            )
+        shutil.rmtree(out)
+    before = json.loads(record.read_text()) if record.exists() else {}
+    if before and before.get("pretrained", False) != args.pretrained:  # both would use the same folders
+        raise UserError(
+            f"{out} holds a demo {'with' if before.get('pretrained') else 'without'} --pretrained: choose another "
+            "--out, or --fresh to start over."
+        )
+    make_folder(out)
+    write_whole(record, json.dumps({"seed": args.seed, "pretrained": args.pretrained}) + "\n")
+    return out
+
+
+def trained(args: Args, out: Path, device: Any, say: Stages) -> dict[str, Run]:
+    jobs = {}
+    for method, title in METHODS.items():
+        config = recipe(f"piecewise-2x2-small/{method}")
+        config = replace(config, train=replace(config.train, seed=args.seed))
+        with say.stage(f"{title}: train from pixels, {config.train.steps} steps"):
+            jobs[method] = Run.create(config, out, method)
+            jobs[method].train(device, console=not args.json, report=say.say)
+    return jobs
 
 
 def plan(out: Path, folders: list[Path], device: Any) -> dict[str, Any]:
@@ -157,13 +190,13 @@ def kept(path: Path, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     return made
 
 
-def write_page(page: Path, folders: list[Path]) -> None:
+def write_page(page: Path, folders: list[Path], command: str) -> None:
     from lpwm.report.gather import gather
     from lpwm.report.page import write
 
     found = gather(folders)
     write(page, found.runs, found.evaluations, found.studies, episodes=found.episodes,
-          title="LpWM demo: sparse and dense", notes=found.notes, commands=("lpwm demo",))  # fmt: skip
+          title="LpWM demo: sparse and dense", notes=found.notes, commands=(command,))  # fmt: skip
 
 
 def table(jobs: list[Run], evaluation: dict[str, Any], studies: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -45,6 +45,7 @@ class Agent:
     run_hash: str = ""
     step: int = 0
     path: str = ""
+    provenance: Mapping[str, Any] = field(default_factory=dict)  # see `lpwm.evaluate.provenance`
 
     @property
     def history(self) -> int:

@@ -22,6 +22,7 @@ from lpwm.evaluate.curve import Curve
 from lpwm.evaluate.episodes import Record
 from lpwm.evaluate.goals import EpisodeSet
 from lpwm.evaluate.stats import Interval, Result, comparison_table, mcnemar, success_interval
+from lpwm.train.provenance import origin
 from lpwm.version import __version__
 
 MEASURES = ("latched", "terminal")
@@ -194,6 +195,7 @@ class Evaluation:
             {
                 "kind": "lpwm evaluation",
                 "versions": versions(),
+                **origin(),
                 "device": self.device,
                 "threads": torch.get_num_threads(),
                 "settings": to_dict(self.config),
@@ -234,6 +236,7 @@ def run_entry(agent: Agent) -> dict[str, Any]:
         "images": list(agent.images),
         "normalisation": agent.stats.as_dict(),
         "vote": agent.vote if len(agent.models) > 1 else None,
+        **agent.provenance,
     }
 
 

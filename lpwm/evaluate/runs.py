@@ -14,6 +14,7 @@ from lpwm.config import digest
 from lpwm.data import EpisodeData
 from lpwm.errors import UserError
 from lpwm.evaluate.agent import Agent
+from lpwm.evaluate.provenance import of_run
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,6 +44,7 @@ def agent_of(loaded: Any) -> Agent:
         run_hash=loaded.run_hash,
         step=loaded.step,
         path=str(loaded.path),
+        provenance=of_run(folder),
     )
 
 

@@ -2,7 +2,7 @@
 
 The layout of a study (kind "lpwm interpretation", layout 1):
 
-    run         name, hash, method, seed, step, sparse, link, latent
+    run         name, hash, method, seed, step, sparse, link, latent, and `lpwm.evaluate.provenance.of_run`
     world       name, options (g, scale, visible: as drawn here), trained_visible
     settings    resolution, visible, frames, folds, resamples, shuffles, level, seed
     grid        resolution n, x[n], y[n] (cell centres, pixels), zones[n][n],
@@ -39,6 +39,7 @@ from lpwm import rng
 from lpwm.config import digest, to_dict
 from lpwm.data import EpisodeData, splits
 from lpwm.errors import UserError
+from lpwm.evaluate.provenance import of_run
 from lpwm.interpret.probes import Frames, ProbeConfig, Probes, Score, bootstrap, probe
 from lpwm.interpret.sharpness import sharpness
 from lpwm.interpret.supports import (
@@ -56,6 +57,7 @@ from lpwm.interpret.supports import (
     support,
 )
 from lpwm.run import Loaded
+from lpwm.train.provenance import device_name, origin
 from lpwm.version import __version__
 
 KIND, LAYOUT = "lpwm interpretation", 1
@@ -97,6 +99,8 @@ def study(
         "kind": KIND,
         "layout": LAYOUT,
         "lpwm": __version__,
+        **origin(),
+        "device": device_name(next(loaded.model.parameters()).device),
         "run": describe(loaded),
         "world": {
             "name": loaded.spec.name,
@@ -127,6 +131,7 @@ def describe(loaded: Loaded) -> dict[str, Any]:
         "sparse": config.model.sparse,
         "link": config.model.link,
         "latent": config.model.latent,
+        **of_run(loaded.path),
     }
 
 
