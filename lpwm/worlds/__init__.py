@@ -9,11 +9,13 @@ from lpwm.errors import UserError, choose, nearest
 from lpwm.worlds.base import Key, Live, Renderer, SimWorld, TensorWorld, World, WorldSpec, row_keys
 from lpwm.worlds.piecewise import Piecewise
 from lpwm.worlds.policies import POLICIES, Policy, make_policy, rollout
+from lpwm.worlds.pusht import PushT
 from lpwm.worlds.two_room import TwoRoom
 from lpwm.worlds.wall import Wall
 
 WORLDS: dict[str, type[Any]] = {
     "piecewise": Piecewise,
+    "pusht": PushT,
     "two_room": TwoRoom,
     "wall": Wall,
 }

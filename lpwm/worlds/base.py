@@ -99,8 +99,12 @@ class Live(Protocol):
         """(N, S) float32 on the CPU: what is seen of the simulators now."""
         ...
 
-    def step(self, action: Tensor) -> Tensor:
-        """(N, A) -> the states that follow, (N, S)."""
+    def step(self, action: Tensor, rows: Tensor | None = None) -> Tensor:
+        """(N, A) -> the states that follow, (N, S). With rows (n,), those alone move: (n, A) -> (n, S)."""
+        ...
+
+    def restart(self, rows: Tensor, starts: Any) -> Tensor:
+        """New simulators in place of rows (n,), from states (n, S) or a snapshot -> the rows' states (n, S)."""
         ...
 
     def branches(self, action: Tensor) -> Tensor:

@@ -21,8 +21,9 @@ from torch import Tensor
 
 from lpwm import rng
 from lpwm.errors import UserError, choose, nearest
-from lpwm.worlds.base import TensorWorld, uniform_at
+from lpwm.worlds.base import TensorWorld, World, uniform_at
 from lpwm.worlds.piecewise import SPEED, Piecewise
+from lpwm.worlds.pusht_policy import Pusher
 from lpwm.worlds.two_room import CENTRE, TwoRoom
 from lpwm.worlds.wall import STEP_MAX, Wall
 
@@ -56,7 +57,7 @@ def _at(keys: Tensor, t: int) -> Tensor:
 class Random(_Forgetful):
     """Actions uniform within the bounds of the world."""
 
-    world: TensorWorld
+    world: World
 
     def act(
         self, state: Tensor, goal: Tensor, carried: Tensor, keys: Tensor, t: int
@@ -145,12 +146,13 @@ def _von_mises_table(concentration: float, cells: int = 8192) -> tuple[Tensor, T
 # world -> name -> what builds the policy from the world
 POLICIES: dict[str, dict[str, Callable[..., Policy]]] = {
     "piecewise": {"random": Random, "expert": PiecewiseExpert},
+    "pusht": {"random": Random, "pusher": Pusher},
     "two_room": {"random": Random, "expert": TwoRoomExpert},
     "wall": {"random": Random, "drift": WallDrift},
 }
 
 
-def make_policy(world: TensorWorld, name: str | None = None, **options: Any) -> Policy:
+def make_policy(world: World, name: str | None = None, **options: Any) -> Policy:
     """A policy of this world by name; without one, the policy its data are made with."""
     spec = world.spec
     build = choose(f"policy of {spec.name}", name or spec.policy, POLICIES[spec.name])
@@ -163,14 +165,34 @@ def make_policy(world: TensorWorld, name: str | None = None, **options: Any) -> 
 
 
 def rollout(
-    world: TensorWorld, policy: Policy, state: Tensor, goal: Tensor, keys: Tensor, steps: int
+    world: World, policy: Policy, state: Tensor, goal: Tensor, keys: Tensor, steps: int | Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Follow a policy: (N, S), (N, S), (N,) -> states (N, steps+1, S), actions (N, steps, A)."""
-    states = state.new_empty((state.shape[0], steps + 1, state.shape[1]))
-    actions = state.new_empty((state.shape[0], steps, world.spec.action_dim))
+    """Follow a policy: (N, S), (N, S), (N,) -> states (N, T+1, S), actions (N, T, A).
+
+    steps: T for all, or each row's own (N,), of which T is the largest: beyond its own a row is NaN. A world
+    with hidden state is opened in this process.
+    """
+    n, own = len(state), torch.as_tensor(steps).expand(len(state))
+    most = int(own.max())
+    states = state.new_full((n, most + 1, state.shape[1]), torch.nan)
+    actions = state.new_full((n, most, world.spec.action_dim), torch.nan)
     states[:, 0] = state
     carried = policy.begin(state, goal, keys)
-    for t in range(steps):
-        actions[:, t], carried = policy.act(states[:, t], goal, carried, keys, t)
-        states[:, t + 1] = world.step(states[:, t], actions[:, t])
+    live = None if isinstance(world, TensorWorld) else world.open(state)
+    rows = torch.arange(n, device=state.device)
+    for t in range(most):
+        going = (own > t).to(state.device)
+        if not going[rows].all():  # some are done: the others need not wait for them
+            carried = carried[going[rows]]
+            rows = going.nonzero()[:, 0]
+        now = states[rows, t]
+        action, carried = policy.act(now, goal[rows], carried, keys[rows], t)
+        actions[rows, t] = action
+        if isinstance(world, TensorWorld):
+            states[rows, t + 1] = world.step(now, action)
+        else:
+            assert live is not None
+            states[rows, t + 1] = live.step(action, rows)
+    if live is not None:
+        live.close()
     return states, actions

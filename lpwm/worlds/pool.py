@@ -1,0 +1,333 @@
+"""Live simulators in worker processes.
+
+What a world with hidden state must give is a `Simulator`: one environment, made from a start (a state, or a
+snapshot), stepped, asked. `open_live(make, starts, workers)` keeps any number of them, in this process or spread
+over others, behind the one contract `Live`. Simulator i never hears of the others, so what it does depends
+neither on their number nor on the workers'.
+
+Worker processes begin fresh (fork server, or spawn), leave Ctrl-C to the parent, and end when it does, however
+that comes about. After an interruption or an error the handle is closed: half a step cannot be continued.
+
+N simulators, S state, A action, M branches, T steps.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import pickle
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from lpwm.errors import UserError
+
+
+class Simulator(Protocol):
+    """One live environment."""
+
+    @property
+    def state(self) -> Sequence[float]:
+        """What is seen of it now, S numbers."""
+        ...
+
+    def step(self, action: Sequence[float]) -> None: ...
+
+    def snapshot(self) -> Any:
+        """From which the same `make` makes one that continues as this one would. It can be pickled."""
+        ...
+
+    def branch(self, actions: NDArray[np.float64]) -> NDArray[np.float32]:
+        """(M, T, A) -> (M, T, S): what each sequence would lead to from here; this one does not move."""
+        ...
+
+
+Make = Callable[[Any], Simulator]
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Everything about N simulators, hidden state included; it can be pickled."""
+
+    starts: tuple[Any, ...]
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+
+class Bank:
+    """Simulators in one process; arrays in, arrays out."""
+
+    def __init__(self, make: Make, starts: Sequence[Any]) -> None:
+        self.make = make
+        self.simulators = [make(start) for start in starts]
+
+    def states(self) -> NDArray[np.float32]:
+        return np.array([s.state for s in self.simulators], dtype=np.float32)
+
+    def step(self, rows: NDArray[np.int64], actions: NDArray[np.float64]) -> NDArray[np.float32]:
+        simulators = self.simulators
+        found = []
+        for row, action in zip(rows.tolist(), actions.tolist(), strict=True):
+            one = simulators[row]
+            one.step(action)
+            found.append(one.state)
+        return np.array(found, dtype=np.float32)
+
+    def branches(self, actions: NDArray[np.float64]) -> NDArray[np.float32]:
+        return np.stack([s.branch(a) for s, a in zip(self.simulators, actions, strict=True)])
+
+    def restart(self, rows: NDArray[np.int64], starts: Sequence[Any]) -> NDArray[np.float32]:
+        for row, start in zip(rows.tolist(), starts, strict=True):
+            self.simulators[row] = self.make(start)
+        return self.states()[rows]
+
+    def snapshot(self) -> list[Any]:
+        return [s.snapshot() for s in self.simulators]
+
+
+class Worker:
+    """A bank in a process of its own."""
+
+    def __init__(self, make: Make, starts: Sequence[Any]) -> None:
+        context = worker_context()
+        self.pipe, other = context.Pipe()
+        self.process = context.Process(target=_serve, args=(other,), daemon=True)
+        self.process.start()
+        other.close()  # the worker's end is the worker's alone, so that its death is heard
+        self.send("open", make, starts)
+
+    def send(self, *message: Any) -> None:
+        try:
+            self.pipe.send(message)
+        except (BrokenPipeError, ConnectionResetError) as error:
+            raise _died() from error
+
+    def receive(self) -> Any:
+        try:
+            ok, value = self.pipe.recv()
+        except (EOFError, ConnectionResetError) as error:
+            raise _died() from error
+        if ok:
+            return value
+        error, trace = value
+        raise error from RuntimeError(f"in a worker process:\n{trace}")
+
+    def stop(self) -> None:
+        self.pipe.close()  # it reads the end of its messages and leaves
+        self.process.join(timeout=1)
+        if self.process.is_alive():
+            self.process.kill()
+            self.process.join()
+
+
+def _died() -> UserError:
+    return UserError(
+        "a simulator's worker process died (out of memory?): use fewer workers. A script that opens a world with "
+        "workers must do so under if __name__ == '__main__'."
+    )
+
+
+class Simulators:
+    """The `Live` of every world whose simulators are made by `make`."""
+
+    def __init__(self, make: Make, starts: Sequence[Any], workers: int) -> None:
+        self.count = len(starts)
+        edges = np.linspace(0, self.count, workers + 1).astype(np.int64)
+        self._parts = [slice(a, b) for a, b in zip(edges, edges[1:], strict=False)]
+        self._bank: Bank | None = None
+        self._workers: list[Worker] = []
+        self._closed = False
+        if workers == 1:
+            self._bank = Bank(make, starts)
+            self._states = self._bank.states()
+            return
+        with self._closing_on_error():
+            for part in self._parts:
+                self._workers.append(Worker(make, starts[part]))
+            self._states = np.concatenate([w.receive() for w in self._workers])
+
+    @property
+    def states(self) -> Tensor:
+        return torch.from_numpy(self._states.copy())
+
+    def step(self, action: Tensor, rows: Tensor | None = None) -> Tensor:
+        """(N, A) -> (N, S). With rows (n,) distinct, those alone move: (n, A) -> (n, S)."""
+        which = np.arange(self.count) if rows is None else np.asarray(rows, dtype=np.int64)
+        if action.ndim != 2 or len(action) != len(which):
+            raise UserError(
+                f"stepping {len(which)} simulators needs as many actions, not {tuple(action.shape)}."
+            )
+        self._states[which] = self._over_rows("step", which, _numbers(action))
+        return torch.from_numpy(self._states[which])
+
+    def branches(self, action: Tensor) -> Tensor:
+        if action.ndim != 4 or len(action) != self.count:
+            raise UserError(
+                f"branches of {self.count} simulators need actions (N, M, T, A), not {tuple(action.shape)}."
+            )
+        numbers = _numbers(action)
+        return torch.from_numpy(
+            np.concatenate(self._ask("branches", [(numbers[part],) for part in self._parts]))
+        )
+
+    def restart(self, rows: Tensor, starts: Any) -> Tensor:
+        """New simulators in place of these rows (n,), from states (n, S) or a snapshot; the rows' states."""
+        which = np.asarray(rows, dtype=np.int64)
+        self._states[which] = self._over_rows("restart", which, as_starts(starts))
+        return torch.from_numpy(self._states[which])
+
+    def snapshot(self) -> Snapshot:
+        return Snapshot(tuple(s for part in self._ask("snapshot", [()] * len(self._parts)) for s in part))
+
+    def close(self) -> None:
+        self._closed, self._bank = True, None
+        while self._workers:
+            self._workers.pop().stop()
+
+    def __enter__(self) -> Simulators:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        with contextlib.suppress(Exception):  # the interpreter may be half gone
+            self.close()
+
+    def _over_rows(self, what: str, which: NDArray[np.int64], values: Any) -> NDArray[np.float32]:
+        """Ask each part for its own rows and put the answers back in the order of `which`."""
+        if self._bank is not None:  # the common case, with nothing to sort
+            return self._ask(what, [(which, values)])[0] if len(which) else self._states[which]
+        mine = [np.flatnonzero((which >= p.start) & (which < p.stop)) for p in self._parts]
+        asked = [
+            (which[m] - p.start, [values[i] for i in m] if isinstance(values, list | tuple) else values[m])
+            for p, m in zip(self._parts, mine, strict=True)
+        ]
+        out = np.empty((len(which), self._states.shape[1]), dtype=np.float32)
+        for m, answer in zip(mine, self._ask(what, asked), strict=True):
+            if len(m):
+                out[m] = answer
+        return out
+
+    def _ask(self, what: str, arguments: list[tuple[Any, ...]]) -> list[Any]:
+        if self._closed:
+            raise UserError("these simulators are closed: open the world again.")
+        with self._closing_on_error():
+            if self._bank is not None:
+                return [getattr(self._bank, what)(*arguments[0])]
+            for worker, values in zip(self._workers, arguments, strict=True):
+                worker.send(what, *values)
+            return [worker.receive() for worker in self._workers]
+
+    @contextlib.contextmanager
+    def _closing_on_error(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            self.close()
+            raise
+
+
+def open_live(make: Make, starts: Any, workers: int | None = 1) -> Simulators:
+    """N simulators from states (N, S) or a `Snapshot`, in `workers` processes: 1 is this one, None all cores."""
+    if workers is not None and workers < 1:
+        raise UserError(f"{workers} workers cannot work: give at least 1.")
+    starts = as_starts(starts)
+    workers = max(1, min(cores() if workers is None else workers, len(starts)))
+    if workers > 1:
+        try:
+            pickle.dumps(make)
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            raise UserError(
+                f"the simulator cannot be sent to worker processes ({error}): define it in a module, or use one worker."
+            ) from error
+    return Simulators(make, starts, workers)
+
+
+def as_starts(starts: Any) -> Sequence[Any]:
+    """The starts of a snapshot, or the rows of states (N, S) as float64."""
+    if isinstance(starts, Snapshot):
+        return starts.starts
+    return _numbers(torch.as_tensor(starts))
+
+
+def _numbers(values: Tensor) -> NDArray[np.float64]:
+    found: NDArray[np.float64] = values.detach().to("cpu", torch.float64).numpy()
+    if not np.isfinite(found).all():
+        raise UserError("a simulator was given a state or an action that is not finite: look for NaN in it.")
+    return found
+
+
+def cores() -> int:
+    """Those this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def worker_context(preload: str = "lpwm.worlds") -> Any:
+    """How worker processes are started: never by forking this one, whose threads may hold locks.
+
+    preload: a module the fork server imports once instead of each worker (torch comes with it).
+    """
+    method = "forkserver" if sys.platform.startswith("linux") else "spawn"
+    context = multiprocessing.get_context(method)
+    if method == "forkserver":
+        context.set_forkserver_preload([preload])
+    return context
+
+
+def start_worker() -> None:
+    """One thread per worker; Ctrl-C is the parent's affair; nobody outlives a killed parent."""
+    torch.set_num_threads(1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        parent.join()  # returns only when the parent is gone
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _serve(pipe: Connection) -> None:
+    """A worker's life: open a bank, answer until the pipe ends."""
+    start_worker()
+    bank: Bank | None = None
+    while True:
+        try:
+            what, *values = pipe.recv()
+        except (EOFError, OSError):
+            return
+        answer: tuple[bool, Any]
+        try:
+            if what == "open":
+                bank = Bank(*values)
+                answer = True, bank.states()
+            else:
+                answer = True, getattr(bank, what)(*values)
+        except Exception as error:
+            answer = False, (_sendable(error), traceback.format_exc())
+        try:
+            pipe.send(answer)
+        except (BrokenPipeError, ConnectionResetError):
+            return
+
+
+def _sendable(error: Exception) -> Exception:
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return RuntimeError(repr(error))
+    return error
