@@ -21,8 +21,7 @@ from torch import Tensor
 
 from lpwm.worlds.base import Key, Live, Renderer, WorldSpec, row_keys, uniform_at
 from lpwm.worlds.cube_draw import draw
-from lpwm.worlds.cube_model import scene
-from lpwm.worlds.cube_sim import EFFECTOR, GRIP, GRIPPER, SIZE, TOUCH, YAW, CubeSim, Kinematics, resting
+from lpwm.worlds.cube_sim import EFFECTOR, GRIP, GRIPPER, SIZE, TOUCH, YAW, CubeSim, resting
 from lpwm.worlds.pool import open_live
 
 FRAME, EPISODE, SUCCESS = 224, 200, 0.04
@@ -114,21 +113,15 @@ class Cube:
         return named | {"gripper": state[..., GRIPPER], "contact": state[..., TOUCH]}
 
 
-@functools.cache
-def _tools() -> tuple[Kinematics, CubeSim]:
-    kinematics = Kinematics(scene())
-    return kinematics, CubeSim(np.zeros(SIZE))
-
-
 def _resting(keys: Tensor) -> Tensor:
     """A scene at rest per key: (n,) -> (n, S) float32."""
-    kinematics, sim = _tools()
+    sim = CubeSim(np.zeros(SIZE))
     out = np.empty((len(keys), SIZE), np.float32)
     low = np.array([*ARM_LOW, -math.pi, *CUBE_LOW, 0.0])
     high = np.array([*ARM_HIGH, math.pi, *CUBE_HIGH, 2 * math.pi])
     for row, u in enumerate(uniform_at(keys, 7).numpy().astype(np.float64)):
         x = low + (high - low) * u
-        sim.place(resting(x[:3], float(x[3]), x[4:6], float(x[6]), kinematics))
+        sim.place(resting(x[:3], float(x[3]), x[4:6], float(x[6])))
         out[row] = sim.state
     return torch.from_numpy(out)
 

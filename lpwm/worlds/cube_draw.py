@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import functools
 import multiprocessing
+import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
@@ -96,9 +97,14 @@ def _paint(size: int, qpos: NDArray[Any]) -> Frames:
     return np.ascontiguousarray(painter(size).paint(qpos))
 
 
+def _start() -> None:
+    os.environ.setdefault("LP_NUM_THREADS", "0")  # Mesa's own threads: the other cores are the other workers'
+    start_worker()
+
+
 @functools.cache
 def _workers() -> ProcessPoolExecutor:
-    pool = ProcessPoolExecutor(cores(), mp_context=worker_context(), initializer=start_worker)
+    pool = ProcessPoolExecutor(cores(), mp_context=worker_context(), initializer=_start)
     atexit.register(pool.shutdown, wait=False, cancel_futures=True)
     return pool
 

@@ -12,10 +12,9 @@ therefore in the state and in the snapshots, beside MuJoCo's own integration sta
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -95,6 +94,12 @@ class Kinematics:
         return data.qpos.copy()
 
 
+@functools.cache
+def kinematics() -> Kinematics:
+    """This process's: it remembers nothing from one call to the next."""
+    return Kinematics(scene())
+
+
 class CubeSim:
     """One simulator, from a state (S,) of any precision, which is approximate, or from a snapshot, which is exact.
 
@@ -105,7 +110,7 @@ class CubeSim:
         self._mujoco = mujoco = import_mujoco()
         self._scene = scene()
         self._model = self._scene.model
-        self._kinematics = Kinematics(self._scene)
+        self._kinematics = kinematics()
         self._data = mujoco.MjData(self._model)
         self._spec = int(mujoco.mjtState.mjSTATE_INTEGRATION)
         self._stored = mujoco.mj_stateSize(self._model, self._spec)
@@ -187,10 +192,9 @@ class CubeSim:
         return out
 
 
-def resting(effector: Vector, yaw: float, cube: Vector, cube_yaw: float, kinematics: Kinematics) -> Any:
+def resting(effector: Vector, yaw: float, cube: Vector, cube_yaw: float) -> Vector:
     """qpos (21,) of a scene at rest: the open gripper at a pose, the cube flat on the table at (x, y)."""
-    found = scene()
-    qpos = found.model.qpos0.copy()
-    qpos[ARM] = kinematics.solve(effector, yaw, HOME)
+    qpos: Vector = scene().model.qpos0.copy()
+    qpos[ARM] = kinematics().solve(effector, yaw, HOME)
     qpos[CUBE] = [cube[0], cube[1], 0.02, math.cos(cube_yaw / 2), 0.0, 0.0, math.sin(cube_yaw / 2)]
     return qpos
