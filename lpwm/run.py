@@ -61,7 +61,7 @@ class DataConfig:
         if not 0 < self.holdout < 1:
             raise UserError(f"data.holdout = {self.holdout} is a share of the trajectories, between 0 and 1.")
 
-    def build_world(self) -> worlds.TensorWorld:
+    def build_world(self) -> worlds.World:
         return worlds.make(self.world, **parse_options(self.options))
 
 
@@ -202,7 +202,7 @@ class Run:
             )
         return cls(config, folder, data, record["hash"])
 
-    def world(self) -> worlds.TensorWorld | None:
+    def world(self) -> worlds.World | None:
         """The world that renders the states; None for recorded pixels without a world."""
         return world_of(self.data) if self.data.spec is not None and self.data.pixels is None else None
 
@@ -365,7 +365,7 @@ class Loaded:
     model: WorldModel
     config: RunConfig
     spec: WorldSpec
-    world: worlds.TensorWorld | None
+    world: worlds.World | None
     stats: ActionStats
     frameskip: int
     image: int

@@ -92,6 +92,11 @@ def table(info: dict[str, Any]) -> str:
         for name, m in info[kind].items():
             cells = "".join(f"{m[c]:>10.4g}" for c in ("mean", "std", "min", "max"))
             lines.append(f"{kind + ' ' + name:<20}{cells}")
+    if info["beside_public"] is not None:
+        lines += ["", f"{'':<48}{'ours':>10}{'public':>10}{'ratio':>8}"]
+        for row in info["beside_public"]:
+            ratio = f"{row['ours'] / row['public']:>8.2f}"
+            lines.append(f"{row['name']:<48}{row['ours']:>10.4g}{row['public']:>10.4g}{ratio}")
     if info["controls"] is not None:
         lines += ["", f"success in %, goals {AHEAD} steps ahead or anywhere, {BUDGET} raw steps:"]
         lines.append(f"{'':<28}{'latched':>10}{'terminal':>10}")

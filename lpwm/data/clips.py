@@ -21,7 +21,7 @@ from lpwm import rng
 from lpwm.data.episodes import EpisodeData, Frames
 from lpwm.data.normalise import ActionStats, to_blocks
 from lpwm.errors import UserError
-from lpwm.worlds.base import TensorWorld
+from lpwm.worlds.base import World
 from lpwm.worlds.dots import area_average
 
 _CHUNK = 512  # frames moved to the device at a time
@@ -95,7 +95,7 @@ class ResidentClips:
         self,
         episodes: EpisodeData,
         *,
-        world: TensorWorld | None = None,
+        world: World | None = None,
         frames: int,
         frameskip: int = 5,
         batch: int,
@@ -222,7 +222,7 @@ def _rows_of(episodes: EpisodeData, chosen: Tensor) -> Tensor:
 
 def _check(
     episodes: EpisodeData,
-    world: TensorWorld | None,
+    world: World | None,
     frames: int,
     frameskip: int,
     batch: int,

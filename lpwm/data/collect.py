@@ -3,19 +3,16 @@
 Episode i is a function of (seed, i): starts, goals and the policy's noise are drawn by rows. Shards of SHARD
 episodes are made in any order by any number of workers, each written whole into `FILE.partial/`; the last act
 is to merge them and rename the result to `FILE`. Interrupted at any moment, the same call continues.
+
+A worker rolls its shard out whole, so a world of live simulators (PushT) has them in the worker itself.
 """
 
 from __future__ import annotations
 
 import fcntl
 import json
-import multiprocessing
-import os
 import pickle
 import shutil
-import signal
-import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -36,8 +33,9 @@ from lpwm.data.files import disk_errors, make_folder, need_space, new_file, refu
 from lpwm.data.store import create_column, writing
 from lpwm.errors import UserError
 from lpwm.version import __version__
-from lpwm.worlds import POLICIES, Policy, TensorWorld, make_policy, rollout, row_keys
-from lpwm.worlds.policies import Random
+from lpwm.worlds import POLICIES, Policy, World, make_policy, rollout, row_keys
+from lpwm.worlds.policies import OwnLengths, Random
+from lpwm.worlds.pool import cores, start_worker, worker_context
 
 SHARD = 256  # episodes
 _POOL_COSTS = 4.0  # seconds to start workers: each imports torch
@@ -52,11 +50,11 @@ class Busy(UserError):
 class Plan:
     """What is being collected; two plans with equal `identity` make the same file."""
 
-    world: TensorWorld
+    world: World
     policy: Policy
     policy_name: str
     episodes: int
-    steps: int
+    steps: int | None  # of each episode; None: the policy says, episode by episode
     seed: int
     pixels: bool
     size: int
@@ -79,7 +77,7 @@ class Plan:
 
 
 def collect(
-    world: TensorWorld,
+    world: World,
     out: str | Path,
     *,
     episodes: int,
@@ -94,6 +92,7 @@ def collect(
 ) -> str:
     """Collect `episodes` of `steps` transitions into the file `out`; returns its content digest.
 
+    steps: when not told, the lengths the policy chooses (PushT's pusher), or else the world's own.
     workers: processes; None takes all cores when the work is worth starting them. The contents do not depend
     on it. pixels: store frames of side `size` (the world's own when not told) beside the states.
     """
@@ -111,7 +110,7 @@ def collect(
 
 
 def _plan(
-    world: TensorWorld,
+    world: World,
     episodes: int,
     steps: int | None,
     policy: str | Policy | None,
@@ -120,16 +119,17 @@ def _plan(
     size: int | None,
 ) -> Plan:
     spec = world.spec
-    steps = spec.episode if steps is None else steps
     size = spec.frame if size is None else size
-    for name, value, least in (("episodes", episodes, 1), ("steps", steps, 1), ("size", size, 8)):
-        if value < least:
-            raise UserError(f"{name} is {value}: give at least {least}.")
+    for what, value, least in (("episodes", episodes, 1), ("steps", steps, 1), ("size", size, 8)):
+        if value is not None and value < least:
+            raise UserError(f"{what} is {value}: give at least {least}.")
     if policy is None or isinstance(policy, str):
         name = policy or spec.policy
         policy = _named(world, name)
     else:
         name = repr(policy)
+    if steps is None and not isinstance(policy, OwnLengths):
+        steps = spec.episode
     return Plan(world, policy, name, episodes, steps, seed, pixels, size)
 
 
@@ -144,7 +144,7 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _named(world: TensorWorld, name: str) -> Policy:
+def _named(world: World, name: str) -> Policy:
     """A policy by name; a world of the user's own, which has none in the dictionary, can still act at random."""
     if world.spec.name in POLICIES:
         return make_policy(world, name)
@@ -205,32 +205,48 @@ def _shard_range(plan: Plan, index: int) -> tuple[int, int]:
 def make_shard(plan: Plan, folder: Path, index: int) -> int:
     """Roll out, render and write one shard; returns its number of episodes."""
     first, last = _shard_range(plan, index)
-    n, length = last - first, plan.steps + 1
+    states, actions, lengths = _roll(plan, first, last - first)
+    with new_file(_shard_path(folder, index)) as (file, sink):
+        file["state"] = states.numpy()
+        file["action"] = actions.numpy()
+        file["lengths"] = lengths.numpy()
+        if plan.pixels:
+            frames = create_column(file, "pixels", (plan.size, plan.size, 3), np.dtype(np.uint8))
+            frames.resize(len(states), axis=0)
+            hashes, row = b"", 0
+            for episode in states.split(lengths.tolist()):
+                image = plan.world.render(episode, plan.size).permute(0, 2, 3, 1).contiguous().numpy()
+                frames[row : row + len(image)] = image
+                hashes += hash_episodes(image, np.array([len(image)]))
+                row += len(image)
+                sink.check()
+            file["hashes"] = np.frombuffer(hashes, np.uint8).reshape(len(lengths), SIZE)
+    return last - first
+
+
+def _roll(plan: Plan, first: int, n: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Episodes first…first+n−1, one after another: states (rows, S), actions (rows, A), frames of each (n,).
+
+    The last row of an episode has no action: NaN.
+    """
     key = (plan.seed, "collect")
     state = plan.world.sample_state(n, key, first)
     goal = plan.world.sample_goal(n, key, first)
     keys = row_keys((*key, "policy"), n, first)
-    states, actions = rollout(plan.world, plan.policy, state, goal, keys, plan.steps)
+    if plan.steps is None:
+        assert isinstance(plan.policy, OwnLengths)
+        steps = plan.policy.lengths(keys)
+    else:
+        steps = torch.full((n,), plan.steps)
+    states, actions = rollout(plan.world, plan.policy, state, goal, keys, steps)
     last_row = torch.full((n, 1, actions.shape[2]), torch.nan)
     actions = torch.cat((actions.to(torch.float32), last_row), dim=1)
     states = states.to(torch.float32)
-    if not (torch.isfinite(states).all() and torch.isfinite(actions[:, :-1]).all()):
+    kept = torch.arange(states.shape[1]) <= steps.unsqueeze(1)
+    moves = torch.arange(states.shape[1]) < steps.unsqueeze(1)
+    if not (torch.isfinite(states[kept]).all() and torch.isfinite(actions[moves]).all()):
         raise UserError(f"the world {plan.world.spec.name!r} made a state or action that is not finite.")
-    with new_file(_shard_path(folder, index)) as (file, sink):
-        file["state"] = states.flatten(0, 1).numpy()
-        file["action"] = actions.flatten(0, 1).numpy()
-        file["lengths"] = np.full(n, length, np.int64)
-        if plan.pixels:
-            frames = create_column(file, "pixels", (plan.size, plan.size, 3), np.dtype(np.uint8))
-            frames.resize(n * length, axis=0)
-            hashes = b""
-            for episode in range(n):
-                image = plan.world.render(states[episode], plan.size).permute(0, 2, 3, 1).contiguous().numpy()
-                frames[episode * length : (episode + 1) * length] = image
-                hashes += hash_episodes(image, np.array([length]))
-                sink.check()
-            file["hashes"] = np.frombuffer(hashes, np.uint8).reshape(n, SIZE)
-    return n
+    return states[kept], actions[kept], steps + 1
 
 
 def _is_whole(plan: Plan, folder: Path, index: int) -> bool:
@@ -248,7 +264,7 @@ def _make_shards(plan: Plan, folder: Path, workers: int | None, progress: Progre
     done = plan.episodes - sum(last - first for first, last in (_shard_range(plan, i) for i in missing))
     progress(done)
     if workers is None:
-        workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        workers = cores()
         if missing and workers > 1:
             began = time.monotonic()
             done += make_shard(plan, folder, missing.pop(0))
@@ -268,11 +284,8 @@ def _make_shards(plan: Plan, folder: Path, workers: int | None, progress: Progre
 
 def _in_pool(plan: Plan, folder: Path, missing: list[int], workers: int) -> Iterator[int]:
     _check_picklable(plan)
-    method = "forkserver" if sys.platform.startswith("linux") else "spawn"
-    context = multiprocessing.get_context(method)
-    if method == "forkserver":
-        context.set_forkserver_preload(["lpwm.data.collect"])  # torch is imported once, not once per worker
-    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker)
+    context = worker_context("lpwm.data.collect")
+    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=start_worker)
     try:
         for future in as_completed([pool.submit(make_shard, plan, folder, i) for i in missing]):
             yield future.result()
@@ -294,20 +307,6 @@ def _check_picklable(plan: Plan) -> None:
             f"the world or the policy cannot be sent to worker processes ({error}): define it in a module, or use "
             "one worker."
         ) from error
-
-
-def _start_worker() -> None:
-    """One thread per worker; Ctrl-C is the parent's affair; nobody outlives a killed parent."""
-    torch.set_num_threads(1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-
-    def watch() -> None:
-        parent.join()  # returns only when the parent is gone
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
 
 
 def _merge(plan: Plan, folder: Path, out: Path) -> str:

@@ -14,13 +14,13 @@ from lpwm.data.episodes import EpisodeData
 from lpwm.data.reader import opened, read
 from lpwm.data.store import MADE, writing
 from lpwm.errors import UserError
-from lpwm.worlds.base import TensorWorld
+from lpwm.worlds.base import World
 
 _FRAMES = 2048  # about this many frames in memory at a time
 _OURS = ("digest", "column_digests", "world", "lpwm_version")  # attributes the writer makes itself
 
 
-def world_of(data: EpisodeData) -> TensorWorld:
+def world_of(data: EpisodeData) -> World:
     """The world that made a data set, built again from the spec it carries."""
     if data.spec is None:
         raise UserError("the data do not say which world made them: give the world.")
@@ -33,7 +33,7 @@ def convert(
     *,
     add_pixels: bool,
     size: int | None = None,
-    world: TensorWorld | None = None,
+    world: World | None = None,
     overwrite: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> str:
@@ -96,5 +96,5 @@ def _groups(lengths: np.ndarray) -> list[tuple[int, int]]:
     return groups
 
 
-def _render(world: TensorWorld, states: torch.Tensor, size: int | None) -> np.ndarray:
+def _render(world: World, states: torch.Tensor, size: int | None) -> np.ndarray:
     return world.render(states, size).permute(0, 2, 3, 1).contiguous().numpy()

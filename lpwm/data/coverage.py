@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lpwm.worlds.base import TensorWorld
+from lpwm.worlds.base import World
 
 CELLS = 20  # per side
 _GOALS = 100_000
@@ -19,7 +19,7 @@ class Coverage:
     cells that count are found by drawing goals, so walls and borders do not.
     """
 
-    def __init__(self, world: TensorWorld):
+    def __init__(self, world: World):
         spec = world.spec
         self.axes = list(spec.proprio or range(spec.state_dim))[:2]
         draws = _GOALS if isinstance(world, TensorWorld) else _FEWER
@@ -45,7 +45,7 @@ class Coverage:
         return int((self.seen & self.counts).sum()) / int(self.counts.sum())
 
 
-def coverage(world: TensorWorld, states: Tensor) -> float:
+def coverage(world: World, states: Tensor) -> float:
     """Of states (N, S)."""
     grid = Coverage(world)
     grid.add(states)

@@ -11,16 +11,18 @@ from torch import Tensor
 from lpwm import rng, worlds
 from lpwm.data.coverage import coverage
 from lpwm.data.episodes import EpisodeData
+from lpwm.data.pusht_stats import beside_public
 from lpwm.data.reader import read, verify_frames
 from lpwm.errors import UserError
-from lpwm.worlds import TensorWorld, row_keys
+from lpwm.worlds import TensorWorld, World, row_keys
 from lpwm.worlds.policies import Random
 
 AHEAD, BUDGET, TRIALS = 25, 50, 2000  # raw steps, raw steps, episodes
+LIVE_TRIALS = 300  # where each step is a simulator's
 SEED = 0
 
 
-def describe(path: str | Path, world: TensorWorld | None = None) -> dict[str, Any]:
+def describe(path: str | Path, world: World | None = None) -> dict[str, Any]:
     """Statistics of a stored data set, checked frame by frame; with a known world also coverage and controls."""
     path = Path(path)
     data = read(path)
@@ -43,6 +45,7 @@ def describe(path: str | Path, world: TensorWorld | None = None) -> dict[str, An
         "state": _moments(data.states, None if data.spec is None else data.spec.state_names),
         "coverage": None,
         "controls": None,
+        "beside_public": beside_public(data) if data.spec is not None and data.spec.name == "pusht" else None,
     }
     world = world or known_world(data)
     if world is not None:
@@ -52,7 +55,7 @@ def describe(path: str | Path, world: TensorWorld | None = None) -> dict[str, An
     return info
 
 
-def known_world(data: EpisodeData) -> TensorWorld | None:
+def known_world(data: EpisodeData) -> World | None:
     """The world of a data set if it is one of ours and can be built here."""
     if data.spec is None or data.spec.name not in worlds.WORLDS:
         return None
@@ -77,7 +80,7 @@ def _moments(rows: Tensor, names: tuple[str, ...] | None) -> dict[str, dict[str,
     return found
 
 
-def controls(data: EpisodeData, world: TensorWorld, trials: int = TRIALS) -> dict[str, dict[str, float]]:
+def controls(data: EpisodeData, world: World, trials: int | None = None) -> dict[str, dict[str, float]]:
     """Success, in %, of doing nothing and of random actions: what a planner must beat.
 
     Starts are frames of the data; dataset goals lie AHEAD raw steps further in the same episode, random goals
@@ -86,6 +89,7 @@ def controls(data: EpisodeData, world: TensorWorld, trials: int = TRIALS) -> dic
     able = (data.lengths > AHEAD).nonzero()[:, 0]
     if not len(able):
         raise UserError(f"no episode has more than {AHEAD} frames: there are no goals {AHEAD} steps ahead.")
+    trials = trials or (TRIALS if isinstance(world, TensorWorld) else LIVE_TRIALS)
     draw = rng.generator(SEED, "controls")
     episode = able[torch.randint(len(able), (trials,), generator=draw)]
     room = (data.lengths[episode] - AHEAD).to(torch.float64)
@@ -103,7 +107,7 @@ def controls(data: EpisodeData, world: TensorWorld, trials: int = TRIALS) -> dic
     return found
 
 
-def _success(world: TensorWorld, name: str, start: Tensor, goal: Tensor) -> tuple[float, float]:
+def _success(world: World, name: str, start: Tensor, goal: Tensor) -> tuple[float, float]:
     spec = world.spec
     state, keys = start, row_keys((SEED, "controls", name), len(start))
     low, high = torch.tensor(spec.action_low), torch.tensor(spec.action_high)
@@ -112,17 +116,24 @@ def _success(world: TensorWorld, name: str, start: Tensor, goal: Tensor) -> tupl
     carried = policy.begin(state, goal, keys) if policy else still
     ever = torch.zeros(len(start), dtype=torch.bool)
     now = ever
+    live = None if isinstance(world, TensorWorld) else world.open(start)
     for t in range(BUDGET):
         action = still
         if policy is not None:
             action, carried = policy.act(state, goal, carried, keys, t)
-        state = world.step(state, action)
+        if isinstance(world, TensorWorld):
+            state = world.step(state, action)
+        else:
+            assert live is not None
+            state = live.step(action)
         now = world.success(state, goal)
         ever = ever | now
+    if live is not None:
+        live.close()
     return 100 * int(ever.sum()) / len(start), 100 * int(now.sum()) / len(start)
 
 
-def contact_sheet(data: EpisodeData, out: str | Path, world: TensorWorld | None = None) -> None:
+def contact_sheet(data: EpisodeData, out: str | Path, world: World | None = None) -> None:
     """A picture of the data: 6 episodes from first to last frame (8 each), one row per episode."""
     from PIL import Image
 

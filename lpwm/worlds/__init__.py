@@ -23,7 +23,7 @@ WORLDS: dict[str, type[Any]] = {
 }
 
 
-def make(name: str, **options: Any) -> TensorWorld:
+def make(name: str, **options: Any) -> Any:
     """`make("piecewise", g=3)`: the named world with these options; lists (from JSON) count as tuples."""
     build = choose("world", name, WORLDS)
     fields = {f.name: f for f in dataclasses.fields(build)}

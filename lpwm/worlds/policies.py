@@ -42,6 +42,15 @@ class Policy(Protocol):
         ...
 
 
+@runtime_checkable
+class OwnLengths(Protocol):
+    """A policy that knows how long its episodes are."""
+
+    def lengths(self, keys: Tensor) -> Tensor:
+        """Steps of each episode: (N,) int64 -> (N,) int64."""
+        ...
+
+
 class _Forgetful:
     """A policy that carries nothing."""
 

@@ -121,8 +121,8 @@ class Worker:
             raise _died() from error
         if ok:
             return value
-        error, trace = value
-        raise error from RuntimeError(f"in a worker process:\n{trace}")
+        cause, trace = value
+        raise cause from RuntimeError(f"in a worker process:\n{trace}")
 
     def stop(self) -> None:
         self.pipe.close()  # it reads the end of its messages and leaves
@@ -256,7 +256,7 @@ def open_live(make: Make, starts: Any, workers: int | None = 1) -> Simulators:
     return Simulators(make, starts, workers)
 
 
-def as_starts(starts: Any) -> Sequence[Any]:
+def as_starts(starts: Any) -> Any:
     """The starts of a snapshot, or the rows of states (N, S) as float64."""
     if isinstance(starts, Snapshot):
         return starts.starts
