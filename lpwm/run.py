@@ -54,10 +54,13 @@ class DataConfig:
     file: str = ""  # a recorded data set instead
     holdout: float = 0.1  # share of the trajectories kept for evaluation
     frameskip: int = 5
+    frames: int = 0  # collect frames of this side too, for a world that is slow to draw; 0: states alone
 
     def __post_init__(self) -> None:
         if min(self.episodes, self.steps, self.frameskip) < 1:
             raise UserError("data.episodes, data.steps and data.frameskip must be at least 1.")
+        if self.frames and self.frames < 8:
+            raise UserError(f"data.frames = {self.frames} is the side of a frame: at least 8, or 0 for none.")
         if not 0 < self.holdout < 1:
             raise UserError(f"data.holdout = {self.holdout} is a share of the trajectories, between 0 and 1.")
 
@@ -139,14 +142,15 @@ def prepare_data(
     world = config.build_world()
     steps, policy = config.steps, config.policy or None
     name = digest({"spec": to_dict(world.spec), "n": config.episodes, "steps": steps, "policy": policy,
-                   "seed": config.seed, "version": __version__})  # fmt: skip
+                   "seed": config.seed, "version": __version__,
+                   **({"frames": config.frames} if config.frames else {})})  # fmt: skip
     path = folder / f"{config.world}-{name}.h5"
     while not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
         try:
             collect(
                 world, path, episodes=config.episodes, steps=steps, policy=policy, seed=config.seed, workers=None,
-                progress=progress,
+                pixels=config.frames > 0, size=config.frames or None, progress=progress,
             )  # fmt: skip
         except UserError as error:
             if not isinstance(error, Busy) and not path.exists():

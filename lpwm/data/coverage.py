@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lpwm.worlds.base import World
+from lpwm.worlds.base import TensorWorld, World
 
 CELLS = 20  # per side
 _GOALS = 100_000

@@ -36,6 +36,10 @@ _CONTEXT_SIZE = 2048  # the largest frame
 @functools.cache
 def _context() -> tuple[Context, threading.Lock]:
     """One context for this process, and whose turn it is."""
+    if multiprocessing.parent_process() is not None:
+        os.environ.setdefault(
+            "LP_NUM_THREADS", "0"
+        )  # Mesa's own threads: the other cores are the other workers'
     context = open_context()
     context.release()
     return context, threading.Lock()
@@ -97,14 +101,9 @@ def _paint(size: int, qpos: NDArray[Any]) -> Frames:
     return np.ascontiguousarray(painter(size).paint(qpos))
 
 
-def _start() -> None:
-    os.environ.setdefault("LP_NUM_THREADS", "0")  # Mesa's own threads: the other cores are the other workers'
-    start_worker()
-
-
 @functools.cache
 def _workers() -> ProcessPoolExecutor:
-    pool = ProcessPoolExecutor(cores(), mp_context=worker_context(), initializer=_start)
+    pool = ProcessPoolExecutor(cores(), mp_context=worker_context(), initializer=start_worker)
     atexit.register(pool.shutdown, wait=False, cancel_futures=True)
     return pool
 
@@ -116,7 +115,9 @@ def draw(state: NDArray[Any], size: int) -> Frames:
         return _paint(size, qpos)
     work: Callable[[NDArray[Any]], Frames] = functools.partial(_paint, size)
     try:
-        return np.concatenate(list(_workers().map(work, [qpos[i : i + CHUNK] for i in range(0, len(qpos), CHUNK)])))
+        return np.concatenate(
+            list(_workers().map(work, [qpos[i : i + CHUNK] for i in range(0, len(qpos), CHUNK)]))
+        )
     except BrokenProcessPool as error:
         _workers.cache_clear()
         raise UserError(

@@ -120,7 +120,9 @@ class OSMesa:
         if not made:
             raise Missing("OSMesa gives no context")
         self._context = c_void_p(made)
-        self._canvas = ctypes.create_string_buffer(16 * 16 * 4)  # it wants one; MuJoCo draws in its own buffers
+        self._canvas = ctypes.create_string_buffer(
+            16 * 16 * 4
+        )  # it wants one; MuJoCo draws in its own buffers
 
     def make_current(self) -> None:
         unsigned_byte = 0x1401
@@ -138,7 +140,9 @@ def open_context() -> Context:
     """A context that is current, or one sentence saying what to install."""
     wanted = os.environ.get(_VARIABLE, "").lower().strip()
     if wanted and wanted not in WAYS:
-        raise UserError(f"{_VARIABLE}={wanted} cannot draw without a screen: set it to egl or osmesa, or unset it.")
+        raise UserError(
+            f"{_VARIABLE}={wanted} cannot draw without a screen: set it to egl or osmesa, or unset it."
+        )
     failures = []
     for name in [wanted] if wanted else WAYS:
         try:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
