@@ -14,7 +14,7 @@ from lpwm.data.episodes import EpisodeData
 from lpwm.data.pusht_stats import beside_public
 from lpwm.data.reader import read, verify_frames
 from lpwm.errors import UserError
-from lpwm.worlds import TensorWorld, World, row_keys
+from lpwm.worlds import SimWorld, World, row_keys
 from lpwm.worlds.policies import Random
 
 AHEAD, BUDGET, TRIALS = 25, 50, 2000  # raw steps, raw steps, episodes
@@ -89,7 +89,7 @@ def controls(data: EpisodeData, world: World, trials: int | None = None) -> dict
     able = (data.lengths > AHEAD).nonzero()[:, 0]
     if not len(able):
         raise UserError(f"no episode has more than {AHEAD} frames: there are no goals {AHEAD} steps ahead.")
-    trials = trials or (TRIALS if isinstance(world, TensorWorld) else LIVE_TRIALS)
+    trials = trials or (LIVE_TRIALS if isinstance(world, SimWorld) else TRIALS)
     draw = rng.generator(SEED, "controls")
     episode = able[torch.randint(len(able), (trials,), generator=draw)]
     room = (data.lengths[episode] - AHEAD).to(torch.float64)
@@ -116,16 +116,16 @@ def _success(world: World, name: str, start: Tensor, goal: Tensor) -> tuple[floa
     carried = policy.begin(state, goal, keys) if policy else still
     ever = torch.zeros(len(start), dtype=torch.bool)
     now = ever
-    live = None if isinstance(world, TensorWorld) else world.open(start)
+    live = world.open(start) if isinstance(world, SimWorld) else None
     for t in range(BUDGET):
         action = still
         if policy is not None:
             action, carried = policy.act(state, goal, carried, keys, t)
-        if isinstance(world, TensorWorld):
-            state = world.step(state, action)
-        else:
+        if isinstance(world, SimWorld):
             assert live is not None
             state = live.step(action)
+        else:
+            state = world.step(state, action)
         now = world.success(state, goal)
         ever = ever | now
     if live is not None:

@@ -1,6 +1,6 @@
-"""The tensor worlds as gymnasium environments, one at a time and batched.
+"""The worlds as gymnasium environments, one at a time and batched.
 
-`import lpwm.worlds.gym` registers lpwm/Piecewise-v0, lpwm/Wall-v0 and lpwm/TwoRoom-v0 with gymnasium:
+`import lpwm.worlds.gym` registers lpwm/Piecewise-v0, lpwm/PushT-v0, lpwm/TwoRoom-v0 and lpwm/Wall-v0 with gymnasium:
 
     gymnasium.make("lpwm/Piecewise-v0", g=3, render_mode="rgb_array", size=64)
     gymnasium.make_vec("lpwm/Piecewise-v0", num_envs=64, g=3, render_mode="rgb_array")
@@ -8,6 +8,8 @@
 Observations are the state followed by the goal's state, float32. `info` carries `state`, `proprio`,
 `goal_state` and `distance`; the reward is 1 on the step that reaches the goal, which ends the episode, and 0
 before. `reset` takes `options={"state": …, "goal_state": …}`.
+
+A world of live simulators (PushT) keeps them in this process; `workers=4` spreads a batch over four others.
 
 Environment i of a batch, seeded with s, is the single environment seeded with s + i.
 """
@@ -29,14 +31,50 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lpwm.errors import UserError, nearest
-from lpwm.worlds import TensorWorld, WorldSpec, make
+from lpwm.worlds import Live, SimWorld, World, WorldSpec, make
 
-IDS = {"piecewise": "lpwm/Piecewise-v0", "two_room": "lpwm/TwoRoom-v0", "wall": "lpwm/Wall-v0"}
+IDS = {
+    "piecewise": "lpwm/Piecewise-v0",
+    "pusht": "lpwm/PushT-v0",
+    "two_room": "lpwm/TwoRoom-v0",
+    "wall": "lpwm/Wall-v0",
+}
 FRAMES_PER_SECOND = 10
 Float = NDArray[np.float32]
 
 
-class TensorWorldEnv(gymnasium.Env[Float, Float]):
+class _Batch:
+    """N environments of a world, with hidden state or without."""
+
+    def __init__(self, world: World, n: int, workers: int | None = 1) -> None:
+        self.world, self.workers = world, workers
+        self.states = torch.zeros((n, world.spec.state_dim))
+        self._live: Live | None = None
+
+    def restart(self, rows: Tensor, states: Tensor) -> None:
+        self.states = self.states.index_copy(0, rows, states)
+        if isinstance(self.world, SimWorld):
+            if self._live is None:
+                assert len(rows) == len(self.states)  # the first reset is everybody's
+                self._live = self.world.open(states, self.workers)
+            else:
+                self._live.restart(rows, states)
+            self.states = self._live.states
+
+    def step(self, action: Tensor) -> None:
+        if isinstance(self.world, SimWorld):
+            assert self._live is not None
+            self.states = self._live.step(action)
+        else:
+            self.states = self.world.step(self.states, action)
+
+    def close(self) -> None:
+        if self._live is not None:
+            self._live.close()
+            self._live = None
+
+
+class WorldEnv(gymnasium.Env[Float, Float]):
     """One environment."""
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": FRAMES_PER_SECOND}  # noqa: RUF012
@@ -49,18 +87,24 @@ class TensorWorldEnv(gymnasium.Env[Float, Float]):
         self.render_mode = render_mode
         self.size = size
         self.observation_space, self.action_space = _spaces(self.world.spec)
-        self._state = self._goal = torch.zeros((1, self.world.spec.state_dim))
+        self._batch = _Batch(self.world, 1)
+        self._goal = self._batch.states
+
+    @property
+    def _state(self) -> Tensor:
+        return self._batch.states
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Float, dict[str, Any]]:
         super().reset(seed=seed)
-        self._state, self._goal = _draw(self.world, [self.np_random], options, [0])
+        state, self._goal = _draw(self.world, [self.np_random], options, [0])
+        self._batch.restart(torch.zeros(1, dtype=torch.int64), state)
         return self._observe()
 
     def step(self, action: Float) -> tuple[Float, float, bool, bool, dict[str, Any]]:
         action_1A = torch.as_tensor(np.asarray(action, dtype=np.float32)).unsqueeze(0)
-        self._state = self.world.step(self._state, action_1A)
+        self._batch.step(action_1A)
         reached = bool(self.world.success(self._state, self._goal))
         observation, info = self._observe()
         return observation, float(reached), reached, False, info
@@ -68,12 +112,15 @@ class TensorWorldEnv(gymnasium.Env[Float, Float]):
     def render(self) -> NDArray[np.uint8] | None:
         return _frames(self.world, self._state, self.size)[0] if self.render_mode else None
 
+    def close(self) -> None:
+        self._batch.close()
+
     def _observe(self) -> tuple[Float, dict[str, Any]]:
         observation, info = _observe(self.world, self._state, self._goal)
         return observation[0], {name: value[0] for name, value in info.items()}
 
 
-class TensorWorldVectorEnv(VectorEnv[Float, Float, Any]):
+class WorldVectorEnv(VectorEnv[Float, Float, Any]):
     """N environments stepped together. A finished one is reset by the step after (gymnasium's NEXT_STEP)."""
 
     metadata = {  # noqa: RUF012
@@ -89,6 +136,7 @@ class TensorWorldVectorEnv(VectorEnv[Float, Float, Any]):
         max_episode_steps: int | None = None,
         render_mode: str | None = None,
         size: int | None = None,
+        workers: int | None = 1,
         **options: Any,
     ) -> None:
         _check_mode(render_mode)
@@ -102,10 +150,15 @@ class TensorWorldVectorEnv(VectorEnv[Float, Float, Any]):
         self.single_observation_space, self.single_action_space = _spaces(self.world.spec)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
-        self._state = self._goal = torch.zeros((num_envs, self.world.spec.state_dim))
+        self._batch = _Batch(self.world, num_envs, workers)
+        self._goal = self._batch.states
         self._steps = np.zeros(num_envs, dtype=np.int64)
         self._done = np.zeros(num_envs, dtype=bool)
         self._generators = [seeding.np_random()[0] for _ in range(num_envs)]
+
+    @property
+    def _state(self) -> Tensor:
+        return self._batch.states
 
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
@@ -123,12 +176,12 @@ class TensorWorldVectorEnv(VectorEnv[Float, Float, Any]):
         self, actions: Float
     ) -> tuple[Float, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
         fresh = self._done
-        self._state = self.world.step(self._state, torch.as_tensor(np.asarray(actions, dtype=np.float32)))
+        self._batch.step(torch.as_tensor(np.asarray(actions, dtype=np.float32)))
         self._steps += 1
         if fresh.any():
             self._restart(np.flatnonzero(fresh), None)
         observation, info = self._observe()
-        reached = (info["distance"] < self.world.spec.success_within) & ~fresh
+        reached = self.world.success(self._state, self._goal).numpy() & ~fresh
         late = np.zeros(self.num_envs, dtype=bool)
         if self.max_episode_steps is not None:
             late = (self._steps >= self.max_episode_steps) & ~fresh
@@ -138,6 +191,9 @@ class TensorWorldVectorEnv(VectorEnv[Float, Float, Any]):
     def render(self) -> tuple[NDArray[np.uint8], ...] | None:
         return tuple(self.frames()) if self.render_mode else None
 
+    def close_extras(self, **kwargs: Any) -> None:
+        self._batch.close()
+
     def frames(self) -> NDArray[np.uint8]:
         """What all environments look like now, (N, size, size, 3)."""
         return _frames(self.world, self._state, self.size)
@@ -145,7 +201,7 @@ class TensorWorldVectorEnv(VectorEnv[Float, Float, Any]):
     def _restart(self, rows: NDArray[np.int64], options: dict[str, Any] | None) -> None:
         state, goal = _draw(self.world, [self._generators[i] for i in rows], options, rows)
         where = torch.as_tensor(rows)
-        self._state = self._state.index_copy(0, where, state)
+        self._batch.restart(where, state)
         self._goal = self._goal.index_copy(0, where, goal)
         self._steps[rows] = 0
         self._done = np.zeros(self.num_envs, dtype=bool)
@@ -169,7 +225,7 @@ def _spaces(spec: WorldSpec) -> tuple[spaces.Box[np.float32], spaces.Box[np.floa
 
 
 def _draw(
-    world: TensorWorld, generators: list[np.random.Generator], options: dict[str, Any] | None, rows: Any
+    world: World, generators: list[np.random.Generator], options: dict[str, Any] | None, rows: Any
 ) -> tuple[Tensor, Tensor]:
     """Start and goal of some environments: drawn with their own generators, or given in `options`."""
     options = dict(options or {})
@@ -193,7 +249,7 @@ def _given(value: Any, drawn: Tensor, rows: Any) -> Tensor:
     return torch.tensor(np.broadcast_to(array, tuple(drawn.shape)).copy())
 
 
-def _observe(world: TensorWorld, state: Tensor, goal: Tensor) -> tuple[Float, dict[str, Any]]:
+def _observe(world: World, state: Tensor, goal: Tensor) -> tuple[Float, dict[str, Any]]:
     proprio = list(world.spec.proprio)
     info = {
         "state": state.numpy().copy(),
@@ -204,7 +260,7 @@ def _observe(world: TensorWorld, state: Tensor, goal: Tensor) -> tuple[Float, di
     return torch.cat((state, goal), dim=1).numpy(), info
 
 
-def _frames(world: TensorWorld, state: Tensor, size: int | None) -> NDArray[np.uint8]:
+def _frames(world: World, state: Tensor, size: int | None) -> NDArray[np.uint8]:
     frames: NDArray[np.uint8] = world.render(state, size).permute(0, 2, 3, 1).numpy()
     return frames
 
@@ -215,8 +271,8 @@ def register_worlds() -> None:
         if env_id not in registry:
             register(
                 id=env_id,
-                entry_point="lpwm.worlds.gym:TensorWorldEnv",
-                vector_entry_point="lpwm.worlds.gym:TensorWorldVectorEnv",
+                entry_point="lpwm.worlds.gym:WorldEnv",
+                vector_entry_point="lpwm.worlds.gym:WorldVectorEnv",
                 max_episode_steps=make(name).spec.episode,
                 kwargs={"world": name},
             )

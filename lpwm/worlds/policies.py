@@ -21,7 +21,7 @@ from torch import Tensor
 
 from lpwm import rng
 from lpwm.errors import UserError, choose, nearest
-from lpwm.worlds.base import TensorWorld, World, uniform_at
+from lpwm.worlds.base import SimWorld, World, uniform_at
 from lpwm.worlds.cube_expert import CubeExpert
 from lpwm.worlds.piecewise import SPEED, Piecewise
 from lpwm.worlds.pusht_policy import Pusher
@@ -189,7 +189,7 @@ def rollout(
     actions = state.new_full((n, most, world.spec.action_dim), torch.nan)
     states[:, 0] = state
     carried = policy.begin(state, goal, keys)
-    live = None if isinstance(world, TensorWorld) else world.open(state)
+    live = world.open(state) if isinstance(world, SimWorld) else None
     rows = torch.arange(n, device=state.device)
     for t in range(most):
         going = (own > t).to(state.device)
@@ -199,11 +199,11 @@ def rollout(
         now = states[rows, t]
         action, carried = policy.act(now, goal[rows], carried, keys[rows], t)
         actions[rows, t] = action
-        if isinstance(world, TensorWorld):
-            states[rows, t + 1] = world.step(now, action)
-        else:
+        if isinstance(world, SimWorld):
             assert live is not None
             states[rows, t + 1] = live.step(action, rows)
+        else:
+            states[rows, t + 1] = world.step(now, action)
     if live is not None:
         live.close()
     return states, actions

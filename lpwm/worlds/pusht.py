@@ -82,7 +82,7 @@ class PushT:
     def renderer(self, size: int | None = None, device: torch.device | str = "cpu") -> Renderer:
         from lpwm.worlds.render_pusht import make_renderer
 
-        return make_renderer(size or self.spec.frame, device)
+        return make_renderer(self.spec.frame if size is None else size, device)
 
     def distance(self, state: Tensor, goal: Tensor) -> Tensor:
         """‖Δ(pusher x, y, T x, y)‖ in px of 512: what success bounds, beside the angle."""

@@ -1,0 +1,171 @@
+"""PushT: against stable-worldmodel's, against geometry done another way, and its pusher against the public set."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from lpwm.errors import UserError
+from lpwm.worlds import PushT, make_policy, rollout, row_keys
+from lpwm.worlds.pusht import air, block_moved, corners, from_block, to_block, turn
+from lpwm.worlds.pusht_physics import Simulator
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "pusht.npz"
+WORLD = PushT()
+
+
+@pytest.fixture(scope="module")
+def golden() -> dict[str, torch.Tensor]:
+    with np.load(GOLDEN) as file:
+        return {name: torch.from_numpy(file[name]) for name in file.files}
+
+
+def test_whole_episodes_follow_stable_worldmodel(golden: dict[str, torch.Tensor]) -> None:
+    live = WORLD.open(golden["start"])
+    ours = torch.stack([live.step(a) for a in golden["action"].unbind(1)], 1)
+    theirs = golden["state"]
+    assert theirs.shape == (100, 100, 7)
+    error = (ours - theirs).abs()
+    error[..., 4] = torch.minimum(error[..., 4], 2 * math.pi - error[..., 4])
+    assert error.max() < 1e-4
+    moved = (theirs[:, 1:, 2:4] - theirs[:, :-1, 2:4]).norm(dim=-1) > 1e-3
+    assert moved.any(1).sum() > 60 and moved.float().mean() > 0.3  # the golden file is contact-rich
+    assert (theirs[..., 2:4].amin() < 60) and (
+        theirs[..., :2].amin() < 0
+    )  # walls met; the pusher not stopped
+
+
+def test_the_pusher_alone_is_a_damped_spring() -> None:
+    """Critically damped (k 100, c 20) towards p + 100 a: after 0.1 s, v = 10·100a/e and x = 100a(1 − 2/e) + …"""
+    state = torch.tensor([[60.0, 80.0, 380.0, 380.0, 0.3, 0.0, 0.0]])
+    live = WORLD.open(state)
+    action = torch.tensor([[0.4, -0.2]])
+    after = live.step(action)
+    assert torch.allclose(after[0, 5:] / (1000 * action[0] / math.e), torch.ones(2), atol=0.12)
+    assert torch.allclose(
+        (after[0, :2] - state[0, :2]) / (100 * action[0]), torch.full((2,), 0.264), atol=0.05
+    )
+    assert torch.equal(after[0, 2:5], state[0, 2:5])
+
+
+def test_gaps_by_another_way() -> None:
+    """The distance from the disc to the nearest of many points drawn on the T's outline."""
+    state = WORLD.sample_state(300, ("gap",))
+    state[:100, :2] = state[:100, 2:4] + torch.randn(100, 2, generator=torch.Generator().manual_seed(0)) * 60
+    outline = [(-60, 0), (60, 0), (60, 30), (15, 30), (15, 120), (-15, 120), (-15, 30), (-60, 30), (-60, 0)]
+    t = np.linspace(0, 1, 400)[:, None]
+    points = np.concatenate(
+        [(1 - t) * np.array(a) + t * np.array(b) for a, b in zip(outline[:-1], outline[1:], strict=True)]
+    )
+    gap, contact = WORLD.factors(state)["gap"], WORLD.factors(state)["contact"]
+    for i, s in enumerate(state.double().numpy()):
+        c, sin = np.cos(s[4]), np.sin(s[4])
+        world = points @ np.array([[c, sin], [-sin, c]]) + s[2:4]
+        near = np.linalg.norm(world - s[:2], axis=1).min()
+        x, y = np.array([[c, sin], [-sin, c]]) @ (s[:2] - s[2:4])
+        inside = (abs(x) < 60 and 0 < y < 30) or (abs(x) < 15 and 0 < y < 120)
+        if (
+            not inside
+        ):  # inside the T two boxes' distances differ from the outline's, and only the sign counts
+            assert abs(gap[i].item() - (near - 15)) < 0.2
+        else:
+            assert gap[i] < -15
+    assert torch.equal(contact, (gap < 0.5).long()) and 20 < contact.sum() < 150
+    inner = torch.randn(300, 2)
+    assert torch.allclose(to_block(state[:, 2:4] + from_block(inner, state), state), inner, atol=1e-3)
+
+
+def test_starts_touch_nothing() -> None:
+    state = WORLD.sample_state(2000, (0,))
+    assert air(state).min() > 1 and corners(state).amin() > 8 and corners(state).amax() < 503
+    live = WORLD.open(state[:200])
+    for _ in range(3):
+        live.step(torch.zeros(200, 2))
+    assert torch.allclose(live.states, state[:200], atol=1e-4)
+    assert (state[:, 5:] == 0).all() and 80 < state[:, 2].std() < 90 and state[:, 4].std() > 1.7
+
+
+def test_success_needs_place_and_angle() -> None:
+    s = torch.tensor([200.0, 200.0, 300.0, 300.0, 0.1, 50.0, 0.0])
+    for change, reached in (
+        ([0, 0, 0, 0, 0, 300, 300], True),
+        ([10, 10, 9.9, 9.9, 0, 0, 0], True),  # 19.9 over all four
+        ([10, 10, 10.1, 10.1, 0, 0, 0], False),
+        ([0, 0, 0, 0, 0.34, 0, 0], True),
+        ([0, 0, 0, 0, 0.36, 0, 0], False),
+        ([0, 0, 0, 0, 2 * math.pi - 0.2, 0, 0], True),  # around the circle
+    ):
+        assert bool(WORLD.success(s, s + torch.tensor(change))) == reached, change
+    goal = s + torch.tensor([3.0, 4.0, 0.0, 12.0, 1.0, 9.0, 9.0])
+    assert abs(WORLD.distance(s, goal).item() - 13.0) < 1e-4 and abs(turn(s, goal).item() - 1.0) < 1e-5
+
+
+def test_goals_that_need_no_push_are_told_apart() -> None:
+    s = WORLD.sample_state(4, (3,))
+    goal = s.clone()
+    goal[:, :2] += 100  # the pusher elsewhere
+    goal[1, 2] += 19
+    goal[2, 3] += 21
+    goal[3, 4] += 0.4
+    assert block_moved(s, goal).tolist() == [False, False, True, True]
+    groups = WORLD.goal_groups(s, goal)
+    assert list(groups) == ["block moved", "block still"]
+    assert torch.equal(groups["block moved"], ~groups["block still"])
+
+
+def test_a_bare_state_is_only_nearly_a_snapshot() -> None:
+    """Why snapshots exist: in mid-push, pymunk knows more than the seven numbers."""
+    start, keys = WORLD.sample_state(40, (9,)), row_keys((9,), 40)
+    states, actions = rollout(WORLD, make_policy(WORLD), start, start, keys, 70)
+    live = WORLD.open(start)
+    for a in actions[:, :60].unbind(1):
+        live.step(a)
+    bare, exact = WORLD.open(states[:, 60]), WORLD.open(live.snapshot())
+    for a in actions[:, 60:].unbind(1):
+        bare.step(a), exact.step(a)
+    assert torch.equal(exact.states, states[:, -1])
+    off = (bare.states - states[:, -1])[:, 2:4].norm(dim=-1)
+    assert off.max() > 0.01 and off.median() < 5
+
+
+IN_ANOTHER_PROCESS = """
+import torch
+from lpwm.worlds import PushT, make_policy, rollout, row_keys
+world = PushT()
+start = world.sample_state(5, (11,))
+states, _ = rollout(world, make_policy(world), start, start, row_keys((11,), 5), 60)
+print(states.double().numpy().tobytes().hex())
+"""
+
+
+def test_the_same_in_another_process() -> None:
+    start = WORLD.sample_state(5, (11,))
+    states, _ = rollout(WORLD, make_policy(WORLD), start, start, row_keys((11,), 5), 60)
+    there = subprocess.run(
+        [sys.executable, "-c", IN_ANOTHER_PROCESS], capture_output=True, text=True, check=True
+    )
+    assert there.stdout.strip() == states.double().numpy().tobytes().hex()
+
+
+def test_mistakes_are_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    good = WORLD.sample_state(2, (0,))
+    with pytest.raises(UserError, match=r"\(N, 7\)"):
+        WORLD.open(good[:, :5])
+    with pytest.raises(UserError, match="not finite"):
+        WORLD.open(good * torch.nan)
+    live = WORLD.open(good)
+    with pytest.raises(UserError, match="as many actions"):
+        live.step(torch.zeros(3, 2))
+    with pytest.raises(UserError, match=r"\(N, M, T, A\)"):
+        live.branches(torch.zeros(2, 3, 2))
+    with pytest.raises(UserError, match="at least 1"):
+        WORLD.open(good, workers=0)
+    monkeypatch.setitem(sys.modules, "pymunk", None)
+    with pytest.raises(UserError, match=r"pip install 'lpwm\[pusht\]'"):
+        Simulator(good[0])

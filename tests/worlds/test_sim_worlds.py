@@ -1,0 +1,160 @@
+"""What every world of live simulators promises, checked over all of them."""
+
+from __future__ import annotations
+
+import json
+import pickle
+
+import pytest
+import torch
+
+from lpwm.errors import UserError
+from lpwm.worlds import POLICIES, WORLDS, Live, SimWorld, make, make_policy, rollout, row_keys
+
+NAMES = [name for name in WORLDS if hasattr(WORLDS[name], "open")]
+N, T = 6, 12
+
+
+@pytest.fixture(params=NAMES)
+def world(request: pytest.FixtureRequest) -> SimWorld:
+    return make(request.param)
+
+
+def actions_of(world: SimWorld, n: int = N, steps: int = T, seed: int = 0) -> torch.Tensor:
+    """A heading that is kept, so that things are met: (n, steps, A)."""
+    low, high = torch.tensor(world.spec.action_low), torch.tensor(world.spec.action_high)
+    draw = torch.Generator().manual_seed(seed)
+    heading = torch.rand((n, 1, len(low)), generator=draw)
+    return low + (high - low) * (0.8 * heading + 0.2 * torch.rand((n, steps, len(low)), generator=draw))
+
+
+def run(live: Live, actions: torch.Tensor) -> torch.Tensor:
+    return torch.stack([live.step(a) for a in actions.unbind(1)], 1)
+
+
+def test_the_spec_rebuilds_the_world(world: SimWorld) -> None:
+    spec = world.spec
+    assert isinstance(world, SimWorld) and not hasattr(world, "step")
+    assert make(spec.name, **json.loads(json.dumps(spec.options))) == world
+    assert pickle.loads(pickle.dumps(world)) == world
+    assert len(spec.action_low) == len(spec.action_high) == spec.action_dim
+    assert len(spec.state_low) == len(spec.state_high) == spec.state_dim
+    assert spec.policy in POLICIES[spec.name]
+
+
+def test_opened_where_told_and_moved_by_actions(world: SimWorld) -> None:
+    start = world.sample_state(N, (0,))
+    live = world.open(start)
+    assert isinstance(live, Live)
+    assert live.states.dtype == torch.float32 and torch.allclose(live.states, start, atol=1e-4)
+    states = run(live, actions_of(world))
+    assert states.shape == (N, T, world.spec.state_dim) and torch.isfinite(states).all()
+    assert torch.equal(live.states, states[:, -1]) and not torch.allclose(live.states, start, atol=1.0)
+    seen = live.states
+    seen.zero_()  # what was given out is not what is kept
+    assert torch.equal(live.states, states[:, -1])
+    live.close()
+    with pytest.raises(UserError, match="closed"):
+        live.step(actions_of(world)[:, 0])
+
+
+def test_nobody_hears_of_the_others(world: SimWorld) -> None:
+    start, actions = world.sample_state(N, (1,)), actions_of(world)
+    together = run(world.open(start), actions)
+    some = [4, 1]
+    assert torch.equal(run(world.open(start[some]), actions[some]), together[some])
+
+
+def test_rows_move_alone(world: SimWorld) -> None:
+    start, actions = world.sample_state(N, (2,)), actions_of(world)
+    expected = run(world.open(start), actions)
+    live = world.open(start)
+    rows = torch.tensor([5, 0, 3])
+    for t in range(T):
+        assert torch.equal(live.step(actions[rows, t], rows), expected[rows, t])
+    rest = torch.tensor([1, 2, 4])
+    assert torch.allclose(live.states[rest], start[rest], atol=1e-4)
+    for t in range(T):
+        live.step(actions[rest, t], rest)
+    assert torch.equal(live.states, expected[:, -1])
+
+
+def test_a_snapshot_is_exact_and_branches_move_nothing(world: SimWorld) -> None:
+    start, actions = world.sample_state(N, (3,)), actions_of(world, steps=2 * T)
+    live = world.open(start)
+    run(live, actions[:, :T])
+    snapshot = pickle.loads(pickle.dumps(live.snapshot()))
+    before = live.states
+    ahead = torch.stack((actions_of(world, seed=5), actions[:, T:]), 1)  # (N, 2, T, A)
+    branches = live.branches(ahead)
+    assert torch.equal(live.states, before)
+    onward = run(live, actions[:, T:])
+    assert torch.equal(branches[:, 1], onward)
+    assert torch.equal(run(world.open(snapshot), actions[:, T:]), onward)
+    other = run(world.open(snapshot), actions_of(world, seed=5))
+    assert torch.equal(branches[:, 0], other) and not torch.equal(other, onward)
+
+
+def test_restarted_rows_begin_again(world: SimWorld) -> None:
+    start, actions = world.sample_state(N, (4,)), actions_of(world)
+    live = world.open(start)
+    first = run(live, actions)
+    rows = torch.tensor([3, 1])
+    assert torch.allclose(live.restart(rows, start[rows]), start[rows], atol=1e-4)
+    again = run(live, actions)
+    assert torch.equal(again[rows], first[rows])
+    assert not torch.equal(again[0], first[0])
+
+
+def test_results_do_not_depend_on_the_workers(world: SimWorld) -> None:
+    start, actions = world.sample_state(N, (5,)), actions_of(world)
+    alone = world.open(start)
+    first = run(alone, actions)
+    rows = torch.tensor([5, 0, 2])
+    alone.restart(rows, start[rows])
+    half = alone.step(actions[rows, 0], rows)
+    branches = alone.branches(actions[:, None, :3])
+    live = world.open(start, workers=3)
+    try:
+        assert torch.equal(run(live, actions), first)
+        live.restart(rows, start[rows])
+        assert torch.equal(live.step(actions[rows, 0], rows), half)
+        assert torch.equal(live.branches(actions[:, None, :3]), branches)
+        assert torch.equal(live.states, alone.states)
+        copy = world.open(live.snapshot(), workers=1)
+        assert torch.equal(copy.step(actions[:, 1]), live.step(actions[:, 1]))
+    finally:
+        live.close()
+
+
+def test_every_policy_is_keyed_by_row(world: SimWorld) -> None:
+    start, goal = world.sample_state(N, (6,)), world.sample_goal(N, (6,))
+    low, high = torch.tensor(world.spec.action_low), torch.tensor(world.spec.action_high)
+    for name in POLICIES[world.spec.name]:
+        policy, keys = make_policy(world, name), row_keys((6,), N)
+        steps = torch.tensor([9, 3, 12, 12, 1, 7])
+        states, actions = rollout(world, policy, start, goal, keys, steps)
+        assert states.shape[:2] == (N, 13) and actions.shape[:2] == (N, 12)
+        for i, own in enumerate(steps.tolist()):
+            assert torch.isfinite(states[i, : own + 1]).all() and torch.isnan(states[i, own + 1 :]).all()
+            assert torch.isfinite(actions[i, :own]).all() and torch.isnan(actions[i, own:]).all()
+            one = slice(i, i + 1)
+            alone = rollout(world, policy, start[one], goal[one], keys[one], own)
+            assert torch.equal(alone[0][0], states[i, : own + 1])
+            assert torch.equal(alone[1][0], actions[i, :own])
+            assert (alone[1] >= low).all() and (alone[1] <= high).all()
+        other = rollout(world, policy, start, goal, row_keys((7,), N), steps)[1]
+        assert not torch.equal(other.nan_to_num(), actions.nan_to_num())
+
+
+def test_starts_and_goals(world: SimWorld) -> None:
+    low, high = torch.tensor(world.spec.state_low), torch.tensor(world.spec.state_high)
+    for sample in (world.sample_state, world.sample_goal):
+        rows = sample(300, (8,))
+        assert (rows >= low).all() and (rows <= high).all()
+        assert torch.equal(sample(5, (8,), start=20), rows[20:25])
+        assert world.success(rows, rows).all() and (world.distance(rows, rows) == 0).all()
+    assert not torch.equal(world.sample_state(5, (8,)), world.sample_goal(5, (8,)))
+    assert world.success(rows[:150], rows[150:]).float().mean() < 0.1
+    factors = world.factors(rows)
+    assert tuple(factors) == world.spec.factors and all(f.shape == (300,) for f in factors.values())
