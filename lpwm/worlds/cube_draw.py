@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lpwm.errors import UserError
-from lpwm.worlds.cube_gl import Context, import_mujoco, open_context
+from lpwm.worlds.cube_gl import import_mujoco, open_context
 from lpwm.worlds.cube_model import scene
 from lpwm.worlds.cube_sim import NQ
 from lpwm.worlds.pool import cores, start_worker, worker_context
@@ -30,75 +30,64 @@ CHUNK = 8  # frames given to a worker at a time
 ALONE = 32  # fewer frames than this are not worth waking workers for
 
 Frames = NDArray[np.uint8]
-_CONTEXT_SIZE = 2048  # the largest frame
-
-
-@functools.cache
-def _context() -> tuple[Context, threading.Lock]:
-    """One context for this process, and whose turn it is."""
-    if multiprocessing.parent_process() is not None:
-        os.environ.setdefault(
-            "LP_NUM_THREADS", "0"
-        )  # Mesa's own threads: the other cores are the other workers'
-    context = open_context()
-    context.release()
-    return context, threading.Lock()
-
-
-def backend() -> str:
-    """egl or osmesa: what this process draws with."""
-    return _context()[0].name
+LARGEST = 2048  # pixels a side
 
 
 class Painter:
-    """Draws frames of one size."""
+    """Draws frames of any size; the scene is given to the graphics library once."""
 
-    def __init__(self, size: int) -> None:
-        if not 8 <= size <= _CONTEXT_SIZE:
-            raise UserError(f"Cube frames have a side of 8 to {_CONTEXT_SIZE} pixels, not {size}.")
+    def __init__(self) -> None:
         self._mujoco = mujoco = import_mujoco()
         self._model = model = scene().model
-        self._size = size
+        self._size = 0
         self._data = mujoco.MjData(model)
         self._scene = mujoco.MjvScene(model, maxgeom=1000)
         self._look = mujoco.MjvOption()
         self._camera = mujoco.MjvCamera()
         self._camera.type = mujoco.mjtCamera.mjCAMERA_FIXED
         self._camera.fixedcamid = model.camera(CAMERA).id
-        self._rectangle = mujoco.MjrRect(0, 0, size, size)
-        context, turn = _context()
-        with turn:
-            context.make_current()
-            model.vis.global_.offwidth = model.vis.global_.offheight = size
-            self._gl = mujoco.MjrContext(model, mujoco.mjtFontScale.mjFONTSCALE_100)
-            mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN, self._gl)
-            context.release()
+        self._turn = threading.Lock()
+        if multiprocessing.parent_process() is not None:
+            os.environ.setdefault("LP_NUM_THREADS", "0")  # Mesa's own threads: the other cores are the other workers'
+        self.context = open_context()
+        self._gl = mujoco.MjrContext(model, mujoco.mjtFontScale.mjFONTSCALE_100)
+        mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN, self._gl)
+        self.context.release()
 
-    def paint(self, qpos: NDArray[Any]) -> Frames:
+    def paint(self, qpos: NDArray[Any], size: int) -> Frames:
         """(N, 21) -> (N, size, size, 3)."""
         mujoco, model, data = self._mujoco, self._model, self._data
-        out = np.empty((len(qpos), self._size, self._size, 3), np.uint8)
-        context, turn = _context()
-        with turn:
-            context.make_current()
+        out = np.empty((len(qpos), size, size, 3), np.uint8)
+        rectangle = mujoco.MjrRect(0, 0, size, size)
+        with self._turn:
+            self.context.make_current()
+            if size != self._size:
+                mujoco.mjr_resizeOffscreen(size, size, self._gl)
+                self._size = size
             for row, frame in zip(qpos, out, strict=True):
                 data.qpos[:] = row
                 mujoco.mj_fwdPosition(model, data)
                 everything = mujoco.mjtCatBit.mjCAT_ALL
                 mujoco.mjv_updateScene(model, data, self._look, None, self._camera, everything, self._scene)
-                mujoco.mjr_render(self._rectangle, self._scene, self._gl)
-                mujoco.mjr_readPixels(frame, None, self._rectangle, self._gl)
-            context.release()
-        return out[:, ::-1]  # OpenGL's first row is the lowest
+                mujoco.mjr_render(rectangle, self._scene, self._gl)
+                mujoco.mjr_readPixels(frame, None, rectangle, self._gl)
+            self.context.release()
+        return np.ascontiguousarray(out[:, ::-1])  # OpenGL's first row is the lowest
 
 
-@functools.lru_cache(maxsize=4)
-def painter(size: int) -> Painter:
-    return Painter(size)
+@functools.cache
+def painter() -> Painter:
+    """This process's."""
+    return Painter()
+
+
+def backend() -> str:
+    """egl or osmesa: what this process draws with."""
+    return painter().context.name
 
 
 def _paint(size: int, qpos: NDArray[Any]) -> Frames:
-    return np.ascontiguousarray(painter(size).paint(qpos))
+    return painter().paint(qpos, size)
 
 
 @functools.cache
@@ -110,6 +99,8 @@ def _workers() -> ProcessPoolExecutor:
 
 def draw(state: NDArray[Any], size: int) -> Frames:
     """States (N, S) -> frames (N, size, size, 3)."""
+    if not 8 <= size <= LARGEST:
+        raise UserError(f"Cube frames have a side of 8 to {LARGEST} pixels, not {size}.")
     qpos = np.asarray(state, np.float64)[:, :NQ]
     if len(qpos) < ALONE or cores() == 1 or multiprocessing.parent_process() is not None:
         return _paint(size, qpos)

@@ -18,7 +18,7 @@ from lpwm.cli import doctor
 from lpwm.errors import UserError
 from lpwm.worlds import cube_gl
 from lpwm.worlds.cube import Cube
-from lpwm.worlds.cube_draw import Painter, backend, draw
+from lpwm.worlds.cube_draw import backend, draw
 from lpwm.worlds.cube_sim import SIZE
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "cube.npz"
@@ -97,9 +97,9 @@ def test_many_processes_draw_what_one_draws(drawing: str) -> None:
     assert torch.equal(together, alone)
 
 
-def test_a_size_that_cannot_be(drawing: str) -> None:
+def test_a_size_that_cannot_be() -> None:
     with pytest.raises(UserError, match="not 4"):
-        Painter(4)
+        draw(np.zeros((1, SIZE)), 4)
 
 
 def test_a_wish_that_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
