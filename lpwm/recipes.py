@@ -1,7 +1,7 @@
 """Named runs, as functions that derive from one another. `lpwm recipes` lists them with their predicted cost.
 
-Names are WORLD/METHOD or WORLD/RUNG/METHOD. Methods: lpwm (sparse), lpwm-tj (with temporal Jaccard), lewm (dense, p=2),
-relu (plain ReLU), vicreg. Where the paper is silent, the choice is stated here.
+Names are WORLD/METHOD or WORLD/RUNG/METHOD; pusht-768 is PushT at D=768. Methods: lpwm (sparse), lpwm-tj (with
+temporal Jaccard), lewm (dense, p=2), relu (plain ReLU), vicreg. Where the paper is silent, the choice is stated here.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ Recipe = Callable[[], RunConfig]
 
 # The authors' λ and η for PushT's Deep-AdaLN; for Wall they published no other cell, so every rung starts from it.
 WALL_LAM, WALL_LR = 0.5, 1e-4
-CUBE_JACCARD = (0.005, 0.01, 0.05, 0.1)  # the paper's weights beside 0; cube/lpwm-tj0.1 and so on
 
 
 def support(options: tuple[str, ...] = (), world: str = "piecewise") -> RunConfig:
@@ -60,29 +59,63 @@ def ladder(rung: str, mu: float = 0.0) -> RunConfig:
     )
 
 
-def cube() -> RunConfig:
-    """Cube: the support pipeline with λ=10 and no RMS normalisation, as the authors' command has it.
+# The authors' best PushT cells, (λ, η) at D = 384, 768, 1536, 2048, 4096; one pair where all agree (method §4).
+PUSHT_WIDTHS = (384, 768, 1536, 2048, 4096)
+Cells = tuple[tuple[float, float], ...]
+PUSHT_LPWM: dict[str, Cells] = {
+    "deep-adaln": ((0.5, 1e-4),) * 5,
+    "shallow-adaln": ((0.1, 5e-4),) * 3 + ((1.0, 5e-4),) * 2,
+    "mlp-ltv": ((1.0, 5e-4),) * 5,
+    "mlp-lti": ((0.1, 5e-4), *((1.0, 5e-4),) * 4),
+    "lti": ((0.1, 5e-5),) * 3 + ((0.1, 5e-4),) * 2,
+    "lti1": ((1.0, 5e-4),) * 5,
+}
+PUSHT_LEWM: dict[str, Cells] = {
+    "deep-adaln": ((0.5, 1e-4),) * 5,
+    "shallow-adaln": ((0.1, 5e-4), (0.1, 5e-4), (0.1, 5e-4), (1.0, 5e-4), (0.1, 5e-4)),
+    "mlp-ltv": ((0.1, 5e-4), (10.0, 5e-5), (0.1, 5e-4), (0.1, 5e-5), (0.1, 5e-5)),
+    "mlp-lti": ((0.01, 5e-5),) * 4 + ((0.1, 5e-4),),
+    "lti": ((0.1, 5e-4),) * 5,
+    "lti1": ((0.1, 5e-4),) * 5,
+}
 
-    Data: 1,000 episodes × 200 steps of the noisy expert with 224² frames (30 GB; the public collector makes ten times
-    as many), of which 900 train; 10 epochs are 13,080 steps of 128 clips.
+
+def pusht(method: str, rung: str, width: int = 384) -> RunConfig:
+    """PushT's cell of the ladder: k=3, 224² frames, μP, constant rate, the authors' best (λ, η) for this D and method.
+
+    Data: 18,500 trajectories of 100 to 300 steps, of which 16,650 train. At their mean of 200 they have 186 clips
+    each; 2 epochs are 96,780 steps of 64 clips, and the number is fixed here. ReLU takes LpWM's cell, and so does
+    VICReg, of which none is published.
     """
-    base = support((), "cube")
-    return replace(
-        base,
-        data=replace(base.data, episodes=1000, steps=200, frames=224),
-        objective=replace(base.objective, lam=10.0, rdmreg=replace(base.objective.rdmreg, rms_norm=False)),
-        train=replace(base.train, steps=13_080, eval_every=1000, checkpoint_every=1000),
+    cells = PUSHT_LEWM if method == "lewm" else PUSHT_LPWM
+    lam, lr = cells[rung][PUSHT_WIDTHS.index(width)]
+    return METHODS[method](
+        RunConfig(
+            data=DataConfig(world="pusht", episodes=18_500, steps=0),
+            model=ModelConfig(latent=width, predictor=PredictorConfig(rung=rung, history=3)),
+            objective=ObjectiveConfig(lam=lam, rdmreg=RDMRegConfig(slices=8192, p=1.0)),
+            optim=OptimConfig(lr=lr, input_lr="fan_in"),
+            train=TrainConfig(steps=96_780, batch=64, log_every=100, eval_every=4000, checkpoint_every=4000),
+        )
     )
 
 
-def cube_small() -> RunConfig:
-    """Cube in minutes on two cores: 20 episodes of 100 steps, 32² frames. To try the pipeline, not to plan with."""
-    base = small()
+def pusht_small(method: str, rung: str) -> RunConfig:
+    """PushT reduced in every direction: 112² frames in 64 patches, a ViT of width 192 with 6 layers, D=192, 1024
+    slices, 4,000 trajectories, 20,000 steps. Its (λ, η) is that of D=384, the width that μP's rates refer to.
+    """
+    full = pusht(method, rung)
     return replace(
-        base,
-        data=DataConfig(world="cube", episodes=20, steps=100, frames=32),
-        objective=replace(base.objective, lam=10.0),
-        train=TrainConfig(steps=200, batch=32, log_every=20, eval_every=100, checkpoint_every=100),
+        full,
+        data=replace(full.data, episodes=4000),
+        model=replace(
+            full.model,
+            latent=192,
+            encoder=EncoderConfig(image=112, patch=14, width=192, depth=6, heads=3, head_dim=64, mlp=384),
+            projector=ProjectorConfig(hidden=512),
+        ),
+        objective=replace(full.objective, rdmreg=replace(full.objective.rdmreg, slices=1024)),
+        train=replace(full.train, steps=20_000, eval_every=2000, checkpoint_every=2000),
     )
 
 
@@ -160,12 +193,41 @@ METHODS: dict[str, Callable[[RunConfig], RunConfig]] = {
 }
 
 
-def _made(method: str, base: Callable[..., RunConfig], *args: object) -> RunConfig:
-    return METHODS[method](base(*args))
+CUBE_JACCARD = (0.005, 0.01, 0.05, 0.1)  # the paper's weights beside 0: cube/lpwm-tj0.1 and so on
+
+
+def cube() -> RunConfig:
+    """Cube: the support pipeline with λ=10 and no RMS normalisation, as the authors' command has it.
+
+    Data: 1,000 episodes × 200 steps of the noisy expert with 224² frames (30 GB; the public collector makes ten times
+    as many), of which 900 train; 10 epochs are 13,080 steps of 128 clips.
+    """
+    base = support((), "cube")
+    return replace(
+        base,
+        data=replace(base.data, episodes=1000, steps=200, frames=224),
+        objective=replace(base.objective, lam=10.0, rdmreg=replace(base.objective.rdmreg, rms_norm=False)),
+        train=replace(base.train, steps=13_080, eval_every=1000, checkpoint_every=1000),
+    )
+
+
+def cube_small() -> RunConfig:
+    """Cube in minutes on two cores: 20 episodes of 100 steps, 32² frames. To try the pipeline, not to plan with."""
+    base = small()
+    return replace(
+        base,
+        data=DataConfig(world="cube", episodes=20, steps=100, frames=32),
+        objective=replace(base.objective, lam=10.0),
+        train=TrainConfig(steps=200, batch=32, log_every=20, eval_every=100, checkpoint_every=100),
+    )
 
 
 def _jaccard(base: Callable[[], RunConfig], weight: float) -> RunConfig:
     return with_jaccard(base(), weight)
+
+
+def _made(method: str, base: Callable[..., RunConfig], *args: object) -> RunConfig:
+    return METHODS[method](base(*args))
 
 
 def _table() -> dict[str, Recipe]:
@@ -188,12 +250,17 @@ def _table() -> dict[str, Recipe]:
             table[f"wall/{rung}/{m}"] = partial(_made, m, ladder, rung)
         for name, mu in (("lpwm-mu1", -1.0), ("lpwm-mu2", -2.0)):
             table[f"wall/{rung}/{name}"] = partial(ladder, rung, mu)
-    for name, build in (("cube", cube), ("cube-small", cube_small)):
-        for m in ("lpwm", "lewm"):
-            table[f"{name}/{m}"] = partial(_made, m, build)
-        for weight in CUBE_JACCARD:
-            table[f"{name}/lpwm-tj{weight:g}"] = partial(_jaccard, build, weight)
+        for m in _pusht_methods(rung):
+            for width in PUSHT_WIDTHS:
+                name = "pusht" if width == 384 else f"pusht-{width}"
+                table[f"{name}/{rung}/{m}"] = partial(pusht, m, rung, width)
+            table[f"pusht-small/{rung}/{m}"] = partial(pusht_small, m, rung)
     return table
+
+
+def _pusht_methods(rung: str) -> tuple[str, ...]:
+    """The paper runs VICReg on three rungs."""
+    return ("lpwm", "lewm", "relu", *(("vicreg",) if rung in ("deep-adaln", "mlp-ltv", "mlp-lti") else ()))
 
 
 RECIPES: dict[str, Recipe] = _table()

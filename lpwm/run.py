@@ -48,7 +48,9 @@ class DataConfig:
     world: str = "piecewise"
     options: tuple[str, ...] = ()  # of the world, e.g. g=3
     episodes: int = 1000
-    steps: int = 100  # raw steps of an episode
+    steps: int = (
+        100  # raw steps of an episode; 0: the policy's own lengths (PushT: 100 to 300), or the world's
+    )
     policy: str = ""  # the world's own when empty
     seed: int = 0
     file: str = ""  # a recorded data set instead
@@ -57,8 +59,8 @@ class DataConfig:
     frames: int = 0  # collect frames of this side too, for a world that is slow to draw; 0: states alone
 
     def __post_init__(self) -> None:
-        if min(self.episodes, self.steps, self.frameskip) < 1:
-            raise UserError("data.episodes, data.steps and data.frameskip must be at least 1.")
+        if min(self.episodes, self.frameskip) < 1 or self.steps < 0:
+            raise UserError("data.episodes and data.frameskip must be at least 1, data.steps too or 0.")
         if self.frames and self.frames < 8:
             raise UserError(f"data.frames = {self.frames} is the side of a frame: at least 8, or 0 for none.")
         if not 0 < self.holdout < 1:
@@ -95,7 +97,7 @@ class RunConfig:
     def __post_init__(self) -> None:
         self.objective.validate(self.model.sparse, self.frames)
         span = (self.frames - 1) * self.data.frameskip
-        if not self.data.file and span > self.data.steps:
+        if not self.data.file and 0 < self.data.steps < span:
             raise UserError(
                 f"a history of {self.model.predictor.history} needs clips of {self.frames} frames, {span} raw steps, "
                 f"but episodes have {self.data.steps}: use longer episodes (data.steps) or a shorter history."
@@ -140,7 +142,7 @@ def prepare_data(
     if config.file:
         return read(config.file)
     world = config.build_world()
-    steps, policy = config.steps, config.policy or None
+    steps, policy = config.steps or None, config.policy or None
     name = digest({"spec": to_dict(world.spec), "n": config.episodes, "steps": steps, "policy": policy,
                    "seed": config.seed, "version": __version__,
                    **({"frames": config.frames} if config.frames else {})})  # fmt: skip

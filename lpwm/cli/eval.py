@@ -66,6 +66,8 @@ class Args:
     """Of nothing, random and oracle."""
     oracle_options: tuple[str, ...] = ()
     """What the oracle's solver does differently, e.g. --oracle-options samples=64 iterations=10."""
+    workers: int | None = None
+    """Processes for the oracle's live simulators (PushT); without it, one per core. Nothing depends on it."""
     consensus: str = ""
     """Evaluate the runs together too, voting by borda or median."""
     goal_image: Path | None = None
@@ -203,7 +205,8 @@ def run(args: Args) -> int:
     else:
         frameskip = max(a.frameskip for a in agents)
         sets = episode_sets(team.world, config, team.data, team.holdout, frameskip)
-    runner = Evaluator(agents, team.world, config, sets, device=device, store=store, compile=args.compile)
+    runner = Evaluator(agents, team.world, config, sets, device=device, store=store, compile=args.compile,
+                       workers=args.workers)  # fmt: skip
     jobs = runner.jobs()
     kept = sum(runner.stored(job) for job in jobs)
     predicted = predict(runner)
@@ -212,7 +215,7 @@ def run(args: Args) -> int:
     with progress_bar("plans", sum(job.plans for job in jobs)) as progress:
         found = evaluate(
             agents, team.world, config, holdout=team.holdout, sets=sets, device=device, store=store,
-            compile=args.compile, progress=progress, predicted_s=predicted,
+            compile=args.compile, workers=args.workers, progress=progress, predicted_s=predicted,
         )  # fmt: skip
     return report(args, found, Path(paths[0]), earlier)
 

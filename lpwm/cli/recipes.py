@@ -53,4 +53,6 @@ def run(args: Args) -> int:
             f"{name:<{width}}  {RECIPES[name]().train.steps:>6} {r['parameters'] / 1e6:>6.1f}M {gpu:>8} {cpu:>9} "
             f"{r['gpu_gib']:>5.1f} GiB"
         )
+    if any("small" in name or "tiny" in name for name in names):
+        print("\nsmall and tiny: reduced frames, networks, data and steps; not the paper's settings")
     return 0

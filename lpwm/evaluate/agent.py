@@ -20,7 +20,7 @@ from lpwm.errors import UserError
 from lpwm.evaluate.goals import EpisodeSet
 from lpwm.plan import MPC, ConsensusProblem, LatentProblem, MPCConfig, Plan, Problem, Solver
 from lpwm.plan.chunk import chunked
-from lpwm.worlds.base import TensorWorld
+from lpwm.worlds.base import World
 
 FRAMES = 256  # rendered and encoded at a time
 
@@ -73,12 +73,12 @@ class Agent:
             )
 
     @torch.no_grad()
-    def see(self, world: TensorWorld, state_BS: Tensor) -> Tensor:
+    def see(self, world: World, state_BS: Tensor) -> Tensor:
         """The codes of the members side by side, (B, ΣD)."""
         return torch.cat([torch.cat(self.codes(world, s), -1) for s in state_BS.split(FRAMES)])
 
     @torch.no_grad()
-    def codes(self, world: TensorWorld, state_BS: Tensor) -> list[Tensor]:
+    def codes(self, world: World, state_BS: Tensor) -> list[Tensor]:
         """One code (B, D) per member."""
         frames: dict[int, Tensor] = {}
         codes = []
@@ -176,7 +176,7 @@ class LatentActor(PlanActor):
     def __init__(
         self,
         agent: Agent,
-        world: TensorWorld,
+        world: World,
         solver: Solver,
         config: MPCConfig,
         seed: int = 0,

@@ -21,13 +21,12 @@ from lpwm import rng
 from lpwm.config import to_dict
 from lpwm.data import ActionStats
 from lpwm.data.files import disk_errors, make_folder
-from lpwm.errors import UserError
 from lpwm.evaluate.agent import PlanActor
 from lpwm.evaluate.episodes import Record
 from lpwm.evaluate.goals import EpisodeSet
-from lpwm.plan import MPCConfig, OracleProblem, Problem, Solver
+from lpwm.plan import LiveOracleProblem, MPCConfig, OracleProblem, Problem, Solver
 from lpwm.version import __version__
-from lpwm.worlds.base import TensorWorld
+from lpwm.worlds.base import Live, World
 from lpwm.worlds.policies import Random
 
 CONTROLS = ("nothing", "random", "oracle")
@@ -37,7 +36,7 @@ SCHEME = 1  # part of every key of the store: raise it when the loop or a contro
 class Nothing:
     """The zero action, or the nearest the world allows."""
 
-    def __init__(self, world: TensorWorld, frameskip: int) -> None:
+    def __init__(self, world: World, frameskip: int) -> None:
         self.world, self.frameskip = world, frameskip
 
     def begin(self, episodes: EpisodeSet, state_BS: Tensor) -> None:
@@ -59,7 +58,7 @@ class Nothing:
 class RandomActions:
     """Uniform within the world's bounds; episode e's action at step t is a function of (seed, e, t)."""
 
-    def __init__(self, world: TensorWorld, frameskip: int, seed: int = 0) -> None:
+    def __init__(self, world: World, frameskip: int, seed: int = 0) -> None:
         self.policy, self.frameskip, self.seed = Random(world), frameskip, seed
 
     def begin(self, episodes: EpisodeSet, state_BS: Tensor) -> None:
@@ -82,11 +81,14 @@ class RandomActions:
 
 
 class Oracle(PlanActor):
-    """The same planner with the true simulator as its model: the ceiling of this planner, not of all of them."""
+    """The same planner with the true simulator as its model: the ceiling of this planner, not of all of them.
+
+    In a world of live simulators its candidates branch off the episodes' own, hidden state included.
+    """
 
     def __init__(
         self,
-        world: TensorWorld,
+        world: World,
         stats: ActionStats,
         frameskip: int,
         solver: Solver,
@@ -94,12 +96,13 @@ class Oracle(PlanActor):
         seed: int = 0,
         on_plan: Callable[[], None] | None = None,
     ) -> None:
-        if hasattr(world, "open"):
-            raise UserError(
-                f"{world.spec.name} steps live simulators, which the batched oracle cannot: leave the oracle out."
-            )
         super().__init__(config.build(solver), stats, frameskip, seed, on_plan)
         self.world = world
+        self.live: Live | None = None
+
+    def attach(self, live: Live) -> None:
+        """The simulators of the episodes to come; the loop calls it where there are any."""
+        self.live = live
 
     def begin(self, episodes: EpisodeSet, state_BS: Tensor) -> None:
         self.number_B = episodes.number_B.to(state_BS.device)
@@ -110,16 +113,11 @@ class Oracle(PlanActor):
         return state_BS
 
     def problem(self, frames_BC: Tensor, past_BPA: Tensor | None, horizon: int) -> Problem:
-        return OracleProblem(
-            self.world,
-            frames_BC[:, -1],
-            self.goal_BS,
-            horizon,
-            self.frameskip,
-            self.stats.mean,
-            self.stats.std,
-            env_ids=self.number_B,
-        )
+        about = (self.world, frames_BC[:, -1], self.goal_BS, horizon, self.frameskip)
+        scale = (self.stats.mean, self.stats.std)
+        if self.live is not None:
+            return LiveOracleProblem(self.live, *about, *scale, env_ids=self.number_B)
+        return OracleProblem(*about, *scale, env_ids=self.number_B)
 
 
 class Store:

@@ -16,7 +16,7 @@ from scipy import stats
 from torch import Tensor
 
 from lpwm.errors import UserError
-from lpwm.worlds.base import TensorWorld
+from lpwm.worlds.base import World
 
 # In units of the world's own success radius: 10, 25, 50 and 100 px in Piecewise, the same parts of other rooms.
 EDGES = (0.625, 1.5625, 3.125, 6.25)
@@ -57,7 +57,7 @@ class Curve:
 
 def distance_curve(
     see: Callable[[Tensor], Tensor],
-    world: TensorWorld,
+    world: World,
     *,
     states: int = STATES,
     edges: Sequence[float] | None = None,
@@ -67,7 +67,8 @@ def distance_curve(
     """`see` maps states (N, S) to codes (N, D). Pairs of random states, at most PER_BIN in each bin of distance.
 
     edges: the inner borders of the bins; without them EDGES × the success radius, or, in a world whose success
-    is no distance, the 1, 5, 20 and 50 % quantiles of the distances.
+    is no distance or whose states (PushT's, in four dimensions) are never that close, the 1, 5, 20 and 50 % quantiles
+    of the distances.
     """
     if states < 8:
         raise UserError(f"{states} states make no curve: give at least 8.")
@@ -81,15 +82,15 @@ def distance_curve(
     return _binned(true.cpu().numpy(), latent.double().cpu().numpy(), inner)
 
 
-def _inner(world: TensorWorld, true: Tensor, edges: Sequence[float] | None) -> list[float]:
+def _inner(world: World, true: Tensor, edges: Sequence[float] | None) -> list[float]:
     if edges is not None:
         inner = [float(e) for e in edges]
         if not inner or inner[0] <= 0 or sorted(set(inner)) != inner:
             raise UserError(f"bins at {inner}: give positive, ascending distances.")
         return inner
-    radius = world.spec.success_within
-    if radius > 0:
-        return [e * radius for e in EDGES]
+    inner = [e * world.spec.success_within for e in EDGES]
+    if inner[0] > 0 and bool((true < inner[0]).any()):
+        return inner
     return torch.quantile(
         true[:: max(1, len(true) // 100_000)], true.new_tensor([0.01, 0.05, 0.2, 0.5])
     ).tolist()

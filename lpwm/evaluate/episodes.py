@@ -128,9 +128,23 @@ class _Pure:
         pass
 
 
-def open_world(world: Any, state_BS: Tensor) -> Any:
-    """A handle that steps: the world's own where it has hidden state (`open`), else its pure step function."""
-    return world.open(state_BS) if hasattr(world, "open") else _Pure(world, state_BS)
+def is_live(world: Any) -> bool:
+    """Whether it steps through live simulators, because its state is not all there is."""
+    return hasattr(world, "open")
+
+
+def open_world(world: Any, state_BS: Tensor, actor: Any = None, workers: int | None = 1) -> Any:
+    """A handle that steps: the world's own simulators where it has hidden state, else its pure step function.
+
+    Simulators start from bare states, which is approximate where something was in motion or in touch. An actor that
+    looks ahead with them (`attach`) is given them.
+    """
+    if not is_live(world):
+        return _Pure(world, state_BS)
+    live = world.open(state_BS.cpu(), workers)
+    if hasattr(actor, "attach"):
+        actor.attach(live)
+    return live
 
 
 @torch.no_grad()
@@ -144,13 +158,18 @@ def run_episodes(
     tested: int = 1,
     device: torch.device | str = "cpu",
     on_block: Callable[[], None] | None = None,
+    workers: int | None = 1,
 ) -> Record:
-    """Every episode, all at once, for `steps` raw steps; success never changes what happens."""
+    """Every episode, all at once, for `steps` raw steps; success never changes what happens.
+
+    workers: processes for live simulators, None for one per core; outcomes do not depend on it.
+    """
     if steps < 1:
         raise UserError(f"episodes of {steps} raw steps: give at least 1.")
     began = time.perf_counter()
     start_BS, goal_BS = episodes.start_BS.to(device), episodes.goal_BS.to(device)
-    live = open_world(world, start_BS)
+    live = open_world(world, start_BS, actor, workers)
+    start_BS = live.states.to(device)
     states: list[Tensor] = [start_BS]
     actions: list[Tensor] = []
     try:
@@ -160,7 +179,7 @@ def run_episodes(
             _check_actions(raw_BTA, episodes, frameskip, world)
             for t, action_BA in enumerate(raw_BTA[:, : steps - len(actions)].unbind(1), start=1):
                 actions.append(action_BA)
-                live.step(action_BA)
+                live.step(action_BA.cpu() if is_live(world) else action_BA)
                 states.append(live.states.to(device))
                 if t % frameskip == 0:
                     actor.observe(states[-1])

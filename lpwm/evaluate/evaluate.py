@@ -18,7 +18,7 @@ from lpwm.errors import UserError
 from lpwm.evaluate.agent import Agent, LatentActor
 from lpwm.evaluate.controls import Nothing, Oracle, RandomActions, Store
 from lpwm.evaluate.curve import Curve, distance_curve
-from lpwm.evaluate.episodes import Actor, Record, run_episodes
+from lpwm.evaluate.episodes import Actor, Record, is_live, run_episodes
 from lpwm.evaluate.goals import EpisodeSet, dataset_goals, random_goals
 from lpwm.evaluate.outcome import Cell, Evaluation, Row
 from lpwm.evaluate.protocol import EvalConfig
@@ -58,6 +58,7 @@ class Job:
     frameskip: int
     plans: int  # how many plans it takes: the unit of progress
     storable: bool = True  # not for an agent without weights to be known by
+    workers: int | None = 1  # processes of live simulators
 
 
 class Evaluator:
@@ -73,12 +74,14 @@ class Evaluator:
         device: torch.device | str = "cpu",
         store: Store | None = None,
         compile: bool = False,
+        workers: int | None = None,
         progress: Callable[[int], None] | None = None,
     ) -> None:
         _check_agents(agents, config)
         self.agents, self.world, self.config, self.sets = tuple(agents), world, config, sets
         self.device, self.compile = torch.device(device), compile
         self.store, self.progress = store or Store(None), progress
+        self.live, self.workers = is_live(world), workers
         self.steps = max(config.budgets)
         self.done: dict[str, tuple[Record, bool]] = {}
         self.plans_done = 0
@@ -148,16 +151,23 @@ class Evaluator:
             seed=seed,
             stats=agent.stats.as_dict(),
             mpc=to_dict(mpc),
-            solver=list(self.config.oracle_planner()),
+            solver=list(self.config.oracle_planner(self.live)),
         )
         return Job(
             depends,
             lambda tick: Oracle(
-                self.world, agent.stats, agent.frameskip, self.config.build_oracle_solver(), mpc, seed, tick
+                self.world,
+                agent.stats,
+                agent.frameskip,
+                self.config.build_oracle_solver(self.live),
+                mpc,
+                seed,
+                tick,
             ),
             episodes,
             agent.frameskip,
             math.ceil(self.steps / (receding * agent.frameskip)),
+            workers=self.workers,
         )
 
     def control_seeds(self, name: str) -> tuple[int, ...]:
@@ -165,10 +175,8 @@ class Evaluator:
         return tuple(range(count))
 
     def controls(self, kind: str) -> tuple[str, ...]:
-        """An image goal has no state to test, and a live simulator no batched oracle."""
-        if kind == "image":
-            return ()
-        return tuple(n for n in self.config.controls if n != "oracle" or not hasattr(self.world, "open"))
+        """An image goal has no state to test."""
+        return () if kind == "image" else self.config.controls
 
     def jobs(self) -> list[Job]:
         """Every distinct job of every cell."""
@@ -205,6 +213,7 @@ class Evaluator:
                     steps=self.steps,
                     frameskip=job.frameskip,
                     device=self.device,
+                    workers=job.workers,
                 ),
             )
             self.plans_done = before + job.plans
@@ -233,8 +242,8 @@ class Evaluator:
             found = [[self.run(self.control_job(name, kind, horizon, receding, s)) for s in seeds]]
             planner = {}
             if name == "oracle":
-                solver, _ = self.config.oracle_planner()
-                options = to_dict(getattr(self.config.build_oracle_solver(), "config", {}))
+                solver, _ = self.config.oracle_planner(self.live)
+                options = to_dict(getattr(self.config.build_oracle_solver(self.live), "config", {}))
                 planner = {"solver": solver, "options": options, **to_dict(self.mpc(horizon, receding, None))}
             rows.append(_row(NAMES[name], found, ("control",), seeds, True, planner))
         return Cell(kind, horizon, receding, tuple(rows)).tested(self.config.test == "step")
@@ -293,11 +302,13 @@ def evaluate(
     device: torch.device | str = "cpu",
     store: Store | None = None,
     compile: bool = False,
+    workers: int | None = None,
     progress: Callable[[int], None] | None = None,
     predicted_s: float | None = None,
 ) -> Evaluation:
     """All cells of `config` for these agents, beside their controls.
 
+    workers: processes for the oracle's live simulators, None for one per core; nothing depends on it.
     sets: the episodes, if they are not to be drawn from `config` (a picture as the goal, or a selection).
     progress: called with the number of plans made; `Evaluator.jobs` tells how many there will be.
     """
@@ -307,7 +318,15 @@ def evaluate(
     if sets is None:
         sets = episode_sets(world, config, data, holdout, max(a.frameskip for a in agents))
     runner = Evaluator(
-        agents, world, config, sets, device=device, store=store, compile=compile, progress=progress
+        agents,
+        world,
+        config,
+        sets,
+        device=device,
+        store=store,
+        compile=compile,
+        workers=workers,
+        progress=progress,
     )
     curves: dict[str, Curve] = {}
     if config.curve:

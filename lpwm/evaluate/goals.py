@@ -21,7 +21,7 @@ from lpwm import rng
 from lpwm.data import EpisodeData, split_episodes
 from lpwm.data.clips import clip_starts, permutation
 from lpwm.errors import UserError
-from lpwm.worlds.base import TensorWorld
+from lpwm.worlds.base import World
 
 KINDS = ("random", "dataset")
 OFFSET = 25  # raw steps between start and goal in a held-out trajectory
@@ -152,7 +152,7 @@ def _occurrence(x: Tensor) -> Tensor:
     return out
 
 
-def random_goals(world: TensorWorld, n: int, *, seed: int = 0) -> EpisodeSet:
+def random_goals(world: World, n: int, *, seed: int = 0) -> EpisodeSet:
     """Start and goal anywhere in the arena, independent of one another."""
     _check_count(n)
     return EpisodeSet(
@@ -166,7 +166,7 @@ def random_goals(world: TensorWorld, n: int, *, seed: int = 0) -> EpisodeSet:
     )
 
 
-def image_goals(world: TensorWorld, image: Tensor, n: int, *, seed: int = 0) -> EpisodeSet:
+def image_goals(world: World, image: Tensor, n: int, *, seed: int = 0) -> EpisodeSet:
     """Random starts, one picture as the goal of all: uint8 (3, h, w). Success cannot be tested."""
     _check_count(n)
     if image.dtype != torch.uint8 or image.dim() != 3 or image.shape[0] != 3:
@@ -187,5 +187,5 @@ def image_goals(world: TensorWorld, image: Tensor, n: int, *, seed: int = 0) -> 
     )
 
 
-def _named(world: TensorWorld) -> str:
+def _named(world: World) -> str:
     return f"world {world.spec.name} {json.dumps(world.spec.options, sort_keys=True)}"

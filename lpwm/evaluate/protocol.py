@@ -12,6 +12,12 @@ from lpwm.evaluate.curve import STATES
 from lpwm.evaluate.goals import KINDS, OFFSET
 from lpwm.plan import Solver, make_solver
 
+LIVE_ORACLE = {
+    "samples": 64,
+    "elites": 8,
+    "iterations": 8,
+}  # 512 candidates a plan instead of the paper's 9000
+
 
 @dataclass(frozen=True)
 class EvalConfig:
@@ -35,6 +41,9 @@ class EvalConfig:
     oracle_options: dict[str, Any] = field(
         default_factory=dict
     )  # what differs from the planner's, to reduce it
+    live_oracle_options: dict[str, Any] = field(
+        default_factory=lambda: dict(LIVE_ORACLE)
+    )  # the same in worlds of live simulators, where every candidate step is a step of physics
     curve: int = STATES  # states behind the distance curve; 0 leaves it out
     precision: Literal["float32", "bfloat16"] = "float32"  # in which candidates are scored
 
@@ -62,6 +71,7 @@ class EvalConfig:
             )
         self.build_solver()
         self.build_oracle_solver()
+        self.build_oracle_solver(live=True)
 
     def ways(self) -> list[tuple[int, int]]:
         """The pairs (H, R) with R ≤ H, each once."""
@@ -71,14 +81,17 @@ class EvalConfig:
     def build_solver(self) -> Solver:
         return _build(self.solver, self.options)
 
-    def oracle_planner(self) -> tuple[str, dict[str, Any]]:
-        """LQR knows only linear latent dynamics: its oracle is CEM."""
+    def oracle_planner(self, live: bool = False) -> tuple[str, dict[str, Any]]:
+        """LQR knows only linear latent dynamics: its oracle is CEM. So is that of live simulators, whatever the
+        solver: they have no gradients and no batch, and its budget is reduced."""
+        if live:
+            return "cem", {**self.live_oracle_options, **self.oracle_options}
         if self.solver == "lqr":
             return "cem", dict(self.oracle_options)
         return self.solver, {**self.options, **self.oracle_options}
 
-    def build_oracle_solver(self) -> Solver:
-        return _build(*self.oracle_planner())
+    def build_oracle_solver(self, live: bool = False) -> Solver:
+        return _build(*self.oracle_planner(live))
 
 
 def _build(name: str, options: Mapping[str, Any]) -> Solver:

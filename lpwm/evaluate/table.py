@@ -37,6 +37,7 @@ def _cell(found: Evaluation, cell: Cell) -> list[str]:
         median = f"{sorted(steps)[len(steps) // 2]}" if steps else "–"
         note = "" if row.control else f"  ({len(row.seeds)} seed{'s' if len(row.seeds) > 1 else ''})"
         lines.append(f"{row.name:<{wide}}" + "".join(f"{x:<22}" for x in cells) + median + note)
+    lines += _oracle(cell)
     for name, only in found.groups.get(cell.goals, {}).items():
         lines.append(f"  only {name}: {int(only.sum())} episodes")
         if only.any():
@@ -46,6 +47,18 @@ def _cell(found: Evaluation, cell: Cell) -> list[str]:
                 ]
                 lines.append(f"  {row.name:<{wide - 2}}" + "".join(f"{x:<22}" for x in cells))
     return lines + _compared(found, cell)
+
+
+def _oracle(cell: Cell) -> list[str]:
+    """How the ceiling was planned, where that is not how the methods plan."""
+    planners = [row.planner.get("options") for row in cell.methods]
+    lines = []
+    for row in cell.rows:
+        options = row.planner.get("options")
+        if row.control and options and options not in planners:
+            text = ", ".join(f"{k}={v}" for k, v in options.items())
+            lines.append(f"  {row.name}: another budget than the methods', {row.planner['solver']} {text}")
+    return lines
 
 
 def _compared(found: Evaluation, cell: Cell) -> list[str]:

@@ -11,6 +11,7 @@ import torch
 
 from lpwm.evaluate.agent import LatentActor, PlanActor
 from lpwm.evaluate.controls import Oracle
+from lpwm.evaluate.episodes import open_world
 from lpwm.evaluate.evaluate import Evaluator, Job
 from lpwm.plan import MPCConfig, make_solver
 
@@ -52,11 +53,15 @@ def pace(runner: Evaluator, job: Job, actor: PlanActor, solver: str, options: di
     def timed(n: int) -> Pace:
         few = job.episodes.select(list(range(n)))
         state = few.start_BS.to(runner.device)
-        actor.begin(few, state)
-        look = _seconds(lambda: actor.see(state), runner.device)
-        actor.begin(few, state)
-        problem = actor.problem(actor.see(state)[:, None], None, actor.mpc.config.horizon)
-        return Pace(look, _seconds(lambda: one.solve(problem), runner.device), iterations)
+        live = open_world(runner.world, state, actor, job.workers)
+        try:
+            actor.begin(few, state)
+            look = _seconds(lambda: actor.see(state), runner.device)
+            actor.begin(few, state)
+            problem = actor.problem(actor.see(state)[:, None], None, actor.mpc.config.horizon)
+            return Pace(look, _seconds(lambda: one.solve(problem), runner.device), iterations)
+        finally:
+            live.close()
 
     every = len(job.episodes)
     n = every if runner.device.type == "cuda" else min(FEW, every)
@@ -69,8 +74,8 @@ def pace(runner: Evaluator, job: Job, actor: PlanActor, solver: str, options: di
 
 
 def predict(runner: Evaluator) -> float:
-    """Seconds for all jobs that are not stored. One calibration per agent (and one for the oracle), scaled to
-    every horizon; what is not planning is counted as nothing."""
+    """Seconds for all jobs that are not stored. One calibration per agent (and one for the oracle, on a few live
+    simulators where it has them), scaled to every horizon; what is not planning is counted as nothing."""
     total, known = 0.0, {}
     config = runner.config
     for job in runner.jobs():
@@ -82,7 +87,9 @@ def predict(runner: Evaluator) -> float:
         if who not in known:
             actor = job.actor(None)
             assert isinstance(actor, (LatentActor, Oracle))
-            solver, options = config.oracle_planner() if oracle else (config.solver, config.options)
+            solver, options = (
+                config.oracle_planner(runner.live) if oracle else (config.solver, config.options)
+            )
             known[who] = (pace(runner, job, actor, solver, dict(options)), mpc.horizon)
         p, horizon = known[who]
         per_plan = p.iterations * p.iteration * mpc.horizon / horizon + mpc.receding * p.look

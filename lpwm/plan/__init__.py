@@ -8,7 +8,7 @@ from lpwm.errors import UserError, choose, nearest
 from lpwm.plan.cem import CEM, CEMConfig
 from lpwm.plan.chunk import chunked
 from lpwm.plan.consensus import VOTES, ConsensusProblem
-from lpwm.plan.cost import LatentProblem, OracleProblem, Problem
+from lpwm.plan.cost import LatentProblem, LiveOracleProblem, OracleProblem, Problem
 from lpwm.plan.gradient import Gradient, GradientConfig
 from lpwm.plan.icem import ICEM, ICEMConfig
 from lpwm.plan.lqr import LQR, LinearDynamics, LQRConfig
@@ -56,6 +56,7 @@ __all__ = [
     "LQRConfig",
     "LatentProblem",
     "LinearDynamics",
+    "LiveOracleProblem",
     "MPCConfig",
     "MPPIConfig",
     "OracleProblem",

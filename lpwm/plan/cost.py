@@ -20,7 +20,7 @@ from einops import rearrange
 from torch import Tensor
 
 from lpwm.errors import UserError
-from lpwm.worlds.base import TensorWorld
+from lpwm.worlds.base import Live, World
 
 Rows = slice | Tensor
 TILE = 300  # candidates scored at a time on a CPU
@@ -207,14 +207,15 @@ def _action_dim(model: Any) -> int:
 class OracleProblem(Problem):
     """The true world as the model: cost(a) = distance(state after H·frameskip raw steps, goal)².
 
+    A world whose success is more than a distance says itself what a plan should minimise (`plan_cost`).
     raw = mean + std · a undoes the z-scoring with the training set's statistics.
     """
 
-    rows = ("env_ids", "state_BS", "goal_BS")
+    rows: tuple[str, ...] = ("env_ids", "state_BS", "goal_BS")
 
     def __init__(
         self,
-        world: TensorWorld,
+        world: World,
         state_BS: Tensor,
         goal_BS: Tensor,
         horizon: int = 5,
@@ -240,13 +241,43 @@ class OracleProblem(Problem):
         self.dtype = state_BS.dtype
 
     def cost(self, actions_BSHA: Tensor) -> Tensor:
-        raw_TBSA = rearrange(actions_BSHA, "b s h (f a) -> (h f) b s a", f=self.frameskip)
-        raw_TBSA = self.mean_A + self.std_A * raw_TBSA
-        state = self.state_BS[:, None].expand(-1, actions_BSHA.shape[1], -1)
-        for action in raw_TBSA:
-            state = self.world.step(state, action)
-        return self.world.distance(state, self.goal_BS[:, None].expand_as(state)).square()
+        raw_BSTA = rearrange(actions_BSHA, "b s h (f a) -> b s (h f) a", f=self.frameskip)
+        state = self._after(self.mean_A + self.std_A * raw_BSTA)
+        goal = self.goal_BS[:, None].expand_as(state)
+        if hasattr(self.world, "plan_cost"):
+            cost: Tensor = self.world.plan_cost(state, goal)
+            return cost
+        return self.world.distance(state, goal).square()
+
+    def _after(self, raw_BSTA: Tensor) -> Tensor:
+        """The states that raw actions lead to, (B, S, state)."""
+        state = self.state_BS[:, None].expand(-1, raw_BSTA.shape[1], -1)
+        for action in raw_BSTA.unbind(2):
+            state = self.world.step(state, action)  # type: ignore[union-attr]
+        return state
 
     def candidate_bytes(self) -> int:
         blocks = 4 * self.horizon * self.action_dim
         return (blocks + 16 * self.state_BS.shape[1]) * self.dtype.itemsize
+
+
+class LiveOracleProblem(OracleProblem):
+    """The same where stepping goes through live simulators: candidates branch off the very ones that act.
+
+    `row_B` says which simulator of `live` an environment is; a sub-batch asks about its own alone.
+    """
+
+    rows = ("env_ids", "state_BS", "goal_BS", "row_B")
+
+    def __init__(self, live: Live, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.live = live
+        self.row_B = torch.arange(self.batch)
+
+    def _after(self, raw_BSTA: Tensor) -> Tensor:
+        """Branches move nobody: for simulators outside the batch zeros are asked, and ignored."""
+        count, device = len(self.live.states), self.state_BS.device
+        asked = raw_BSTA.cpu()
+        if count != self.batch:
+            asked = asked.new_zeros(count, *asked.shape[1:]).index_copy_(0, self.row_B.cpu(), asked)
+        return self.live.branches(asked)[self.row_B.cpu(), :, -1].to(device, self.dtype)

@@ -42,9 +42,7 @@ _NAMES = (
     *("cube_vx", "cube_vy", "cube_vz", "cube_wx", "cube_wy", "cube_wz"),
     *("effector_x", "effector_y", "effector_z", "effector_yaw", "gripper", "grip", "touch"),
 )
-_HAND = (0.8, 0.0, 0.8, 0.872664)  # the largest angle of each gripper joint; the coupler's range is −1.57 … 0
-_HAND_LOW = (0.0, -1.57, -0.29670597283, -0.872664)
-_FAST = 50.0  # no joint and no cube is faster (radians or metres a second)
+_FAST = 1000.0  # no joint and no cube is faster (radians or metres a second)
 
 
 @dataclass(frozen=True)
@@ -53,8 +51,8 @@ class Cube:
 
     @functools.cached_property
     def spec(self) -> WorldSpec:
-        turn, fast = (2 * math.pi,) * 6, (_FAST,) * 20
-        table = ((0.22, -0.38, 0.0), (0.63, 0.38, 1.0))
+        joints, fast = (2 * math.pi,) * 14, (_FAST,) * 20
+        quaternion = (1.001,) * 4
         return WorldSpec(
             name="cube",
             options={},
@@ -68,12 +66,10 @@ class Cube:
             factors=("effector_x", "effector_y", "effector_z", "cube_x", "cube_y", "cube_z", "gripper", "contact"),
             policy="expert",
             state_low=(
-                *(-x for x in turn), *_HAND_LOW, *_HAND_LOW, *table[0], *(-1.0,) * 4, *(-x for x in fast),
-                0.0, -0.5, 0.0, -math.pi, 0.0, 0.0, 0.0,
+                *(-x for x in joints), -0.5, -1.0, -0.5, *(-x for x in quaternion), *(-x for x in fast),
+                -0.5, -1.0, -0.5, -math.pi, 0.0, 0.0, 0.0,
             ),
-            state_high=(
-                *turn, *_HAND, *_HAND, *table[1], *(1.0,) * 4, *fast, 0.8, 0.5, 0.6, math.pi, 1.0, 1.0, 1.0,
-            ),
+            state_high=(*joints, 1.5, 1.0, 2.0, *quaternion, *fast, 1.5, 1.0, 2.0, math.pi, 1.0, 1.0, 1.0),
             success_within=SUCCESS,
         )  # fmt: skip
 

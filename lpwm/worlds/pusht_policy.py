@@ -57,15 +57,16 @@ class Pusher:
     """Goes around the T, chooses a contact, pushes, sometimes leaves. `lengths` says how long its episodes are."""
 
     world: Any
-    spread: float = 40.0  # px: deviation of the wanted place from the middle of the table
-    temperature: float = 0.6  # of the choice of contacts; a perfect choice scores about 2
-    purpose: float = 2.0  # how much the way to the wanted place counts in that choice
+    spread: float = 20.0  # px: deviation of the wanted place from the middle of the table
+    temperature: float = 0.6  # of the choice of contacts
+    purpose: float = 4.0  # how much the way to the wanted place counts in that choice
     near: float = 100.0  # px: a contact this much further away scores 1 less
-    leave: float = 0.12  # probability to wander after a push
-    absence: tuple[float, float] = (30.0, 90.0)  # steps
-    pushes: tuple[float, float] = (5.0, 40.0)  # steps
-    pace: tuple[float, float] = (0.12, 0.42)  # |action| while pushing
-    hurry: float = 0.55  # the largest |action| while travelling
+    heed: float = 0.25  # probability per step to notice that the T is beyond the wanted place
+    leave: float = 0.2  # probability to wander after a push
+    absence: tuple[float, float] = (40.0, 100.0)  # steps
+    pushes: tuple[float, float] = (15.0, 60.0)  # steps
+    pace: tuple[float, float] = (0.05, 0.25)  # |action| while pushing
+    hurry: float = 0.4  # the largest |action| while travelling
     noise: float = 0.08  # deviation of the noise on an action, of correlation 0.5 from step to step
     least: int = 100  # steps of an episode
     most: int = 300
@@ -118,11 +119,15 @@ class Pusher:
         helps = -(out_NK2 * way).sum(-1) / 60 / (far / 60).clamp(min=1)
         lever = place - place.new_tensor(COG)
         torque = (lever[:, 1] * normal[:, 0] - lever[:, 0] * normal[:, 1]) / 50  # of a push along −normal
-        turning = torch.sin(c[:, WANT + 2] - s[:, 4]).unsqueeze(1) * torque
+        # Near the wanted place turn the T as wanted; far from it push through the centre, which does not turn it.
+        close = 1 - (far / 100).clamp(max=1)
+        turning = (
+            close * torch.sin(c[:, WANT + 2] - s[:, 4]).unsqueeze(1) * torque - (1 - close) * torque.abs()
+        )
         trip = torch.linalg.vector_norm(stand - s[:, None, :2], dim=-1) / self.near
         gumbel = -torch.log(-torch.log(u[:, :K].clamp(1e-7, 1 - 1e-7)))
         outside = ((stand < 20) | (stand > 492)).any(-1)
-        score = self.purpose * helps + 0.6 * turning - trip + self.temperature * gumbel - 1e6 * outside
+        score = self.purpose * helps + turning - trip + self.temperature * gumbel - 1e6 * outside
         best = score.argmax(1)
         c = c.clone()
         c[:, MODE] = TRAVEL
@@ -149,7 +154,7 @@ class Pusher:
         way = c[:, WANT : WANT + 2] - (s[:, 2:4] + from_block(s.new_tensor(COG).expand(len(s), 2), s))
         beyond = (way * from_block(-c[:, NORMAL : NORMAL + 2], s)).sum(-1) < -25
         over = c[:, LEFT] <= 0
-        pushed = (c[:, MODE] == PUSH) & (lost | over | beyond)
+        pushed = (c[:, MODE] == PUSH) & (lost | over | (beyond & (u[:, 1] < self.heed)))
         arrived = torch.linalg.vector_norm(way, dim=-1) < 20
         fresh = (arrived & pushed).unsqueeze(1)
         c = c.clone()
@@ -159,10 +164,10 @@ class Pusher:
         c = torch.where(again.unsqueeze(1), self._choose(s, c, u[:, 8:]), c)
         c[away, MODE] = WANDER
         c[away, LEFT] = _between(self.absence, u[away, 4]).floor()
-        c[away, PACE] = torch.where(u[away, 5] < 0.4, 0.0, 0.1 + 0.4 * u[away, 5])
+        c[away, PACE] = torch.where(u[away, 5] < 0.2, 0.0, 0.1 + 0.4 * u[away, 5])
         here = torch.linalg.vector_norm(c[:, PLACE : PLACE + 2] - s[:, :2], dim=-1) < 20
         there = away | (here & (c[:, MODE] == WANDER))
-        c[there, PLACE : PLACE + 2] = (50 + 412 * u[:, 6:8])[there]
+        c[there, PLACE : PLACE + 2] = (25 + 462 * u[:, 6:8])[there]
         return c
 
     def _move(self, s: Tensor, c: Tensor) -> Tensor:
@@ -184,7 +189,7 @@ class Pusher:
 
 
 _PLACES, _NORMALS = _outline()
-_STAND_OFF = 10.0  # px of air before a push begins
+_STAND_OFF = 5.0  # px of air before a push begins
 _RING = 118.0  # px: the circle about the centre of gravity on which the disc goes around
 
 

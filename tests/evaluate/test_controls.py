@@ -92,14 +92,6 @@ def test_the_oracle_reaches_random_goals_and_its_budget_can_be_reduced(world):
     assert rates["almost nothing"] < 60
 
 
-def test_a_live_simulator_has_no_batched_oracle(world):
-    class Sim(worlds.piecewise.Piecewise):
-        def open(self, states): ...
-
-    with pytest.raises(UserError, match="leave the oracle out"):
-        Oracle(Sim(), STATS, 5, CEMConfig().build(), MPCConfig())
-
-
 class Counted:
     def __init__(self, world):
         self.world, self.calls = world, 0

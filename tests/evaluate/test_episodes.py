@@ -201,7 +201,7 @@ def test_worlds_with_live_simulators_step_through_their_handle(world):
             self.closed = True
 
     class Sim(Piecewise):
-        def open(self, states):
+        def open(self, states, workers=1):
             self.__dict__["handle"] = Live(states)
             return self.__dict__["handle"]
 

@@ -1,0 +1,446 @@
+"""PushT's picture, drawn in batches on any device: what the pygame environment draws, from the state alone.
+
+The original draws on a 512² canvas without antialiasing, vertices rounded to whole pixels, in this order: the goal's
+T, the two bars of the block (a light quadrilateral, its four sides as fat lines over it), the pusher (a dark disc, a
+light one over it), the walls, a red mark at every contact; then it resizes bilinearly *without* a filter, so that a
+pixel of the smaller picture is a mixture of 2×2 pixels of the canvas. Here only those pixels are coloured, and only in
+two windows, around the block and around the pusher; the rest is a picture made beforehand.
+
+Everything drawn is convex, so it meets a row of the canvas in one span [first, last], which has a closed form:
+  fat line    pygame's Bresenham walk, k_n = ⌈(n·dx − ⌊dy/2⌋)/dy⌉ across after n pixels along, 4 pixels wide; over it
+              the parallelogram with corners ±o off both ends, o = round(2·(|dy|, |dx|)/length); the absolute values
+              are the original's, which makes the corners of some sides poke out;
+  disc        a table of half widths per radius.
+A bar's row is therefore [outer [hole] outer]: dark between its outermost spans, light between the inner ends of the
+sides left and right of it. Quotients of whole numbers are floored as ⌊(a + ½)/b⌋, which the last bit cannot change.
+
+What is left out: marks where the block touches a wall. The marks where the pusher touches the block are drawn in whole
+pixels (the original blends their edges).
+
+N frames, Q = 2 bars, E = 4 sides, R rows and C columns of the canvas that a window reads, W = side of a window.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lpwm.errors import UserError
+from lpwm.worlds.base import Renderer
+
+CANVAS = 512
+NATIVE = 224  # the size when none is asked for
+GOAL_POSE = (256.0, 256.0, math.pi / 4)
+BARS = (((-60, 0), (60, 0), (60, 30), (-60, 30)), ((-15, 30), (15, 30), (15, 120), (-15, 120)))
+MIDDLE, REACH = 60.0, 88.0  # a disc about (0, MIDDLE) of the block holds all of it, outline included
+RADIUS, MARK = 15.0, 2.0  # of the pusher; half a contact mark sticks out of either body
+PUSHER_REACH = RADIUS + MARK + 2.0
+WALL_LOW, WALL_HIGH = 5.0, 506.0
+
+GROUND, GOAL, WALL, LIGHT, DARK, PUSHER, PUSHER_LIGHT, CONTACT = range(8)
+# white; LightGreen; LightGray; LightSlateGray × 1.2, LightSlateGray; RoyalBlue, × 1.2; pymunk's red
+PALETTE = (
+    (255, 255, 255), (144, 238, 144), (211, 211, 211), (143, 163, 184), (119, 136, 153),
+    (65, 105, 225), (78, 126, 255), (231, 76, 60),
+)  # fmt: skip
+# Half widths of pygame's filled discs, from the middle row outwards; the row below the centre begins the mirror image.
+DISCS = {
+    15: (15, 15, 15, 14, 14, 14, 13, 13, 12, 11, 10, 9, 8, 6, 3),
+    11: (11, 11, 11, 10, 10, 9, 8, 8, 6, 5, 3),
+    2: (2, 1),
+}
+FAR = 4096.0  # an empty span is [FAR, −FAR]
+PHASES = 8  # a table of all mixtures is kept where a picture has at most this many different weights per axis
+ROWS, PIXELS = 64, 16  # frames in flight on a CPU, in rows and in pixels: what its cache holds
+
+Span = tuple[Tensor, Tensor]
+
+
+def _only(first: Tensor, last: Tensor, where: Tensor) -> Span:
+    return torch.where(where, first, FAR), torch.where(where, last, -FAR)
+
+
+def line_span(p: Tensor, q: Tensor, y: Tensor, before: float = 1.0, after: float = 2.0) -> Span:
+    """The row y of a Bresenham line from p to q that spans `before` and `after` pixels across: (…, 2) ×2, (…)."""
+    d = q - p
+    dx, dy = d.abs().unbind(-1)
+    sx, sy = torch.where(d[..., 0] > 0, 1.0, -1.0), torch.where(d[..., 1] > 0, 1.0, -1.0)
+    n = (y - p[..., 1]) * sy
+    # Steep: one step down per pixel, ⌊n·dx/dy + c⌋ + 1 across.
+    per = 1.0 / dy.clamp(min=1.0)
+    x = torch.floor(n * (dx * per) - (torch.floor(dy / 2) + 0.5) * per) * sx + (p[..., 0] + sx)
+    # Flat: the steps n along the line whose pixels come within reach of this row, which are neighbours.
+    down = d[..., 1] > 0
+    per = 1.0 / dy.clamp(min=2.0**-10)
+    half, run = (torch.floor(dx / 2) + 0.5) * per, dx * per
+    low, high = torch.where(down, after, before), torch.where(down, before, after)
+    first = (torch.floor(n * run + (half - (low + 1) * run)) + 1).clamp(min=0.0)
+    last = torch.minimum(torch.floor(n * run + (half + high * run)), dx)
+    a, b = p[..., 0] + sx * first, p[..., 0] + sx * last
+    steep = dx <= dy
+    there = torch.where(steep, (n >= 0) & (n <= dy), first <= last)
+    start = torch.where(steep, x - before, torch.minimum(a, b))
+    end = torch.where(steep, x + after, torch.maximum(a, b))
+    return _only(start, end, there)
+
+
+def fill_span(corners: tuple[Tensor, ...], y: Tensor) -> Span:
+    """The row y of pygame's filled convex polygon; corners (…, 2) in the order in which it meets the sides.
+
+    Of the two crossings the side met first is rounded down and the other up, whichever is left.
+    """
+    bottom = functools.reduce(torch.maximum, [c[..., 1] for c in corners])
+    first = last = met = None
+    for p, q in zip(corners, (*corners[1:], corners[0]), strict=True):
+        swap = (p[..., 1] > q[..., 1]).unsqueeze(-1)
+        p, q = torch.where(swap, q, p), torch.where(swap, p, q)
+        rise = q[..., 1] - p[..., 1]
+        rows = torch.where((q[..., 1] == bottom) & (rise > 0), rise + 1, rise)  # the last row belongs to it
+        t = y - p[..., 1]
+        here = (t >= 0) & (t < rows)
+        per = 1.0 / rise.clamp(min=1.0)
+        x, shift = t * ((q[..., 0] - p[..., 0]) * per), 0.5 * per
+        if met is None:
+            x = torch.floor(x + shift) + p[..., 0]
+        else:
+            x = torch.floor(x + torch.where(met, -shift, shift)) + (met + p[..., 0])
+        low, high = _only(x, x, here)
+        first = low if first is None else torch.minimum(first, low)
+        last = high if last is None else torch.maximum(last, high)
+        met = here if met is None else met | here
+    assert first is not None and last is not None
+    return first, last
+
+
+def fat_span(p: Tensor, q: Tensor, y: Tensor) -> Span:
+    """A side of a bar, or a wall: the line and the parallelogram over it."""
+    d = (q - p).abs()
+    o = torch.round(d.flip(-1) * (2.0 / torch.sqrt(d.square().sum(-1, keepdim=True))))
+    line, over = line_span(p, q, y), fill_span((q - o, p - o, p + o, q + o), y)
+    return torch.minimum(line[0], over[0]), torch.maximum(line[1], over[1])
+
+
+def disc_span(centre: Tensor, y: Tensor, widths: Tensor) -> Span:
+    """centre (…, 2); widths: one of DISCS as a tensor, from the middle row outwards."""
+    off = y - centre[..., 1]
+    row = torch.where(off < 0, -1.0 - off, off)
+    half = widths[row.clamp(max=len(widths) - 1).to(torch.int64)]
+    return _only(centre[..., 0] - half, centre[..., 0] + half - 1, row < len(widths))
+
+
+def _widths(radius: int, device: torch.device | str = "cpu") -> Tensor:
+    return torch.tensor(DISCS[radius], dtype=torch.float32, device=device)
+
+
+@functools.cache
+def _ground() -> Tensor:
+    """What never moves, as palette numbers: (512, 512) uint8, the goal under the walls."""
+    rows = torch.arange(CANVAS, dtype=torch.float32)
+    out = torch.zeros(CANVAS, CANVAS, dtype=torch.uint8)
+
+    def paint(span: Span, what: int) -> None:
+        first, last = (s[:, None] for s in span)
+        out[(rows >= first) & (rows <= last)] = what
+
+    x, y, angle = GOAL_POSE
+    for corners in torch.tensor(BARS, dtype=torch.float64):
+        turn = torch.tensor([[math.cos(angle), math.sin(angle)], [-math.sin(angle), math.cos(angle)]])
+        at = (corners @ turn.double() + torch.tensor([x, y], dtype=torch.float64)).round().float()
+        paint(fill_span(tuple(at[:, None].unbind(0)), rows), GOAL)
+    low, high = WALL_LOW, WALL_HIGH
+    for ends in (
+        ((low, high), (low, low)),
+        ((low, low), (high, low)),
+        ((high, low), (high, high)),
+        ((low, high), (high, high)),
+    ):
+        p, q = (torch.tensor([end]) for end in ends)
+        paint(fat_span(p, q, rows), WALL)
+        paint(disc_span(p, rows, _widths(2)), WALL)
+        paint(disc_span(q, rows, _widths(2)), WALL)
+    return out
+
+
+class _Axis:
+    """How the resize reads one axis: pixel i mixes canvas pixels near and near + 1, `share` of the second."""
+
+    def __init__(self, size: int) -> None:
+        at = (np.arange(size) + 0.5) * (CANVAS / size) - 0.5
+        near = np.floor(at)
+        share = np.where((near < 0) | (near >= CANVAS - 1), 0.0, at - near)
+        near = near.clip(0, CANVAS - 1)
+        self.near, self.next = near, np.minimum(near + 1, CANVAS - 1)
+        self.share = share
+        shares = np.round(share, 9)
+        self.shares, self.phase = np.unique(shares, return_inverse=True)
+
+
+def _mix(colour: Tensor, share_y: Tensor, share_x: Tensor) -> Tensor:
+    """(4 taps: 00, 01, 10, 11 as row, column; …, 3) and shares (…, 1) -> rounded values (…, 3)."""
+    top = colour[0] + (colour[1] - colour[0]) * share_x
+    low = colour[2] + (colour[3] - colour[2]) * share_x
+    return (top + (low - top) * share_y + 0.5).floor()
+
+
+@functools.cache
+def _table(size: int) -> Tensor | None:
+    """All mixtures of four palette numbers, per pair of phases, packed in an int32: (P·P·4096,)."""
+    axis = _Axis(size)
+    count = len(axis.shares)
+    if count > PHASES:
+        return None
+    palette = torch.tensor(PALETTE, dtype=torch.float64)
+    codes = torch.arange(4096)
+    colour = torch.stack([palette[(codes >> (3 * tap)) & 7] for tap in range(4)])  # (4, 4096, 3)
+    share = torch.tensor(axis.shares)
+    value = _mix(colour[:, None, None], share[:, None, None, None], share[None, :, None, None])
+    packed = torch.zeros(count, count, 4096, 4, dtype=torch.uint8)
+    packed[..., :3] = value.to(torch.uint8)
+    return packed.view(torch.int32).flatten()
+
+
+class _Look(NamedTuple):
+    """A window per frame: its corner (N, 2), its pixels (N, 2, W), and the canvas pixels they read."""
+
+    corner: Tensor
+    span: Tensor
+    columns: Tensor  # (N, W, 2 taps)
+    rows: Tensor  # (N, 2W), tap by tap
+
+
+class PushTFrames:
+    """(N, 7) states -> uint8 (N, 3, size, size)."""
+
+    def __init__(self, size: int, device: torch.device) -> None:
+        self.size, self.ratio = size, CANVAS / size
+        axis = _Axis(size)
+        f32 = functools.partial(torch.tensor, dtype=torch.float32, device=device)
+        self.taps = f32(np.stack([axis.near, axis.next], 1))  # (size, 2)
+        self.steps = torch.arange(size, device=device)
+        self.share = f32(axis.share)
+        self.palette = f32(PALETTE)
+        self.bars = f32(BARS)
+        self.discs = {radius: _widths(radius, device) for radius in DISCS}
+        self.phase = torch.tensor(axis.phase, dtype=torch.int32, device=device)
+        self.phases = len(axis.shares)
+        host = device.type == "cpu"
+        self.table = _table(size) if host else None
+        near = self.taps.T.to(torch.int64)
+        ground = _ground().to(device)
+        # (4 taps, size, size): what stands at each canvas pixel that a pixel reads
+        self.ground = torch.stack([ground[near[i]][:, near[j]] for i in (0, 1) for j in (0, 1)])
+        self.wall = (self.ground == WALL).to(torch.uint8) * 255
+        colour = self.palette[self.ground.to(torch.int64)]
+        empty = _mix(colour, self.share[:, None, None], self.share[:, None])
+        self.empty = empty.permute(2, 0, 1).to(torch.uint8).contiguous()
+        self.windows = [self._window(reach) for reach in (REACH, PUSHER_REACH)]
+        if host:
+            self.views = [
+                [_windows(layer.numpy(), side) for layer in (self.ground, self.wall)] for side in self.windows
+            ]
+
+    def _window(self, reach: float) -> int:
+        return min(self.size, math.ceil((2 * reach + 2) / self.ratio) + 2)
+
+    def __call__(self, state: Tensor) -> Tensor:
+        state = state.to(torch.float32)
+        out = torch.empty((len(state), 3, self.size, self.size), dtype=torch.uint8, device=state.device)
+        for part in _parts(state, ROWS):
+            self._draw(state[part], out[part])
+        return out
+
+    def _draw(self, state: Tensor, out: Tensor) -> None:
+        out.copy_(self.empty.expand_as(out))
+        pusher, place, angle = state[:, :2], state[:, 2:4], state[:, 4]
+        cos, sin = torch.cos(angle), torch.sin(angle)
+        turn = torch.stack((torch.stack((cos, -sin), -1), torch.stack((sin, cos), -1)), -2)  # (N, 2, 2)
+        exact = torch.einsum("nij,qej->nqei", turn, self.bars) + place[:, None, None]
+        centre = place + MIDDLE * torch.stack((-sin, cos), -1)
+        marks = self._marks(pusher, exact)
+        corners, middle = exact.round(), pusher.round()
+        looks = [self._look(at, side, reach) for at, side, reach in zip(
+            (centre, pusher), self.windows, (REACH, PUSHER_REACH), strict=True)]  # fmt: skip
+        bars = self._bars(corners, torch.cat([look.rows for look in looks], 1))
+        split = [torch.split(bar, [look.rows.shape[1] for look in looks], -1) for bar in bars]
+        for i, look in enumerate(looks):
+            first, last = (bar[i] for bar in split)
+            if i == 1:  # the second window lies over the first: only it needs the pusher
+                more = self._pusher(middle, marks, look.rows)
+                first, last = torch.cat((first, more[0]), 1), torch.cat((last, more[1]), 1)
+            for part in _parts(state, PIXELS):
+                seen = _Look(*(t[part] for t in look))
+                index = self._index(i, (first[part], last[part]), seen)  # (N, 4, W, W)
+                self._paste(out[part], self._colours(index, seen.span), seen)
+
+    def _look(self, at: Tensor, side: int, reach: float) -> _Look:
+        corner = torch.floor((at - reach - 0.5) / self.ratio - 0.5).clamp(0, self.size - side).to(torch.int64)
+        span = corner.unsqueeze(2) + self.steps[:side]  # (N, 2, W): columns, rows
+        read = self.taps[span]  # (N, 2, W, 2)
+        return _Look(corner, span, read[:, 0], read[:, 1].transpose(1, 2).flatten(1))
+
+    def _marks(self, pusher: Tensor, corners: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Where the pusher touches each bar: both ends of the mark, in whole pixels, and whether there is one.
+
+        With q the nearest point of the bar and n the direction to it, from 13 px out to 2 px behind q.
+        """
+        origin = corners[:, :, 0]
+        along, across = corners[:, :, 1] - origin, corners[:, :, 3] - origin  # (N, Q, 2)
+        off = pusher[:, None] - origin
+        length = torch.stack((along, across), -2).square().sum(-1).sqrt()  # (N, Q, 2)
+        axes = torch.stack((along, across), -2) / length[..., None]
+        local = (axes * off[..., None, :]).sum(-1)
+        near = torch.minimum(local.clamp(min=0.0), length)
+        gap = torch.sqrt((near - local).square().sum(-1))
+        # Inside the bar the nearest point is on the nearest side.
+        to_low = local <= length - local
+        depth = torch.minimum(local, length - local)
+        nearest = torch.where(depth == depth.amin(-1, keepdim=True), torch.where(to_low, 0.0, length), local)
+        inside = (gap == 0)[..., None]
+        near = torch.where(inside, nearest, near)
+        far = torch.where(inside[..., 0], -depth.amin(-1), gap)
+        normal = (near - local) / torch.where(far == 0, 1.0, far)[..., None]
+        q = origin + (near[..., None] * axes).sum(-2)
+        n = (normal[..., None] * axes).sum(-2)
+        return (
+            (pusher[:, None] + (RADIUS - MARK) * n).round(),
+            (q + MARK * n).round(),
+            far <= RADIUS,
+        )
+
+    def _bars(self, corners: Tensor, rows: Tensor) -> Span:
+        """Outline, hole, outline, hole of the two bars in each row: rows (N, R), spans (N, 4, R)."""
+        p, q = corners[:, :, :, None], corners.roll(-1, 2)[:, :, :, None]  # (N, Q, E, 1, 2)
+        y = rows[:, None, None, :]
+        first, last = fat_span(p, q, y)  # (N, Q, E, R)
+        tip = disc_span(p, y, self.discs[2])
+        rise = (q - p)[..., 1]
+        after = torch.where(rise <= 0, last, -FAR).amax(2) + 1.0  # the sides left of the hole end here
+        until = torch.where(rise >= 0, first, FAR).amin(2) - 1.0
+        hole = _only(after, until, (after > 1.0 - FAR) & (until < FAR - 1.0))  # (N, Q, R)
+        outer = torch.minimum(first, tip[0]).amin(2), torch.maximum(last, tip[1]).amax(2)
+        return torch.stack((outer[0], hole[0]), 2).flatten(1, 2), torch.stack((outer[1], hole[1]), 2).flatten(
+            1, 2
+        )
+
+    def _pusher(self, middle: Tensor, marks: tuple[Tensor, Tensor, Tensor], rows: Tensor) -> Span:
+        """Both discs, and the mark on either bar: (N, 4, R)."""
+        discs = [disc_span(middle[:, None], rows, self.discs[r]) for r in (15, 11)]
+        a, b, touch = (m[:, :, None] for m in marks)
+        mark = _only(*line_span(a, b, rows[:, None], 0.0, 0.0), touch)
+        first, last = (torch.stack([d[i] for d in discs], 1) for i in (0, 1))
+        return torch.cat((first, mark[0]), 1), torch.cat((last, mark[1]), 1)
+
+    def _index(self, i: int, spans: Span, look: _Look) -> Tensor:
+        """The palette number at every canvas pixel read: spans (N, K, 2W) -> (N, 4 taps, W, W) uint8.
+
+        In bytes, where off ≤ width is a whole test: a column before its span wraps to a large number.
+        """
+        n, side = len(look.corner), self.windows[i]
+        base = look.columns[:, :1, :1]  # (N, 1, 1): the first column read
+        small = side * self.ratio + 2 < 250
+        dtype, end = (torch.uint8, 255.0) if small else (torch.int16, 3 * FAR)
+        first, last = spans[0] - base, spans[1] - base
+        low, last = first.clamp(min=0.0), last.clamp(max=end - 5)
+        width = (last - low).clamp(min=0.0)
+        low = torch.where(last < low, end, low)
+        low, width = (t.to(dtype).view(n, -1, 2, 1, side, 1) for t in (low, width))
+        x = (look.columns - base).to(dtype).transpose(1, 2)[:, None, :, None, :]  # (N, 1, 2, 1, W)
+        x = x.expand(n, 2, 2, side, side).contiguous()
+
+        def inside(k: int) -> Tensor:
+            off = x - low[:, k]
+            within = _at_most(off, width[:, k])
+            if not small:
+                within &= off >= 0
+            return within.view(n, 4, side, side).view(torch.uint8)
+
+        out, wall = self._under(i, look)  # (N, 4, W, W)
+        for k in (0, 2):
+            out = _over(out, DARK - inside(k + 1), inside(k))  # LIGHT is DARK − 1
+        count = low.shape[1]
+        if count > 4:
+            out = _over(out, PUSHER + inside(5), inside(4))  # PUSHER_LIGHT is PUSHER + 1
+        out = out ^ ((out ^ WALL) & wall)
+        for k in range(6, count):
+            out = _over(out, torch.full_like(out, CONTACT), inside(k))
+        return out
+
+    def _under(self, i: int, look: _Look) -> tuple[Tensor, Tensor]:
+        """What never moves there, and whether it is wall (255 or 0)."""
+        if _on_host(look.corner):
+            x, y = look.corner.T.numpy()
+            ground, wall = self.views[i]
+            return torch.from_numpy(ground[y, x]), torch.from_numpy(wall[y, x])
+        at = (slice(None), look.span[:, 1, :, None], look.span[:, 0, None, :])
+        return self.ground[at].transpose(0, 1), self.wall[at].transpose(0, 1)
+
+    def _colours(self, index: Tensor, span: Tensor) -> Tensor:
+        """(N, 4, W, W) palette numbers -> uint8 (N, W, W, 3 or 4)."""
+        if self.table is not None and _on_host(index):
+            code = index[:, 0].to(torch.int32)
+            for tap in (1, 2, 3):
+                code = code | (index[:, tap].to(torch.int32) << (3 * tap))
+            phase = self.phase[span] << 12  # (N, 2, W)
+            code += phase[:, 1, :, None] * self.phases + phase[:, 0, None, :]
+            return (
+                torch.from_numpy(self.table.numpy().take(code.numpy())).view(torch.uint8).view(*code.shape, 4)
+            )
+        colour = self.palette[index.transpose(0, 1).to(torch.int64)]  # (4, N, W, W, 3)
+        share = self.share[span]
+        return _mix(colour, share[:, 1, :, None, None], share[:, 0, None, :, None]).to(torch.uint8)
+
+    def _paste(self, out: Tensor, value: Tensor, look: _Look) -> None:
+        if _on_host(out):
+            frame, side = out.numpy(), value.shape[1]
+            planes = value.numpy()[..., :3].transpose(0, 3, 1, 2)
+            for i, (left, top) in enumerate(look.corner.tolist()):
+                frame[i, :, top : top + side, left : left + side] = planes[i]
+            return
+        where = (look.span[:, 1, :, None] * self.size + look.span[:, 0, None, :]).flatten(1)
+        for c in range(3):
+            out[:, c].view(len(out), -1).scatter_(1, where, value[..., c].flatten(1))
+
+
+def _parts(frames: Tensor, count: int) -> Iterator[slice]:
+    """All frames at once where memory is fast, `count` at a time on a CPU."""
+    n = len(frames)
+    count = count if _on_host(frames) else max(1, n)
+    return (slice(i, i + count) for i in range(0, n, count))
+
+
+def _windows(layer: np.ndarray, side: int) -> np.ndarray:
+    """Every window of (4, size, size) as a view, (row, column, 4, side, side)."""
+    return np.lib.stride_tricks.sliding_window_view(layer, (side, side), (1, 2)).transpose(1, 2, 0, 3, 4)
+
+
+def _at_most(a: Tensor, b: Tensor) -> Tensor:
+    """a ≤ b; numpy's comparison of broadcast bytes is many times torch's on a CPU."""
+    return torch.from_numpy(a.numpy() <= b.numpy()) if _on_host(a) else a <= b
+
+
+def _over(under: Tensor, over: Tensor, where: Tensor) -> Tensor:
+    """`over` where `where` is 1, in byte operations (a CPU has no fast select of bytes)."""
+    return under ^ ((under ^ over) & (0 - where))
+
+
+def _on_host(x: Tensor) -> bool:
+    return x.device.type == "cpu" and not torch.compiler.is_compiling()
+
+
+@functools.cache
+def _made(size: int, device: torch.device) -> Renderer:
+    return PushTFrames(size, device)
+
+
+def make_renderer(size: int | None = None, device: torch.device | str = "cpu") -> Renderer:
+    """States (N, 7) in canvas pixels -> uint8 (N, 3, size, size); constants are built once per size and device."""
+    size = NATIVE if size is None else size
+    if size < 1:
+        raise UserError(f"a frame needs a positive side, not {size}.")
+    return _made(size, torch.device(device))
