@@ -263,7 +263,17 @@ def _pusht_methods(rung: str) -> tuple[str, ...]:
     return ("lpwm", "lewm", "relu", *(("vicreg",) if rung in ("deep-adaln", "mlp-ltv", "mlp-lti") else ()))
 
 
-RECIPES: dict[str, Recipe] = _table()
+def _cube_table() -> dict[str, Recipe]:
+    table: dict[str, Recipe] = {}
+    for name, build in (("cube", cube), ("cube-small", cube_small)):
+        for m in ("lpwm", "lewm"):
+            table[f"{name}/{m}"] = partial(_made, m, build)
+        for weight in CUBE_JACCARD:
+            table[f"{name}/lpwm-tj{weight:g}"] = partial(_jaccard, build, weight)
+    return table
+
+
+RECIPES: dict[str, Recipe] = _table() | _cube_table()
 
 
 def recipe(name: str) -> RunConfig:

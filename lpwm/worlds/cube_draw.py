@@ -48,7 +48,9 @@ class Painter:
         self._camera.fixedcamid = model.camera(CAMERA).id
         self._turn = threading.Lock()
         if multiprocessing.parent_process() is not None:
-            os.environ.setdefault("LP_NUM_THREADS", "0")  # Mesa's own threads: the other cores are the other workers'
+            os.environ.setdefault(
+                "LP_NUM_THREADS", "0"
+            )  # Mesa's own threads: the other cores are the other workers'
         self.context = open_context()
         self._gl = mujoco.MjrContext(model, mujoco.mjtFontScale.mjFONTSCALE_100)
         mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN, self._gl)
