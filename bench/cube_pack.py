@@ -77,7 +77,7 @@ def main() -> None:
     subprocess.run(["apt-get", "download", "-qq", *packages], cwd=debs, check=True)
     (args.out / "env.sh").write_text(ENV)
     packed = sum(p.stat().st_size for p in debs.glob("*.deb"))
-    print(f"mujoco {size / 1e6:.1f} MB unpacked, {len(packages)} Debian packages of {packed / 1e6:.1f} MB; source env.sh")
+    print(f"mujoco {size / 1e6:.1f} MB unpacked, {len(packages)} Debian packages of {packed / 1e6:.1f} MB")
 
 
 if __name__ == "__main__":

@@ -222,9 +222,9 @@ def test_branches_are_steps_that_did_not_happen() -> None:
 
 
 def test_the_expert_reaches_its_goals() -> None:
-    world, n = Cube(), 8
+    world, n = Cube(), 4
     state, goal = world.sample_state(n, (21,)), world.sample_goal(n, (21,))
-    states, actions = rollout(world, make_policy(world), state, goal, row_keys((21,), n), 160)
+    states, actions = rollout(world, make_policy(world), state, goal, row_keys((21,), n), 130)
     reached = world.success(states, goal[:, None]).any(1)
     assert reached.sum() >= n - 1
     assert (actions.abs() <= 1).all()
