@@ -36,18 +36,20 @@ from lpwm.plan import CEM, CEMConfig, LatentProblem
 from lpwm.rng import generator
 
 warnings.filterwarnings("ignore")
-ENVIRONMENTS, HORIZON, ACTION, LATENT = 50, 5, 10, 192
-# name: (rung, budget, the ratio asked for)
+ENVIRONMENTS, HORIZON, ACTION = 50, 5, 10
+# name: (rung, D, budget, the ratio asked for). The last is what `lpwm demo` plans with: its small models (D = 64)
+# and the budget of `lpwm eval --preset quick`.
 CASES = {
-    "deep-adaln": ("deep-adaln", CEMConfig(samples=24, elites=6, iterations=2), 2.0),
-    "mlp-lti": ("mlp-lti", CEMConfig(samples=300, elites=30, iterations=3), 8.0),
-    "mlp-lti-small": ("mlp-lti", CEMConfig(samples=32, elites=6, iterations=10), 8.0),
+    "deep-adaln": ("deep-adaln", 192, CEMConfig(samples=24, elites=6, iterations=2), 2.0),
+    "mlp-lti": ("mlp-lti", 192, CEMConfig(samples=300, elites=30, iterations=3), 8.0),
+    "mlp-lti-small": ("mlp-lti", 192, CEMConfig(samples=32, elites=6, iterations=10), 8.0),
+    "mlp-lti-demo": ("mlp-lti", 64, CEMConfig(samples=64, elites=8, iterations=8), 8.0),
 }
 
 
-def make(rung: str) -> LatentProblem:
+def make(rung: str, latent: int) -> LatentProblem:
     """Random weights with open gates, action embeddings of unit size, and goals that some plan reaches."""
-    model = WorldModel(ModelConfig(latent=LATENT, predictor=PredictorConfig(rung=rung)), ACTION).eval()
+    model = WorldModel(ModelConfig(latent=latent, predictor=PredictorConfig(rung=rung)), ACTION).eval()
     initialise(model, 0)
     g = generator("bench cem_peer", rung)
     with torch.no_grad():
@@ -57,7 +59,7 @@ def make(rung: str) -> LatentProblem:
         spread = model.embed_action(torch.randn(1000, ACTION, generator=g)).std()
         last.weight.div_(spread)
         last.bias.div_(spread)
-        z = torch.relu(torch.randn(ENVIRONMENTS, 1, LATENT, generator=g))
+        z = torch.relu(torch.randn(ENVIRONMENTS, 1, latent, generator=g))
         goal = model.rollout(z, torch.randn(ENVIRONMENTS, 1, HORIZON, ACTION, generator=g), last_only=True)
     return LatentProblem(model, z, goal[:, 0], None, HORIZON)
 
@@ -78,8 +80,8 @@ def peer_model(model: WorldModel, rung: str) -> nn.Module:
     from stable_worldmodel.wm.lewm import LeWM
     from stable_worldmodel.wm.lewm import module as parts
 
-    c = model.config.predictor
-    embed = parts.Embedder(ACTION, ACTION, LATENT, 4)
+    c, latent = model.config.predictor, model.config.latent
+    embed = parts.Embedder(ACTION, ACTION, latent, 4)
     ours = [m for m in model.embed_action if isinstance(m, nn.Linear)]
     with torch.no_grad():
         embed.patch_embed.weight.copy_(ours[0].weight[:, :, None])
@@ -92,9 +94,9 @@ def peer_model(model: WorldModel, rung: str) -> nn.Module:
         depth = len(model.predictor.blocks)
         predictor = parts.Predictor(
             num_frames=c.history, depth=depth, heads=c.heads, dim_head=c.head_dim, mlp_dim=c.mlp,
-            input_dim=LATENT, hidden_dim=LATENT,
+            input_dim=latent, hidden_dim=latent,
         )  # fmt: skip
-        head = parts.MLP(LATENT, c.head_hidden, LATENT)
+        head = parts.MLP(latent, c.head_hidden, latent)
         copy_transformer(model.predictor, predictor, head)
         head = nn.Sequential(head, nn.ReLU())
     if rung == "mlp-lti":
@@ -158,8 +160,8 @@ def timed(f, clock) -> float:
 
 
 def measure(case: str, rounds: int, threads: int) -> dict:
-    rung, config, bar = CASES[case]
-    exact = make(rung)
+    rung, latent, config, bar = CASES[case]
+    exact = make(rung, latent)
     half = LatentProblem(exact.model, exact.z_BCD, exact.z_goal_BD, None, HORIZON, autocast=torch.bfloat16)
     theirs = peer_model(exact.model, rung)
     with torch.no_grad():  # the two models are one function
@@ -187,9 +189,9 @@ def measure(case: str, rounds: int, threads: int) -> dict:
     cost = {n: [score(exact, runs[n](seed=s)) for s in (1, 2)] for n in names}
     nothing = float(exact.value(torch.zeros(ENVIRONMENTS, 1, HORIZON, ACTION)).mean())
     row = {
-        "case": case, "bar": bar, "budget": vars(config), "threads": threads, "same_function_within": worst,
-        "wall_s": wall, "cpu_s": cpu, "cost_by_seed": cost, "cost_of_zero_actions": nothing,
-        "load": os.getloadavg()[0],
+        "case": case, "latent": latent, "bar": bar, "budget": vars(config), "threads": threads,
+        "same_function_within": worst, "wall_s": wall, "cpu_s": cpu, "cost_by_seed": cost,
+        "cost_of_zero_actions": nothing, "load": os.getloadavg()[0],
     }  # fmt: skip
     for clock, times in (("wall", wall), ("cpu", cpu)):
         for ours in names[2:]:
@@ -225,7 +227,7 @@ def main() -> None:
         rows.append(row)
         b = row["budget"]
         print(
-            f"\n{case}, D={LATENT}: {ENVIRONMENTS} environments × {b['samples']} samples × {b['iterations']} "
+            f"\n{case}, D={row['latent']}: {ENVIRONMENTS} environments × {b['samples']} samples × {b['iterations']} "
             f"iterations × {HORIZON} steps, load {row['load']:.1f}"
         )
         for n in row["wall_s"]:

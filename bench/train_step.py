@@ -6,8 +6,9 @@ Frames are rendered on the device (Wall stands in for PushT: the same number of 
 first: autocast, eager modules, a regulariser that sorts both sides, torch's AdamW. "ours" is lpwm.train.step as
 `lpwm train` runs it. A step includes gathering and rendering its clips and drawing its slices. Both loops run
 freely, as the training loop does between log points: ten steps are timed at a time, and the median of such groups is
-given. `--profile` sums the kernels of a step by kind. `--follow N` trains a small model for N steps twice, as above in
-bfloat16 and eagerly in float32, and compares the losses of the last tenth.
+given. A log point (all monitors, moved to the host) is timed beside it. `--profile` sums the kernels of a step by kind.
+`--follow N` trains a small model for N steps twice, as above in bfloat16 and eagerly in float32, and compares the
+losses of the last tenth.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ from lpwm.data.clips import ResidentClips
 from lpwm.losses import Objective, ObjectiveConfig, RDMRegConfig
 from lpwm.model import VIT_TINY, EncoderConfig, ModelConfig, PredictorConfig, ProjectorConfig, WorldModel
 from lpwm.optim import OptimConfig, build, initialise
+from lpwm.train.ahead import Ahead
+from lpwm.train.loop import _measure
 from lpwm.train.step import Stepper
 
 CASES = {
@@ -60,7 +63,7 @@ SMALL = ModelConfig(
 KINDS = {
     "attention": r"_attention_|sdpa|flash|dot_do_o|convert_dq",
     "gelu": r"_gelu_(for|back)|fused_gelu",
-    "layer norm": r"layer_norm",
+    "layer norm": r"layer_norm|_norm_(for|back)",
     "matrix products": r"nvjet|gemm|cutlass|splitK",
     "optimiser": r"multi_tensor|adam",
     "sorting": r"[sS]ort",
@@ -106,7 +109,8 @@ def plain_step(model, clips, objective, batch, device):
     return step
 
 
-KERNELS = False  # --kernels
+KERNELS = True  # unless --no-kernels
+LOG_EVERY = 50  # steps between log points, as `lpwm train` has it
 
 
 def our_step(model, clips, objective, batch, device):
@@ -122,10 +126,14 @@ def our_step(model, clips, objective, batch, device):
         kernels=KERNELS,
     )
 
-    def step(i: int) -> None:
-        clip = clips.batch(i)
-        draw = objective.draw((0, i), batch, 4, model.config.latent, device)
-        stepper(clip.pixels, clip.actions, draw, 1.0, i)
+    def make(i: int):
+        return clips.batch(i), objective.draw((0, i), batch, 4, model.config.latent, device)
+
+    ahead = Ahead(make, device, 10**9)
+
+    def step(i: int):
+        clip, draw = ahead(i)
+        return clip, stepper(clip.pixels, clip.actions, draw, 1.0, i)
 
     return step, stepper
 
@@ -181,7 +189,7 @@ class Prepared:
         self.model, self.clips, self.objective, self.batch, self.most = setting(case, device)
         torch.cuda.reset_peak_memory_stats()
         started = time.perf_counter()
-        self.step, _ = our_step(self.model, self.clips, self.objective, self.batch, device)
+        self.step, self.stepper = our_step(self.model, self.clips, self.objective, self.batch, device)
         for i in range(4):
             self.step(i)
         torch.cuda.synchronize()
@@ -189,8 +197,28 @@ class Prepared:
         self.peak = torch.cuda.max_memory_allocated() / 2**30
 
 
+def log_point(prepared: Prepared, times: int = 10) -> float:
+    """Milliseconds by which a step with a log point is longer than one without, the wait for the device included."""
+    step, stepper = prepared.step, prepared.stepper
+
+    def seconds(steps: range, log: bool) -> float:
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        for i in steps:
+            clip, out = step(i)
+            if log:
+                _measure(clip.actions, out, stepper)
+        torch.cuda.synchronize()
+        return time.perf_counter() - start
+
+    seconds(range(3), True)
+    with_log, without = seconds(range(3, 3 + times), True), seconds(range(3 + times, 3 + 2 * times), False)
+    return 1000 * (with_log - without) / times
+
+
 def measure(prepared: Prepared, with_profile: bool) -> dict:
     ours = milliseconds(prepared.step)
+    log_ms = log_point(prepared)
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
     model, clips, objective, batch, most = setting(prepared.case, prepared.device)
@@ -202,6 +230,8 @@ def measure(prepared: Prepared, with_profile: bool) -> dict:
         "ratio": plain / ours,
         "most_ms": most,
         "first_four_steps_s": prepared.first,
+        "log_point_ms": log_ms,
+        "monitors_share": log_ms / (LOG_EVERY * ours),
         "peak_GiB": prepared.peak,
         "plain_peak_GiB": (torch.cuda.max_memory_allocated() - before) / 2**30,
     }
@@ -261,6 +291,7 @@ def follow(steps: int) -> dict:
 def report(row: dict) -> None:
     line = f"{row['case']:<16} plain {row['plain_ms']:6.1f} ms   ours {row['ours_ms']:6.2f} ms   {row['ratio']:.2f}×"
     line += f"   bar {row['most_ms']:.0f}   {row['peak_GiB']:.1f} GiB (plain {row['plain_peak_GiB']:.1f})"
+    line += f"   log point {row['log_point_ms']:.2f} ms, {100 * row['monitors_share']:.2f} % at one in {LOG_EVERY}"
     print(line + f"   first steps {row['first_four_steps_s']:.0f} s")
     if "shares_ms" in row:
         parts = ", ".join(f"{kind} {ms:.2f}" for kind, ms in row["shares_ms"].items())
@@ -275,11 +306,11 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--cases", nargs="*", default=list(CASES))
     parser.add_argument("--profile", action="store_true")
-    parser.add_argument("--kernels", action="store_true", help="with the encoder's own kernels")
+    parser.add_argument("--no-kernels", action="store_true", help="without the encoder's own kernels")
     parser.add_argument("--follow", type=int, default=0, metavar="STEPS")
     args = parser.parse_args()
     global KERNELS
-    KERNELS = args.kernels
+    KERNELS = not args.no_kernels
     if not torch.cuda.is_available():
         raise SystemExit("this benchmark needs a GPU that torch can use.")
     found = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "rows": []}

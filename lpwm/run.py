@@ -267,7 +267,7 @@ class Run:
             model, objective, optimiser, c.train.batch, c.train.seed, c.optim.clip,
             torch.bfloat16 if _half(c.train.precision, device) else torch.float32,
             compiled=c.train.compile == "on" or (c.train.compile == "auto" and device.type == "cuda"),
-            graphed=graphed, kernels=c.train.kernels, accumulate=c.train.accumulate, ranks=ranks,
+            graphed=graphed, kernels=c.train.kernels == "auto", accumulate=c.train.accumulate, ranks=ranks,
         )  # fmt: skip
         logger = None
         if ranks.first:

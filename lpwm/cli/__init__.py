@@ -30,6 +30,9 @@ VERBS = {
     "train": Verb("lpwm.cli.train", "Train a recipe, or continue a run"),
     "eval": Verb("lpwm.cli.eval", "Plan with trained models, beside the controls"),
     "interpret": Verb("lpwm.cli.interpret", "Read the codes: supports, zones, probes"),
+    "theory": Verb(
+        "lpwm.cli.theory", "The paper's proposition, measured: error against cells, and its bounds"
+    ),
     "report": Verb("lpwm.cli.report", "One page about any set of runs"),
     "params": Verb("lpwm.cli.params", "The parameter table of the predictor ladder"),
     "doctor": Verb(

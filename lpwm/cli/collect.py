@@ -27,7 +27,8 @@ class Args:
     out: Path
     """The HDF5 file to write. Until it is complete, shards wait in OUT.partial; the same command continues."""
     steps: int | None = None
-    """Transitions of an episode (an episode has one frame more); the world's own number when not given."""
+    """Transitions of an episode (an episode has one frame more); when not given, the policy's own numbers (PushT's
+    pusher makes 100 to 300) or the world's."""
     policy: str | None = None
     """Who acts; the world's own data policy when not given."""
     seed: int = 0

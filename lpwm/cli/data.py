@@ -95,7 +95,8 @@ def table(info: dict[str, Any]) -> str:
     if info["beside_public"] is not None:
         lines += ["", f"{'':<48}{'ours':>10}{'public':>10}{'ratio':>8}"]
         for row in info["beside_public"]:
-            ratio = f"{row['ours'] / row['public']:>8.2f}"
+            # Means near zero have no ratio worth printing.
+            ratio = "" if row["name"].endswith("mean") else f"{row['ours'] / row['public']:>8.2f}"
             lines.append(f"{row['name']:<48}{row['ours']:>10.4g}{row['public']:>10.4g}{ratio}")
     if info["controls"] is not None:
         lines += ["", f"success in %, goals {AHEAD} steps ahead or anywhere, {BUDGET} raw steps:"]

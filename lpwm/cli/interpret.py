@@ -1,4 +1,7 @@
-"""`lpwm interpret RUN…`: what the codes of Piecewise runs say, and which part of them says so."""
+"""`lpwm interpret RUN…`: what the codes of runs say, and which part of them says so.
+
+Zones are Piecewise's; --what sparsity reads sparse runs of any world, --what contact those of cube.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import tyro
 
@@ -25,7 +28,10 @@ from lpwm.run import Loaded, load, pick_device
 @dataclass(frozen=True)
 class Args:
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional] = ()
-    """Run folders of Piecewise; sparse and dense ones stand side by side."""
+    """Run folders, of Piecewise unless told by --what; sparse and dense ones stand side by side."""
+    what: Literal["zones", "sparsity", "contact"] = "zones"
+    """zones: supports in the arena and probes; sparsity: active units against the target, rung by width; contact:
+    what changes a support on cube episodes."""
     resolution: int = 20
     """Cells a side of the grid of agent positions."""
     visible: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
@@ -68,6 +74,10 @@ def settings(args: Args) -> StudyConfig:
 def run(args: Args) -> int:
     if not args.runs:
         raise UserError("there is nothing to read: give at least one run folder.")
+    if args.what != "zones":
+        from lpwm.cli.readings import run_reading
+
+        return run_reading(args)
     config = settings(args)
     device = pick_device(args.device)
     if len({p.resolve() for p in args.runs}) != len(args.runs):

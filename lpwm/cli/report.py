@@ -17,7 +17,7 @@ class Args:
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional] = ()
     """Run folders. What lpwm eval and lpwm interpret found about them is read too."""
     also: tuple[Path, ...] = ()
-    """Further files of lpwm eval --out and lpwm interpret --out."""
+    """Further files of lpwm eval --out, lpwm interpret --out and lpwm theory, and target studies."""
     out: Path | None = None
     """The page to write, or a folder for report.html; without it, in the run's folder, or beside several runs."""
     figures: Path | None = None
@@ -55,12 +55,17 @@ def run(args: Args) -> int:
     commands = commands_of(found.runs, found.evaluations, found.studies)
     page.write(
         out, found.runs, found.evaluations, found.studies, episodes=found.episodes, title=args.title,
-        notes=found.notes, commands=commands,
+        notes=found.notes, commands=commands, readings=found.readings,
     )  # fmt: skip
     drawn = []
     if args.figures is not None:
         drawn = figures.write(
-            args.figures, found.runs, found.evaluations, found.studies, episodes=found.episodes
+            args.figures,
+            found.runs,
+            found.evaluations,
+            found.studies,
+            episodes=found.episodes,
+            readings=found.readings,
         )
     if args.json:
         print(
@@ -73,6 +78,7 @@ def run(args: Args) -> int:
                     "evaluations": len(found.evaluations),
                     "studies": len(found.studies),
                     "episodes": len(found.episodes),
+                    "readings": [r["kind"] for r in found.readings],
                     "notes": found.notes,
                 }
             )

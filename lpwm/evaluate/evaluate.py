@@ -74,7 +74,7 @@ class Evaluator:
         device: torch.device | str = "cpu",
         store: Store | None = None,
         compile: bool = False,
-        workers: int | None = None,
+        workers: int | None = 1,
         progress: Callable[[int], None] | None = None,
     ) -> None:
         _check_agents(agents, config)
@@ -302,7 +302,7 @@ def evaluate(
     device: torch.device | str = "cpu",
     store: Store | None = None,
     compile: bool = False,
-    workers: int | None = None,
+    workers: int | None = 1,
     progress: Callable[[int], None] | None = None,
     predicted_s: float | None = None,
 ) -> Evaluation:

@@ -29,7 +29,7 @@ def _cell(found: Evaluation, cell: Cell) -> list[str]:
         return [title, *_image(cell)]
     heads = [f"{measure} @{budget}" for budget in c.budgets for measure in MEASURES]
     names = [row.name for row in cell.rows]
-    wide = max(map(len, names)) + 2
+    wide = max(map(len, names)) + 4
     lines = [title, " " * wide + "".join(f"{h:<22}" for h in heads) + "median steps"]
     for row in cell.rows:
         cells = [row.interval(m, b).text().replace(" %", "") for b in c.budgets for m in MEASURES]

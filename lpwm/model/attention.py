@@ -24,9 +24,9 @@ from torch import Tensor
 from lpwm.rng import generator
 
 try:
-    from lpwm.model import kernels
+    from lpwm.model import kernels, kernels_norm
 except ImportError:  # no Triton: a CPU build of torch
-    kernels = None  # type: ignore[assignment]
+    kernels = kernels_norm = None  # type: ignore[assignment]
 
 HEAD_DIM = 64
 GELU_SPAN = 128  # rows that one program of the GELU's backward pass adds up
@@ -50,7 +50,9 @@ def kernels_cut(frames: Tensor) -> bool:
 
 
 @functools.cache
-def usable(tokens: int, heads: int, head_dim: int, mlp: int, patch: int, device: torch.device) -> bool:
+def usable(
+    tokens: int, width: int, heads: int, head_dim: int, mlp: int, patch: int, device: torch.device
+) -> bool:
     """Whether the kernels run on this device for these sizes and agree with torch there: tried, once.
 
     Devices differ in shared memory and compilers err; a step that is wrong, or does not start, must not be the price of
@@ -64,6 +66,7 @@ def usable(tokens: int, heads: int, head_dim: int, mlp: int, patch: int, device:
             errors = [
                 *_attention_errors(tokens, heads, device),
                 *_gelu_errors(mlp, device),
+                *_norm_errors(width, device),
                 _cut_error(patch, device),
             ]
     except Exception as error:
@@ -112,13 +115,27 @@ def _gelu_errors(width: int, device: torch.device) -> list[float]:
     return [_far(got, want), _far(dx, slope), _far(db, slope.sum(0))]
 
 
+def _norm_errors(width: int, device: torch.device) -> list[float]:
+    r, g, c = (_noise(300, width, device=device, key=key) for key in ("stream", "slope", "biases"))
+    shift = c[0].float()
+    x = (r.float() + shift).requires_grad_()
+    want = F.layer_norm(x, (width,), eps=1e-6)
+    (slope,) = torch.autograd.grad(want, x, g.float())
+    got, one, total = torch.empty_like(r), torch.empty_like(x[:, 0]), torch.zeros_like(r)
+    sums = torch.empty(kernels_norm.pieces(300), width, device=device)
+    kernels_norm.norm_forward(r, shift, 1e-6, got, one.detach())
+    kernels_norm.norm_backward(g, got, one.detach(), total, total, sums)
+    return [_far(got, want), _far(total, slope), _far(sums.sum(0), slope.sum(0))]
+
+
 def _cut_error(patch: int, device: torch.device) -> float:
     side = 4 * patch
     frames = (torch.arange(2 * 3 * side * side, device=device) % 251).to(torch.uint8).view(2, 3, side, side)
     scale, shift = torch.tensor([[0.01, 0.02, 0.03], [0.5, -1.0, 0.2]], device=device).view(2, 3, 1, 1)
     cut = frames.unfold(2, patch, patch).unfold(3, patch, patch).permute(0, 2, 3, 1, 4, 5)
     want = (cut * scale + shift).flatten(1, 2).flatten(2)
-    return _far(patches(frames, scale, shift, patch), want)
+    got = patches(frames, scale, shift, patch)
+    return _far(got, F.pad(want, (0, got.shape[-1] - want.shape[-1])))
 
 
 def attention(qkv: Tensor, bias: Tensor, heads: int) -> Tensor:
@@ -204,11 +221,15 @@ _gelu.register_autograd(_gelu_grad, setup_context=_gelu_save)
 
 @torch.library.custom_op("lpwm::patches", mutates_args=(), device_types="cuda")
 def patches(frames: Tensor, scale: Tensor, shift: Tensor, patch: int) -> Tensor:
-    """uint8 (b, 3, s, s) -> bfloat16 (b, (s/p)², 3·p²), scaled and shifted by channel. It has no gradient."""
+    """uint8 (b, 3, s, s) -> bfloat16 (b, (s/p)², P), scaled and shifted by channel. It has no gradient.
+
+    P is 3·p² rounded up to a multiple of 8, and what is more is 0.
+    """
     return kernels.patches(frames.contiguous(), scale, shift, patch)
 
 
 @patches.register_fake
 def _(frames: Tensor, scale: Tensor, shift: Tensor, patch: int) -> Tensor:
     b, _, _, side = frames.shape
-    return frames.new_empty(b, (side // patch) ** 2, 3 * patch * patch, dtype=torch.bfloat16)
+    wide = -(-3 * patch * patch // 8) * 8
+    return frames.new_empty(b, (side // patch) ** 2, wide, dtype=torch.bfloat16)

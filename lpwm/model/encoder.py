@@ -6,7 +6,7 @@ Legend: B frames, N tokens (1 + patches), W width, P pixels of a patch (3·p²).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 import torch.nn.functional as F
@@ -14,7 +14,7 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from lpwm.errors import UserError
-from lpwm.model import attention
+from lpwm.model import attention, stack
 from lpwm.model.layers import TwoLayer, linear, short_attention
 
 # How uint8 pixels become numbers: (x/255 − mean)/std. The ladder pipeline centres, the support pipeline
@@ -23,6 +23,9 @@ PIXELS = {
     "half": ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
     "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
 }
+
+
+STACKED = True  # with the kernels: all blocks but the last as one operator
 
 
 @dataclass(frozen=True)
@@ -135,7 +138,7 @@ class ViT(nn.Module):
     def use_kernels(self) -> bool:
         """Train with the kernels of `lpwm.model.attention`, if they serve here; the same function up to rounding."""
         c = self.config
-        usable = attention.usable(self.tokens, c.heads, c.head_dim, c.mlp, c.patch, self.cls.device)
+        usable = attention.usable(self.tokens, c.width, c.heads, c.head_dim, c.mlp, c.patch, self.cls.device)
         for module in (self, *self.blocks):
             module.by_kernels = usable
         return usable
@@ -149,15 +152,24 @@ class ViT(nn.Module):
             )
         if self.by_kernels and attention.kernels_cut(frames):
             x = attention.patches(frames, self.scale, self.shift, c.patch)
+            x = F.linear(x, F.pad(self.embed.weight, (0, x.shape[-1] - 3 * c.patch**2)), self.embed.bias)
         else:
             x = torch.addcmul(self.shift, frames.to(self.scale.dtype), self.scale)
             x = rearrange(x, "b c (h p) (w q) -> b (h w) (c p q)", p=c.patch, q=c.patch)
-        x = self.embed(x)
+            x = self.embed(x)
         cls = self.cls.to(x.dtype).expand(x.shape[0], 1, -1)
         x = torch.cat((cls, x), dim=1) + self.position.to(x.dtype)
-        for i, block in enumerate(self.blocks):
-            x = block(x, cls_only=i == c.depth - 1)
-        return self.norm(x[:, 0])
+        return self.norm(self._through_blocks(x)[:, 0])
+
+    def _through_blocks(self, x: Tensor) -> Tensor:
+        *first, last = cast(list[Block], list(self.blocks))
+        if self.by_kernels and attention.kernels_serve(x) and STACKED and first:
+            weights = stack.fold(first, x.dtype)
+            x = stack.blocks(x, weights, self.config.heads, last.norm1.eps) + weights.c[-1]
+            return last._last_by_kernels(x)
+        for block in first:
+            x = block(x)
+        return last(x, cls_only=True)
 
 
 class Encoder(nn.Module):

@@ -21,6 +21,7 @@ from lpwm.report import palette
 from lpwm.report.found import Found, found_of, study_label
 from lpwm.report.plots import plots
 from lpwm.report.reading import FEATURES
+from lpwm.report.readings import figures as reading_figures
 from lpwm.report.scene import scene
 from lpwm.report.tables import cells, headline
 
@@ -36,13 +37,14 @@ def write(
     studies: Sequence[Mapping[str, Any]] = (),
     *,
     episodes: Sequence[Mapping[str, Any]] = (),
+    readings: Sequence[Mapping[str, Any]] = (),
     formats: Sequence[str] = ("png", "pdf"),
 ) -> list[Path]:
     """Every figure there are data for, as NAME.png and NAME.pdf; the files written. Arguments as of `page.write`."""
     place = Path(folder)
     make_folder(place)
     written = []
-    found = found_of(runs, evaluations, studies, episodes)
+    found = found_of(runs, evaluations, studies, episodes, readings)
     with matplotlib.rc_context(fname=str(resources.files("lpwm.report") / "assets" / "lpwm.mplstyle")):
         for name, figure in draw(found):
             for kind in formats:
@@ -67,7 +69,7 @@ def draw(found: Found) -> list[Made]:
         figure = make(found)
         if figure is not None:
             made.append((name, figure))
-    return made
+    return made + [(name, make_reading()) for name, make_reading in reading_figures(found).items()]
 
 
 def colour(index: int) -> str:

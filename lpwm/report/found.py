@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from lpwm.report import palette
@@ -18,6 +18,7 @@ class Found:
     evaluations: list[Mapping[str, Any]]
     studies: list[Mapping[str, Any]]
     episodes: list[Mapping[str, Any]]
+    readings: list[Mapping[str, Any]] = field(default_factory=list)  # `readings.pick`ed
 
     def by_hash(self, run_hash: str) -> dict[str, Any] | None:
         return next((r for r in self.runs if r["hash"] == run_hash), None)
@@ -72,6 +73,7 @@ def found_of(
     evaluations: Sequence[Mapping[str, Any]],
     studies: Sequence[Mapping[str, Any]],
     episodes: Sequence[Mapping[str, Any]],
+    readings: Sequence[Mapping[str, Any]] = (),
 ) -> Found:
     """Recipes of one family (`piecewise-2x2/…`) are called by their last word."""
     described = []
@@ -85,7 +87,7 @@ def found_of(
         short = label(title, run, runs)
         whole = family(run["name"]) + short if shared else short
         described.append({**one, "title": title, "label": short, "full": whole, "record": run})
-    return Found(described, list(evaluations), list(studies), list(episodes))
+    return Found(described, list(evaluations), list(studies), list(episodes), list(readings))
 
 
 def study_label(found: Found, study: Mapping[str, Any]) -> str:

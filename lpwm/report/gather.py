@@ -19,6 +19,7 @@ from lpwm.evaluate.outcome import Evaluation
 from lpwm.evaluate.protocol import EvalConfig
 from lpwm.evaluate.runs import load_team
 from lpwm.interpret.study import KIND as STUDY
+from lpwm.report.readings import KINDS, pick
 from lpwm.report.tables import cells, headline
 from lpwm.run import parse_options
 from lpwm.train.log import read_log
@@ -34,12 +35,13 @@ class Gathered:
     studies: list[dict[str, Any]]
     episodes: list[dict[str, Any]]
     notes: list[str] = field(default_factory=list)  # what was found and left out, in sentences
+    readings: list[Mapping[str, Any]] = field(default_factory=list)
 
 
 def gather(folders: Sequence[str | Path], also: Sequence[str | Path] = ()) -> Gathered:
     """All that is known about these runs: their logs, and every evaluation and study of them alone.
 
-    also: further files that `lpwm eval` or `lpwm interpret` wrote.
+    also: further files that `lpwm eval`, `lpwm interpret` or `lpwm theory` wrote, or a target study.
     """
     paths = [Path(f) for f in folders]
     if not paths:
@@ -48,8 +50,8 @@ def gather(folders: Sequence[str | Path], also: Sequence[str | Path] = ()) -> Ga
         raise UserError("a run folder is given twice: name each once.")
     more = [Path(f) for f in also]
     for path in more:
-        if _read(path).get("kind") not in (EVALUATION, STUDY, STUDIES):
-            raise UserError(f"{path} was not written by lpwm eval or lpwm interpret: give their JSON.")
+        if _read(path).get("kind") not in (EVALUATION, STUDY, STUDIES, *KINDS):
+            raise UserError(f"{path} was not written by lpwm eval, interpret or theory: give their JSON.")
     runs = [run_of(path) for path in paths]
     hashes = {run["hash"] for run in runs}
     evaluations, others = _evaluations(paths, more, hashes)
@@ -65,7 +67,10 @@ def gather(folders: Sequence[str | Path], also: Sequence[str | Path] = ()) -> Ga
     for number, evaluation in enumerate(evaluations, start=1):
         folders_of = [by_hash[r["run_hash"]] for r in evaluation["runs"] if r["vote"] is None]
         episodes += [{**e, "evaluation": number} for e in stored_episodes(evaluation, folders_of)]
-    return Gathered(runs, evaluations, studies, episodes, notes)
+    files = [*_files({p.resolve() for p in paths}, "interpret"), *more]
+    dated = [(file.stat().st_mtime, _read(file)) for file in files]
+    readings = pick(dated, [run["hash"] for run in runs])
+    return Gathered(runs, evaluations, studies, episodes, notes, readings)
 
 
 def run_of(folder: Path) -> dict[str, Any]:

@@ -38,6 +38,7 @@ def write(
     studies: Sequence[Mapping[str, Any]] = (),
     *,
     episodes: Sequence[Mapping[str, Any]] = (),
+    readings: Sequence[Mapping[str, Any]] = (),
     title: str = "",
     notes: Sequence[str] = (),
     commands: Sequence[str] = (),
@@ -48,11 +49,13 @@ def write(
     runs         name, hash, data, version, config, world, train and val records (`gather.run_of`)
     evaluations  what `lpwm eval` writes;  studies: what `lpwm interpret` writes
     episodes     trajectories to replay (`gather.stored_episodes`, `gather.evaluated_episodes`)
+    readings     sparsity, contact, target studies, the proposition (`readings.pick`)
     commands     the command lines that made all this, for the footer
     """
     text = render(
-        runs, evaluations, studies, episodes=episodes, title=title, notes=notes, commands=commands, when=when
-    )
+        runs, evaluations, studies, episodes=episodes, readings=readings, title=title, notes=notes,
+        commands=commands, when=when,
+    )  # fmt: skip
     data = text.encode()
     if len(data) > LIMIT:
         raise UserError(
@@ -70,6 +73,7 @@ def render(
     studies: Sequence[Mapping[str, Any]] = (),
     *,
     episodes: Sequence[Mapping[str, Any]] = (),
+    readings: Sequence[Mapping[str, Any]] = (),
     title: str = "",
     notes: Sequence[str] = (),
     commands: Sequence[str] = (),
@@ -79,7 +83,7 @@ def render(
     if not runs:
         raise UserError("a report needs at least one run.")
     made = (when or datetime.now(UTC)).strftime("%d %B %Y, %H:%M UTC").lstrip("0")
-    found = found_of(runs, evaluations, studies, episodes)
+    found = found_of(runs, evaluations, studies, episodes, readings)
     replayed = []
     for entry in found.ordered(episodes):
         name, colour = found.look(entry)

@@ -11,6 +11,7 @@ from lpwm.report.found import Found
 from lpwm.report.markup import bar, figures_of, legend, section, swatch, table
 from lpwm.report.plots import plots
 from lpwm.report.reading import arena, probes, raster
+from lpwm.report.readings import sections as readings
 from lpwm.report.scene import title as world_title
 from lpwm.report.tables import cells, headline, percent, short
 
@@ -44,13 +45,14 @@ def body(found: Found) -> Body:
         ("horizon", "Success against horizon", figures_of(drawn, "horizon", HORIZON),
          "success against horizon: lpwm eval RUN… --preset horizons"),
         ("raster", "Support raster", raster(found), "the support raster: lpwm interpret RUN…"),
+        *readings(found),
     ]  # fmt: skip
     there = [(name, title, html) for name, title, html, _ in made if html]
     nav = "".join(f'<li><a href="#{name}">{escape(title)}</a></li>' for name, title, _ in there)
     html = trained(found)
     for name, title, content in there:
         html += section(name, title, content)
-    missing = [line for _, _, content, line in made if not content]
+    missing = [line for _, _, content, line in made if line and not content]
     if missing:
         items = "".join(f"<li>{_command(line)}</li>" for line in missing)
         intro = "<p>These were not measured yet; each line names the command that does.</p>"

@@ -17,16 +17,18 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any, Literal, Protocol
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from lpwm.data import ClipSource
+from lpwm.data.clips import Clip
 from lpwm.errors import UserError
 from lpwm.losses import Objective
+from lpwm.losses.base import Draw
 from lpwm.model import WorldModel
 from lpwm.optim import OptimConfig, factor
+from lpwm.train.ahead import Ahead
 from lpwm.train.health import Health, HealthConfig
 from lpwm.train.log import Logger, to_host
-from lpwm.train.monitors import ActivityWindow, observe
 from lpwm.train.step import Stepper
 
 
@@ -38,8 +40,11 @@ class TrainConfig:
     batch: int = 64  # clips of the global batch, over all ranks
     seed: int = 0
     precision: Literal["auto", "float32", "bf16"] = "auto"  # auto: bf16 on CUDA, float32 on CPU
-    compile: Literal["auto", "on", "off"] = "auto"  # auto: on CUDA
-    kernels: bool = False  # own Triton kernels in the encoder (CUDA, bf16): off until they are timed on a GPU
+    # auto: on CUDA; graph: captured without compiling
+    compile: Literal["auto", "on", "graph", "off"] = "auto"
+    kernels: Literal["auto", "off"] = (
+        "auto"  # own Triton kernels in the encoder, where they serve (CUDA, bf16)
+    )
     accumulate: int = 1  # micro-batches per step, with the gradient of the whole batch
     log_every: int = 50
     eval_every: int = 1000  # held-out errors; 0 = only at the end
@@ -98,23 +103,25 @@ def train(
     ranks, device, dim = stepper.ranks, stepper.device, model.config.latent
     callbacks, health = callbacks or Callbacks(), Health(config.health)
     frames = source.frames
-    window = ActivityWindow(dim, device)
+
+    def make(step: int) -> tuple[Clip, Draw]:
+        key = (config.seed, step)
+        draw = objective.draw(key, config.batch, frames, dim, device, ranks.rank, ranks.ranks)
+        return source.batch(step), draw
+
+    ahead = Ahead(make, device, config.steps)
     metric: float | None = None
     model.train()
     with _Interrupts() as interrupts:
         for step in range(start, config.steps):
-            clip = source.batch(step)
-            draw = objective.draw(
-                (config.seed, step), config.batch, frames, dim, device, ranks.rank, ranks.ranks
-            )
+            clip, draw = ahead(step)
             rate = factor(optim.schedule, optim.warmup, step, config.steps)
             out = stepper(clip.pixels, clip.actions, draw, rate, step)
-            window.update(out["z"])
             done = step + 1
             last, log_due = done == config.steps, done % config.log_every == 0 or done == config.steps
             death = None
             if log_due:
-                record = _measure(model, clip.actions, out, window, stepper)
+                record = _measure(clip.actions, out, stepper)
                 death = health.check(done, config.steps, record)
                 record |= {
                     "learning_rate": rate * optim.lr,
@@ -136,18 +143,11 @@ def train(
                 raise Interrupted
 
 
-def _measure(
-    model: WorldModel, actions: Tensor, out: dict[str, Tensor], window: ActivityWindow, stepper: Stepper
-) -> dict[str, float]:
+def _measure(actions: Tensor, out: dict[str, Tensor], stepper: Stepper) -> dict[str, float]:
     """The terms and monitors of this step as numbers: the one moment at which the host waits for the device."""
-    with stepper.autocast():
-        values = observe(model, out["z"], actions)
+    values = stepper.monitors(actions, out)
     values |= {name: term for name, term in out.items() if name not in ("z", "zhat")}
-    if "gradient_norm" not in values:  # the step needs it only when it clips; the gradients are still there
-        values["gradient_norm"] = nn.utils.get_total_norm(
-            [p.grad for p in stepper.parameters if p.grad is not None]
-        )
-    values["dead_units"] = window.read_and_reset()
+    values["dead_units"] = stepper.activity.read_and_reset()
     return to_host(stepper.ranks.mean(values))
 
 

@@ -17,6 +17,7 @@ from lpwm.model import WorldModel
 from lpwm.model.layers import BatchNorm
 from lpwm.rng import seed_of
 from lpwm.train.distributed import Ranks
+from lpwm.train.monitors import ActivityWindow, observe
 
 Terms = dict[str, Tensor]
 
@@ -92,7 +93,10 @@ class Stepper:
         self._loss: Callable[..., Terms] = (
             torch.compile(clip_loss, dynamic=False) if self.compiled else clip_loss
         )
+        self.activity = ActivityWindow(self.model.config.latent, self.device)
         self._graph: torch.cuda.CUDAGraph | None = None
+        self._watch: torch.cuda.CUDAGraph | None = None
+        self._watched: Terms = {}
         self._inputs: list[Tensor] = []
         self._outputs: Terms = {}
         self._calls = 0
@@ -117,6 +121,27 @@ class Stepper:
     def autocast(self) -> torch.autocast:
         return torch.autocast(self.device.type, self.precision, enabled=self.precision != torch.float32)
 
+    def monitors(self, actions: Tensor, out: Terms) -> Terms:
+        """`observe` on the step just made, and the norm of its gradient. Captured as a graph once the step is one."""
+        if self._graph is None:
+            return self._observe(actions, out)
+        if self._watch is None:
+            _on_a_side_stream(lambda: self._observe(self._inputs[1], self._outputs))
+            self._watch = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self._watch):
+                self._watched = self._observe(self._inputs[1], self._outputs)
+        self._watch.replay()
+        return dict(self._watched)
+
+    def _observe(self, actions: Tensor, out: Terms) -> Terms:
+        with self.autocast():
+            values = observe(self.model, out["z"], actions)
+        if "gradient_norm" not in out:  # the step needs it only when it clips; the gradients are still there
+            values["gradient_norm"] = nn.utils.get_total_norm(
+                [p.grad for p in self.parameters if p.grad is not None]
+            )
+        return values
+
     def _set_rates(self, factor: float) -> None:
         for group in self.optimiser.param_groups:
             if isinstance(group["lr"], Tensor):  # a graph reads the tensor; a number would be frozen into it
@@ -136,6 +161,7 @@ class Stepper:
             nn.utils.clip_grads_with_norm_(self.parameters, self.clip, norm, foreach=True)
             terms["gradient_norm"] = norm
         self.optimiser.step()
+        self.activity.update(terms["z"])
         return terms
 
     def _whole(self, pixels: Tensor, actions: Tensor, draw: tuple[Tensor, ...]) -> Terms:
@@ -188,12 +214,7 @@ class Stepper:
         """Three eager updates on a side stream (they compile and allocate), then capture, then replay."""
         self._calls += 1
         if self._graph is None and self._calls <= 3:
-            side = torch.cuda.Stream()
-            side.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(side):
-                terms = self._update(inputs[0], inputs[1], tuple(inputs[2:]))
-            torch.cuda.current_stream().wait_stream(side)
-            return terms
+            return _on_a_side_stream(lambda: self._update(inputs[0], inputs[1], tuple(inputs[2:])))
         if self._graph is None:
             self._inputs = [x.clone() for x in inputs]
             self._graph = torch.cuda.CUDAGraph()
@@ -204,3 +225,13 @@ class Stepper:
             fixed.copy_(fresh, non_blocking=True)
         self._graph.replay()
         return self._outputs
+
+
+def _on_a_side_stream(f: Callable[[], Terms]) -> Terms:
+    """What is to be captured is run so before: it compiles, allocates and opens libraries."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        terms = f()
+    torch.cuda.current_stream().wait_stream(side)
+    return terms

@@ -14,6 +14,7 @@ N simulators, S state, A action, M branches, T steps.
 from __future__ import annotations
 
 import contextlib
+import copy
 import multiprocessing
 import os
 import pickle
@@ -326,8 +327,9 @@ def _serve(pipe: Connection) -> None:
 
 
 def _sendable(error: Exception) -> Exception:
+    """The error itself if it survives the journey: some cannot be pickled, some cannot be built again."""
     try:
-        pickle.loads(pickle.dumps(error))
+        pickle.dumps(copy.copy(error))
     except Exception:
         return RuntimeError(repr(error))
     return error

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,7 +45,12 @@ STEM = (-SCALE / 2, SCALE, SCALE / 2, 4 * SCALE)
 COG = (0.0, 45.0)  # the mean of the boxes' centres
 TURN = 2 * math.pi
 
-Start = tuple[NDArray[np.float64], NDArray[np.float64]]  # state (7,), actions since (t, 2)
+
+class Past(NamedTuple):
+    """A snapshot: where a simulator began, (7,), and what was done to it since, (t, 2)."""
+
+    first: NDArray[np.float64]
+    done: NDArray[np.float64]
 
 
 def _pymunk() -> Any:
@@ -57,17 +62,15 @@ def _pymunk() -> Any:
 
 
 class Simulator:
-    """One live PushT. `start` is a state, or a state with the actions executed since: a snapshot."""
+    """One live PushT, from a state (seven numbers) or as it was when a snapshot was taken."""
 
-    def __init__(self, start: Any) -> None:
-        first, done = start if isinstance(start, tuple) else (start, ())
+    def __init__(self, start: Sequence[float] | NDArray[np.float64] | Past) -> None:
+        first, done = start if isinstance(start, Past) else (start, ())
         self.first = [float(x) for x in first]
         self.done: list[Sequence[float]] = []
         self._build()
-        self._plain, self._plain_at = (
-            self.state,
-            0,
-        )  # the last state that hid nothing, and its place in `done`
+        # The last state that hid nothing, and how much of `done` led to it.
+        self._plain, self._plain_at = self.state, 0
         for action in np.asarray(done, dtype=np.float64).reshape(-1, 2).tolist():
             self.step(action)
 
@@ -117,13 +120,13 @@ class Simulator:
         if before[2:5] == self.state[2:5] and _gap(self.state) > OFF:
             self._plain, self._plain_at = self.state, len(self.done)
 
-    def snapshot(self) -> Start:
-        return np.array(self.first), np.array(self.done, dtype=np.float64).reshape(-1, 2)
+    def snapshot(self) -> Past:
+        return Past(np.array(self.first), np.array(self.done, dtype=np.float64).reshape(-1, 2))
 
     def branch(self, actions: NDArray[np.float64]) -> NDArray[np.float32]:
         """(M, T, 2) -> (M, T, 7): each sequence in a copy of this simulator."""
         out = np.empty((*actions.shape[:2], 7), dtype=np.float32)
-        start = np.array(self._plain), np.array(self.done[self._plain_at :])
+        start = Past(np.array(self._plain), np.array(self.done[self._plain_at :]))
         for m, sequence in enumerate(actions.tolist()):
             copy = Simulator(start)
             for t, action in enumerate(sequence):

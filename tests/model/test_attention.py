@@ -82,7 +82,7 @@ def test_patches_are_those_of_the_plain_path():
     got = attention.patches(frames, vit.scale, vit.shift, 14)
     pixels = frames * vit.scale + vit.shift
     want = pixels.unfold(2, 14, 14).unfold(3, 14, 14).permute(0, 2, 3, 1, 4, 5).flatten(1, 2).flatten(2)
-    assert got.shape == want.shape and far(got, want) < 3e-3
+    assert got.shape[-1] == 592 and far(got[..., :588], want) < 3e-3 and not got[..., 588:].any()
 
 
 @pytest.mark.gpu
@@ -126,7 +126,8 @@ def plain_gelu(x, bias):
 
 def plain_patches(frames, scale, shift, patch):
     x = (frames * scale + shift).bfloat16()
-    return rearrange(x, "b c (h p) (w q) -> b (h w) (c p q)", p=patch, q=patch)
+    x = rearrange(x, "b c (h p) (w q) -> b (h w) (c p q)", p=patch, q=patch)
+    return F.pad(x, (0, -x.shape[-1] % 8))
 
 
 @pytest.mark.parametrize("broken", ["", "attention", "gelu", "patches"])
@@ -152,9 +153,10 @@ def test_kernels_that_are_wrong_here_are_not_used(monkeypatch, error, ends):
     monkeypatch.setattr(attention, "kernels", object())
     monkeypatch.setattr(attention, "_attention_errors", lambda *a: [0.001, error, 0.001])
     monkeypatch.setattr(attention, "_gelu_errors", lambda *a: [0.001])
+    monkeypatch.setattr(attention, "_norm_errors", lambda *a: [0.001])
     monkeypatch.setattr(attention, "_cut_error", lambda *a: 0.001)
     call = attention.usable.__wrapped__
-    args = (257, 3, 64, 768, 14, torch.device("cuda"))
+    args = (257, 384, 3, 64, 768, 14, torch.device("cuda"))
     if ends:
         assert call(*args)
     else:
@@ -169,7 +171,7 @@ def test_kernels_that_do_not_start_here_are_not_used(monkeypatch):
     monkeypatch.setattr(attention, "kernels", object())
     monkeypatch.setattr(attention, "_attention_errors", fail)
     with pytest.warns(UserWarning, match="shared memory"):
-        assert not attention.usable.__wrapped__(257, 3, 64, 768, 14, torch.device("cuda"))
+        assert not attention.usable.__wrapped__(257, 384, 3, 64, 768, 14, torch.device("cuda"))
 
 
 def test_gradients_of_the_blocks_written_for_the_kernels(monkeypatch):
@@ -189,7 +191,7 @@ def test_gradients_of_the_blocks_written_for_the_kernels(monkeypatch):
         return [out, *(p.grad.clone() for p in vit.parameters())]
 
     want = gradients()
-    for block in vit.blocks:
+    for block in vit.blocks:  # the blocks one by one; test_stack.py has them as one operator
         block.by_kernels = True
     monkeypatch.setattr(attention, "kernels_serve", lambda x: True)
     monkeypatch.setattr(attention, "attention", plain_attention)

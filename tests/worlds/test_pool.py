@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import signal
@@ -17,7 +18,7 @@ import torch
 
 from lpwm.errors import UserError
 from lpwm.worlds import PushT
-from lpwm.worlds.pool import Snapshot, open_live
+from lpwm.worlds.pool import Snapshot, _sendable, open_live
 
 WORLD = PushT()
 
@@ -79,6 +80,17 @@ def test_a_dead_worker_is_one_sentence() -> None:
     pickle.dumps(WORLD)
 
 
+class Awkward(Exception):
+    def __init__(self, one: int, two: int) -> None:
+        super().__init__(f"{one} and {two}")
+
+
+def test_errors_that_cannot_travel_are_told_in_words() -> None:
+    assert isinstance(_sendable(ValueError("x")), ValueError)
+    told = _sendable(Awkward(1, 2))
+    assert type(told) is RuntimeError and "1 and 2" in str(told)
+
+
 SCRIPT = """
     import os, sys, time
     import torch
@@ -95,11 +107,16 @@ SCRIPT = """
 """
 
 
-def _gone(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except FileNotFoundError:
-        return True
+def _alive(session: int) -> list[int]:
+    """Processes of a session that run: workers, their fork server, whatever was started beside them."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            with contextlib.suppress(OSError):
+                state, _, _, of = (folder / "stat").read_text().rpartition(")")[2].split()[:4]
+                if int(of) == session and state != "Z":
+                    found.append(int(folder.name))
+    return found
 
 
 @pytest.mark.soak
@@ -110,20 +127,26 @@ def test_no_worker_outlives_its_parent(tmp_path: Path, how: signal.Signals, when
     script = tmp_path / "parent.py"
     script.write_text(textwrap.dedent(SCRIPT))
     parent = subprocess.Popen(
-        [sys.executable, script, when], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, script, when],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     )
     assert parent.stdout is not None
     workers = [int(pid) for pid in parent.stdout.readline().split()]
-    assert len(workers) == 2
     time.sleep(0.5)
-    assert not any(map(_gone, workers))
-    parent.send_signal(how)
-    error = parent.communicate(timeout=30)[1]
+    assert len(workers) == 2 and {*workers, parent.pid} <= set(_alive(parent.pid))
+    if how == signal.SIGINT:
+        os.killpg(parent.pid, how)  # as a terminal does: everybody hears it
+    else:
+        parent.send_signal(how)
+    error = parent.communicate(timeout=60)[1]
     assert parent.returncode != 0
     for _ in range(100):
-        if all(map(_gone, workers)):
+        if not _alive(parent.pid):
             break
         time.sleep(0.1)
-    assert all(map(_gone, workers))
+    assert not _alive(parent.pid)
     if how == signal.SIGINT:
         assert error.count("KeyboardInterrupt") == 1  # the parent's own and nobody else's

@@ -1,0 +1,95 @@
+"""`lpwm interpret --what sparsity` and `--what contact`: readings that need no zones."""
+
+from __future__ import annotations
+
+import json as json_
+import sys
+from collections.abc import Callable
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+from lpwm.cli.collect import progress_bar
+from lpwm.config import digest
+from lpwm.data.files import disk_errors, make_folder
+from lpwm.errors import UserError
+from lpwm.interpret import contact
+from lpwm.interpret.codes import need_support
+from lpwm.interpret.sparsity import arrange, sparsity, table
+from lpwm.run import Loaded, load, pick_device
+
+if TYPE_CHECKING:
+    from lpwm.cli.interpret import Args
+
+OF_ZONES = ("resolution", "visible", "hidden", "cell", "folds")
+
+
+def run_reading(args: Args) -> int:
+    _check(args)
+    device = pick_device(args.device)
+    loaded = [load(path, device=device) for path in args.runs]
+    read = _sparsity if args.what == "sparsity" else _contact
+    one, finish = read(args, loaded)
+    name = digest({"what": args.what, "frames": args.frames, "seed": args.seed,
+                   "runs": [[run.run_hash, run.step] for run in loaded]})  # fmt: skip
+    out = args.out or args.runs[0] / "interpret" / f"{args.what}-{name}.json"
+    for folder in (args.pictures, out.parent):
+        if folder is not None:
+            make_folder(folder)
+    readings = []
+    with progress_bar("runs", len(loaded)) as progress:
+        for i, run in enumerate(loaded):
+            readings.append(one(run))
+            progress(i + 1)
+    content, text = finish(readings)
+    with disk_errors(out):
+        out.write_text(json_.dumps(content, allow_nan=False) + "\n")
+    print(f"wrote {out}", file=sys.stderr)
+    print(json_.dumps(content, allow_nan=False) if args.json else text)
+    return 0
+
+
+def _check(args: Args) -> None:
+    if len({p.resolve() for p in args.runs}) != len(args.runs):
+        raise UserError("a run folder is given twice: name each once.")
+    usual = {f.name: f.default for f in fields(args)}
+    given = [name for name in OF_ZONES if getattr(args, name) != usual[name]]
+    if given:
+        raise UserError(f"--{given[0]} is about zones: leave it out with --what {args.what}.")
+    if args.frames < 1:
+        raise UserError("a reading needs at least 1 frame.")
+
+
+Finish = Callable[[list[dict[str, Any]]], tuple[dict[str, Any], str]]
+One = Callable[[Loaded], dict[str, Any]]
+
+
+def _sparsity(args: Args, loaded: list[Loaded]) -> tuple[One, Finish]:
+    if args.pictures is not None:
+        raise UserError("--what sparsity makes a table and no pictures: leave --pictures out.")
+    for run in loaded:  # before the first is read
+        need_support(run)
+
+    def finish(readings: list[dict[str, Any]]) -> tuple[dict[str, Any], str]:
+        arranged = arrange(readings)
+        content = {"kind": "lpwm readings", "readings": readings, "table": arranged}
+        return content, table(arranged)
+
+    return (lambda run: sparsity(run, frames=args.frames, seed=args.seed)), finish
+
+
+def _contact(args: Args, loaded: list[Loaded]) -> tuple[One, Finish]:
+    for run in loaded:
+        need_support(run)
+        contact.factors_of(run)
+    config = contact.ContactConfig(frames=args.frames, seed=args.seed)
+
+    def finish(readings: list[dict[str, Any]]) -> tuple[dict[str, Any], str]:
+        ordered = contact.sweep(readings)
+        if args.pictures is not None:
+            from lpwm.report import contact as drawn
+
+            for path in drawn.write(ordered, args.pictures):
+                print(f"wrote {path}", file=sys.stderr)
+        return {"kind": "lpwm readings", "readings": ordered}, contact.lines(ordered)
+
+    return (lambda run: contact.contact_study(run, config)), finish

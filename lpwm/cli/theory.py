@@ -1,0 +1,49 @@
+"""`lpwm theory`: the one-hot linearisation measured against its bounds, on smooth maps and on Piecewise."""
+
+from __future__ import annotations
+
+import json as json_
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from lpwm.errors import UserError
+
+
+@dataclass(frozen=True)
+class Args:
+    out: Path = Path("theory")
+    """A folder for theory.json and the figures, PNG and PDF."""
+    sizes: int = 0
+    """How many grid sizes of each study, from the coarsest; 0 is all (about 10⁵ cells)."""
+    states: int = 20_000
+    """States on which errors are measured."""
+    horizon: int = 5
+    """Steps of the longer rollouts."""
+    seed: int = 0
+    """Which states and action sequences."""
+    json: bool = False
+    """Print the JSON instead of the table."""
+
+
+def run(args: Args) -> int:
+    if args.sizes < 0 or args.sizes == 1:
+        raise UserError(f"--sizes {args.sizes}: a slope needs at least two grids; 0 takes all.")
+
+    from lpwm.data.files import disk_errors, make_folder  # slow to import: torch, matplotlib
+    from lpwm.report import theory
+    from lpwm.theory.study import StudyConfig
+
+    config = StudyConfig(states=args.states, horizon=args.horizon, seed=args.seed)
+    make_folder(args.out)
+    found = theory.theory(args.sizes, config)
+    path = args.out / "theory.json"
+    with disk_errors(path):
+        path.write_text(json_.dumps(found, allow_nan=False) + "\n")
+    for file in (path, *theory.write(found, args.out)):
+        print(f"wrote {file}", file=sys.stderr)
+    wrong = theory.check_passed(found)
+    print(json_.dumps(found, allow_nan=False) if args.json else "\n".join(theory.lines(found)))
+    for sentence in wrong:
+        print(f"lpwm: {sentence}", file=sys.stderr)
+    return 1 if wrong else 0

@@ -1,0 +1,110 @@
+"""The codes of held-out trajectories, in any world: what the readings that need no zones are made from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from lpwm import rng
+from lpwm.data import EpisodeData, split_episodes
+from lpwm.data.clips import resize
+from lpwm.errors import UserError
+from lpwm.interpret.supports import Bools, Ints, support
+from lpwm.run import Loaded
+from lpwm.train.monitors import evaluating
+from lpwm.worlds.base import Renderer
+
+BATCH = 256  # frames rendered and encoded at a time
+
+
+@dataclass(frozen=True, eq=False)
+class Episode:
+    """One held-out trajectory: T frames one action block apart, and every raw state between them.
+
+    states_LS has L = (T − 1)·frameskip + 1 rows; frame t is row t·frameskip.
+    """
+
+    number: int
+    z_TD: NDArray[np.float32]
+    states_LS: NDArray[np.float32]
+    frameskip: int
+
+    def active_TD(self) -> Bools:
+        return support(self.z_TD)
+
+
+def need_support(loaded: Loaded) -> None:
+    """One sentence where a dense code has no support to read."""
+    if not loaded.config.model.sparse:
+        raise UserError(
+            f"{loaded.path} is dense (link {loaded.config.model.link}), so it has no support to read: give runs with "
+            "link relu or reprelu."
+        )
+
+
+def held_out_numbers(loaded: Loaded, data: EpisodeData, seed: int) -> Ints:
+    """The held-out trajectories in an order drawn by key."""
+    _, held = split_episodes(data.episodes, loaded.holdout)
+    return np.random.default_rng(rng.seed_of("held-out frames", seed)).permutation(held.numpy())
+
+
+def held_out_episodes(
+    loaded: Loaded, data: EpisodeData, frames: int, seed: int = 0, least: int = 2
+) -> list[Episode]:
+    """Whole held-out trajectories until there are `frames` frames, leaving out those of fewer than `least`."""
+    render = _renderer(loaded, data)
+    out: list[Episode] = []
+    total = 0
+    for e in held_out_numbers(loaded, data, seed):
+        start, length = int(data.offsets[e]), int(data.lengths[e])
+        T = (length - 1) // loaded.frameskip + 1
+        if least > T:
+            continue
+        if out and total + T > frames:
+            break
+        out.append(_episode(loaded, data, int(e), start, T, render))
+        total += T
+    if not out:
+        raise UserError(
+            f"no held-out trajectory of {loaded.path} has {least} frames {loaded.frameskip} steps apart: use longer "
+            "episodes or a smaller frameskip."
+        )
+    return out
+
+
+def _renderer(loaded: Loaded, data: EpisodeData) -> Renderer | None:
+    """None where frames were recorded. Built once: a simulator's renderer is dear."""
+    if data.pixels is not None:
+        return None
+    if loaded.world is None:
+        raise UserError(f"{loaded.path} has neither recorded frames nor a world to draw them.")
+    return loaded.world.renderer(loaded.image, next(loaded.model.parameters()).device)
+
+
+def _episode(
+    loaded: Loaded, data: EpisodeData, number: int, start: int, T: int, render: Renderer | None
+) -> Episode:
+    span = (T - 1) * loaded.frameskip + 1
+    states = data.states[start : start + span]
+    rows = torch.arange(0, span, loaded.frameskip)
+    device = next(loaded.model.parameters()).device
+    parts = []
+    with torch.no_grad(), evaluating(loaded.model):
+        for at in rows.split(BATCH):
+            if render is None:
+                frames = _recorded(data, start + at).to(device).permute(0, 3, 1, 2)
+                frames = resize(frames, (loaded.image, loaded.image))
+            else:
+                frames = render(states[at].to(device))
+            parts.append(loaded.model.encode(frames).float().cpu())
+    return Episode(number, torch.cat(parts).numpy(), states.numpy(), loaded.frameskip)
+
+
+def _recorded(data: EpisodeData, rows: torch.Tensor) -> torch.Tensor:
+    """These frames as they were stored, (n, h, w, 3) uint8."""
+    assert data.pixels is not None
+    low, high = int(rows[0]), int(rows[-1]) + 1
+    return torch.from_numpy(np.ascontiguousarray(data.pixels[slice(low, high)][(rows - low).numpy()]))

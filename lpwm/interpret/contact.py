@@ -1,0 +1,303 @@
+"""What changes a support: the effector, the cube, or their contact (the paper's Figure 3).
+
+    u_t = 1 − J(s_t, s_{t+1}),   s_t the support of frame t, frames one action block apart
+    effector, cube: ‖Δposition‖ over the same block;  contact: the share of the block's raw frames with contact
+
+Pearson correlations of u with each, pooled over the blocks of all held-out episodes, with percentile intervals when
+whole episodes are drawn with replacement. As the three go together on real episodes, the partial correlation given the
+other two stands beside each, and as a control the correlation when every episode gets the factors of another.
+
+The world must name its factors: effector_x, effector_y, effector_z, cube_x, cube_y, cube_z, contact.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from lpwm.data import EpisodeData
+from lpwm.errors import UserError
+from lpwm.interpret.codes import Episode, held_out_episodes, held_out_numbers, need_support
+from lpwm.interpret.probes import ProbeConfig, bootstrap, shuffle_trajectories
+from lpwm.interpret.study import describe
+from lpwm.interpret.supports import Bools, Floats, Ints, instability, pack
+from lpwm.run import Loaded
+from lpwm.version import __version__
+
+KIND = "lpwm contact"
+FACTORS = ("effector", "cube", "contact")
+NAMES = {
+    "effector": ("effector_x", "effector_y", "effector_z"),
+    "cube": ("cube_x", "cube_y", "cube_z"),
+    "contact": ("contact",),
+}
+LEAST = 8  # episodes: an interval over fewer says nothing
+PAIRS = [(i, j) for i in range(4) for j in range(i, 4)]  # of (instability, effector, cube, contact)
+
+
+@dataclass(frozen=True)
+class ContactConfig:
+    frames: int = 20_000  # held-out frames, at most
+    resamples: int = 2000  # of episodes
+    level: float = 0.95
+    seed: int = 0
+
+    def probe(self) -> ProbeConfig:
+        return ProbeConfig(resamples=self.resamples, level=self.level, seed=self.seed)
+
+
+@dataclass(frozen=True, eq=False)
+class Track:
+    """One episode: the support of each of T frames, and where things were at each of L raw frames."""
+
+    number: int
+    active_TD: Bools
+    effector_L3: Floats
+    cube_L3: Floats
+    contact_L: Bools
+    frameskip: int
+
+    def blocks(self) -> Floats:
+        """(T − 1, 4): instability, effector motion, cube motion, share of contact."""
+        T, k = len(self.active_TD), self.frameskip
+        rows = np.arange(T) * k
+
+        def motion(path_L3: Floats) -> Floats:
+            return np.linalg.norm(np.diff(path_L3[rows], axis=0), axis=1)
+
+        contact = [float(self.contact_L[a : a + k + 1].mean()) for a in rows[:-1]]
+        return np.stack(
+            (instability(self.active_TD), motion(self.effector_L3), motion(self.cube_L3), np.array(contact)),
+            axis=1,
+        )
+
+
+def contact_study(
+    loaded: Loaded, config: ContactConfig | None = None, data: EpisodeData | None = None
+) -> dict[str, Any]:
+    """Correlations, an example episode and its raster of one sparse run, ready for JSON."""
+    config = config or ContactConfig()
+    need_support(loaded)
+    factors = factors_of(loaded)
+    data = loaded.episodes() if data is None else data
+    check_episodes(len(held_out_numbers(loaded, data, config.seed)), str(loaded.path))
+    episodes = held_out_episodes(loaded, data, config.frames, config.seed)
+    tracks = [track_of(e, factors) for e in episodes]
+    return {
+        "kind": KIND,
+        "lpwm": __version__,
+        "run": describe(loaded),
+        "world": {"name": loaded.spec.name, "options": dict(loaded.spec.options)},
+        "tj_weight": loaded.config.objective.tj_weight,
+        "settings": dataclasses.asdict(config),
+        **read_tracks(tracks, config, str(loaded.path)),
+    }
+
+
+def read_tracks(
+    tracks: Sequence[Track], config: ContactConfig | None = None, name: str = "these codes"
+) -> dict[str, Any]:
+    """The part of a study that needs no run: codes and episodes from anywhere."""
+    config = config or ContactConfig()
+    check_episodes(len(tracks), name)
+    return {
+        "episodes": len(tracks),
+        "blocks": sum(len(t.active_TD) - 1 for t in tracks),
+        "instability": float(np.concatenate([t.blocks()[:, 0] for t in tracks]).mean()),
+        "active_fraction": float(np.mean([t.active_TD.mean() for t in tracks])),
+        "correlations": correlations(tracks, config),
+        "example": example(tracks),
+    }
+
+
+def check_episodes(count: int, name: str) -> None:
+    if count < LEAST:
+        raise UserError(
+            f"{name} has {count} held-out episode{'s' if count != 1 else ''}, too few for an interval: hold out at "
+            f"least {LEAST} (data.holdout, data.episodes), or read more frames."
+        )
+
+
+def factors_of(loaded: Loaded) -> Callable[[torch.Tensor], dict[str, torch.Tensor]]:
+    """The world's own factors; one sentence where it has no effector, cube and contact."""
+    missing = [n for names in NAMES.values() for n in names if n not in loaded.spec.factors]
+    if missing or loaded.world is None:
+        raise UserError(
+            f"{loaded.path} was trained in {loaded.spec.name}, which does not tell {', '.join(missing) or 'anything'}: "
+            "the contact analysis reads runs of cube."
+        )
+    return loaded.world.factors
+
+
+def track_of(episode: Episode, factors: Callable[[torch.Tensor], dict[str, torch.Tensor]]) -> Track:
+    found = factors(torch.from_numpy(episode.states_LS))
+
+    def columns(what: str) -> Floats:
+        return torch.stack([found[n].double() for n in NAMES[what]], -1).cpu().numpy()
+
+    return Track(
+        episode.number, episode.active_TD(), columns("effector"), columns("cube"), columns("contact")[:, 0] > 0,
+        episode.frameskip,
+    )  # fmt: skip
+
+
+# Correlations -----------------------------------------------------------------------------------------------
+
+
+def correlations(tracks: Sequence[Track], config: ContactConfig) -> dict[str, Any]:
+    """{factor: {estimate, low, high, level, unit, partial {…}, shuffled {…}}}; null where a factor never varies."""
+    blocks = [t.blocks() for t in tracks]
+    label: Ints = np.repeat(np.arange(len(blocks)), [len(b) for b in blocks])
+    together = np.concatenate(blocks)
+    mixed = together.copy()
+    mixed[:, 1:] = shuffle_trajectories(together[:, 1:], label, (config.seed, "contact"))
+    still = together.std(0) < 1e-12
+    out: dict[str, Any] = {}
+    for k, name in enumerate(FACTORS, start=1):
+        if still[k] or still[0]:
+            out[name] = None
+            continue
+        # A partial correlation given a constant would divide by nothing: condition on what varies.
+        given = [j for j in (1, 2, 3) if j != k and not still[j]]
+        found = _interval(together, label, pearson(k), config, name)
+        found["partial"] = _interval(together, label, partial(k, given), config, f"{name} partial")
+        found["shuffled"] = _interval(mixed, label, pearson(k), config, f"{name} shuffled")
+        out[name] = found
+    return out
+
+
+def _interval(
+    blocks_N4: Floats, label_N: Ints, score: Callable[[Floats], Floats], config: ContactConfig, name: str
+) -> dict[str, Any]:
+    found = bootstrap(tally(blocks_N4, label_N), score, config.probe(), (name,))
+    return dataclasses.asdict(dataclasses.replace(found, unit="episodes of one checkpoint"))
+
+
+def tally(blocks_N4: Floats, label_N: Ints) -> Floats:
+    """Each episode's n, sums and sums of products, about the pooled mean so that nothing cancels: (E, 1 + 4 + 10)."""
+    x = blocks_N4 - blocks_N4.mean(0)
+    columns = [np.ones(len(x)), *x.T, *(x[:, i] * x[:, j] for i, j in PAIRS)]
+    return np.stack([np.bincount(label_N, c) for c in columns], -1)
+
+
+def covariance(sums: Floats) -> Floats:
+    """(…, 15) -> (…, 4, 4)."""
+    n, first = sums[..., 0], sums[..., 1:5]
+    mean = first / n[..., None]
+    C = np.empty((*sums.shape[:-1], 4, 4))
+    for column, (i, j) in enumerate(PAIRS, start=5):
+        C[..., i, j] = C[..., j, i] = sums[..., column] / n - mean[..., i] * mean[..., j]
+    return C
+
+
+def pearson(k: int) -> Callable[[Floats], Floats]:
+    def score(sums: Floats) -> Floats:
+        C = covariance(sums)
+        return C[..., 0, k] / np.sqrt(np.maximum(C[..., 0, 0] * C[..., k, k], 1e-300))
+
+    return score
+
+
+def partial(k: int, given: Sequence[int]) -> Callable[[Floats], Floats]:
+    """Of u and factor k with the `given` factors regressed out: −P_uk/√(P_uu P_kk), P the inverse covariance."""
+    rows = [0, k, *given]
+
+    def score(sums: Floats) -> Floats:
+        C = covariance(sums)[..., rows, :][..., :, rows]
+        scale = np.sqrt(np.maximum(np.einsum("...ii->...i", C), 1e-300))
+        P = np.linalg.pinv(C / scale[..., :, None] / scale[..., None, :], rcond=1e-10, hermitian=True)
+        return -P[..., 0, 1] / np.sqrt(np.maximum(P[..., 0, 0] * P[..., 1, 1], 1e-300))
+
+    return score
+
+
+# One episode ------------------------------------------------------------------------------------------------
+
+
+def example(tracks: Sequence[Track]) -> dict[str, Any]:
+    """The episode to show: of those whose contact begins and ends, the one whose share of contact is the median."""
+    share = np.array([t.contact_L.mean() for t in tracks])
+    changes = np.array([np.abs(np.diff(t.contact_L.astype(int))).sum() for t in tracks])
+    pool = np.flatnonzero(changes >= 2)
+    if not len(pool):
+        pool = np.arange(len(tracks))
+    chosen = tracks[int(pool[np.argsort(share[pool], kind="stable")[(len(pool) - 1) // 2]])]
+    blocks = chosen.blocks()
+    own = {
+        name: float(np.corrcoef(blocks[:, 0], blocks[:, k])[0, 1])
+        if min(blocks[:, 0].std(), blocks[:, k].std()) > 1e-12
+        else None
+        for k, name in enumerate(FACTORS, start=1)
+    }
+    return {
+        "episode": chosen.number,
+        "frameskip": chosen.frameskip,
+        **{name: np.round(blocks[:, k], 6).tolist() for k, name in enumerate(("instability", *FACTORS))},
+        "windows": windows(chosen.contact_L, chosen.frameskip),
+        "correlations": own,
+        "supports": pack(chosen.active_TD),
+        "unit_order": unit_order(chosen).tolist(),
+    }
+
+
+def windows(contact_L: Bools, frameskip: int) -> list[list[float]]:
+    """Where contact begins and ends, in blocks: [[begin, end], …]."""
+    edge = np.flatnonzero(np.diff(np.concatenate(([0], contact_L.astype(int), [0]))))
+    return [[float(a / frameskip), float((b - 1) / frameskip)] for a, b in edge.reshape(-1, 2)]
+
+
+def unit_order(track: Track) -> Ints:
+    """Units by how much more often they are on in contact than out of it, then by how often they are on."""
+    contact = track.contact_L[np.arange(len(track.active_TD)) * track.frameskip]
+    active = track.active_TD.astype(np.float64)
+    rate = active.mean(0)
+    if contact.any() and not contact.all():
+        difference = active[contact].mean(0) - active[~contact].mean(0)
+    else:
+        difference = np.zeros_like(rate)
+    return np.lexsort((-rate, -difference))
+
+
+# Several runs -----------------------------------------------------------------------------------------------
+
+
+def sweep(studies: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Studies in the order of their temporal-Jaccard weight; runs of one weight are its training seeds."""
+    if not studies:
+        raise UserError("there is nothing to compare: give at least one run.")
+    world = studies[0]["world"]
+    for s in studies:
+        if s["world"] != world:
+            raise UserError(
+                f"{studies[0]['run']['name']} and {s['run']['name']} were read in {world['name']} {world['options']} "
+                f"and {s['world']['name']} {s['world']['options']}: compare the runs of one world."
+            )
+    return sorted(studies, key=lambda s: (s["tj_weight"], s["run"]["seed"]))
+
+
+def lines(studies: Sequence[dict[str, Any]]) -> str:
+    """The table of the sweep as text."""
+    out = [f"{'run':<34} {'w_TJ':>6} {'1 − J':>6}  " + "".join(f"{n:<24}" for n in FACTORS) + "episodes"]
+    for s in sweep(studies):
+        cells = "".join(f"{_number(s['correlations'][n]):<24}" for n in FACTORS)
+        out.append(
+            f"{s['run']['name'][:34]:<34} {s['tj_weight']:>6g} {s['instability']:>6.3f}  {cells}{s['episodes']}"
+        )
+        given = "".join(
+            f"{_number(s['correlations'][n] and s['correlations'][n]['partial']):<24}" for n in FACTORS
+        )
+        out.append(f"{'  given the other two':<49}{given}".rstrip())
+    return "\n".join(out)
+
+
+def _number(found: dict[str, Any] | None) -> str:
+    return (
+        "never varies"
+        if found is None
+        else f"{found['estimate']:+.2f} [{found['low']:+.2f}, {found['high']:+.2f}]"
+    )

@@ -1,0 +1,213 @@
+"""All blocks of the encoder but the last as one operator with its own gradient, for training on CUDA in bfloat16.
+
+A block is r += out(attention(qkv(x̂))); r += down(gelu(up(x̂))), x̂ the LayerNorm of the stream r. Written as one operator
+
+- a residual is added by the matrix product itself, in place: nothing backwards needs the stream, only x̂;
+- LayerNorm's scale and shift are folded into the weights that read it, W' = W diag(s) and b' = b + W t, and the
+  biases of `out` and `down` are not added to the stream but carried as their running sum c, which LayerNorm adds:
+  x̂ = norm(r + c). So LayerNorm reads one tensor and writes one, and backwards sums one;
+- the frames can be taken a few at a time, so that what one kernel writes, the next finds in the cache;
+- gradients of biases leave each kernel as partial sums and are added up once for all blocks.
+
+Folding and running sums are plain torch outside (`fold`), with autograd's own gradients.
+
+Legend: b frames, n tokens, w width, i = h·d width of all heads, f width of the MLP, L blocks, m = b·n.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from lpwm.model.encoder import Block
+
+try:
+    from lpwm.model import kernels, kernels_norm
+except ImportError:  # no Triton: a CPU build of torch
+    kernels = kernels_norm = None  # type: ignore[assignment]
+
+GELU_SPAN = 128  # rows that one program of the GELU's backward pass adds up
+CHUNK = 0  # frames at a time; 0: all at once
+
+
+class Folded(NamedTuple):
+    """The weights of L blocks: matrices in the precision of the stream, c (2L+1, w) float32 (row 0 is 0)."""
+
+    qkv: Tensor  # (L, 3i, w)
+    qkv_bias: Tensor  # (L, 3i)
+    out: Tensor  # (L, w, i)
+    up: Tensor  # (L, f, w)
+    up_bias: Tensor  # (L, f)
+    down: Tensor  # (L, w, f)
+    c: Tensor
+
+
+def fold(blocks: Sequence[Block], dtype: torch.dtype) -> Folded:
+    def stacked(name: str, part: str) -> Tensor:
+        return torch.stack([getattr(getattr(block, name), part) for block in blocks])
+
+    def read(layer: str, norm: str) -> tuple[Tensor, Tensor]:
+        weight, scale, shift = stacked(layer, "weight"), stacked(norm, "weight"), stacked(norm, "bias")
+        bias = stacked(layer, "bias") + (weight * shift.unsqueeze(1)).sum(-1)
+        return (weight * scale.unsqueeze(1)).to(dtype), bias.to(dtype)
+
+    biases = torch.stack([bias for block in blocks for bias in (block.out.bias, block.down.bias)])
+    c = torch.cat((torch.zeros_like(biases[:1]), biases)).cumsum(0)
+    return Folded(
+        *read("qkv", "norm1"), stacked("out", "weight").to(dtype), *read("up", "norm2"),
+        stacked("down", "weight").to(dtype), c,
+    )  # fmt: skip
+
+
+def blocks(x: Tensor, weights: Folded, heads: int, eps: float) -> Tensor:
+    """x (b, n, w) -> the stream after the L blocks, without its biases: add c[2L]."""
+    return _stack(x, *weights, heads, eps)[0]
+
+
+def _chunks(b: int) -> list[slice]:
+    size = CHUNK if CHUNK and b % CHUNK == 0 else b
+    return [slice(i, i + size) for i in range(0, b, size)]
+
+
+def forward(
+    x: Tensor, qkv_w: Tensor, qkv_b: Tensor, out_w: Tensor, up_w: Tensor, up_b: Tensor, down_w: Tensor, c: Tensor,
+    heads: int, eps: float,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """The stream, and what the backward pass reads: x̂, 1/σ, qkv, attention and its log-sums, MLP before and after."""
+    (b, n, w), (L, packed, _), f = x.shape, qkv_w.shape, up_w.shape[1]
+    inner, wide = packed // 3, torch.promote_types(x.dtype, torch.float32)
+    r = x.clone()
+    xhat, one = x.new_empty(2 * L, b, n, w), x.new_empty(2 * L, b, n, dtype=wide)
+    qkv, heard, lse = (
+        x.new_empty(L, b, n, packed),
+        x.new_empty(L, b, n, inner),
+        x.new_empty(L, b, heads, n, dtype=wide),
+    )
+    hidden, active = x.new_empty(L, b, n, f), x.new_empty(L, b, n, f)
+    for s in _chunks(b):
+        stream = r[s].view(-1, w)
+        for j in range(L):
+            y, h, a = xhat[2 * j, s].view(-1, w), hidden[j, s].view(-1, f), active[j, s].view(-1, f)
+            kernels_norm.norm_forward(stream, c[2 * j], eps, y, one[2 * j, s].view(-1))
+            torch.addmm(qkv_b[j], y, qkv_w[j].t(), out=qkv[j, s].view(-1, packed))
+            kernels.attention_forward(qkv[j, s], heads, heard[j, s], lse[j, s])
+            stream.addmm_(heard[j, s].view(-1, inner), out_w[j].t())
+            y = xhat[2 * j + 1, s].view(-1, w)
+            kernels_norm.norm_forward(stream, c[2 * j + 1], eps, y, one[2 * j + 1, s].view(-1))
+            torch.addmm(up_b[j], y, up_w[j].t(), out=h)
+            kernels.gelu_forward(h, a)
+            stream.addmm_(a, down_w[j].t())
+    return r, xhat, one, qkv, heard, lse, hidden, active
+
+
+def backward(
+    grad: Tensor, xhat: Tensor, one: Tensor, qkv: Tensor, heard: Tensor, lse: Tensor, hidden: Tensor, active: Tensor,
+    qkv_w: Tensor, out_w: Tensor, up_w: Tensor, down_w: Tensor, heads: int,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """The gradients of x and of the weights, in the order of `Folded`."""
+    (L, b, n, packed), f, w = qkv.shape, hidden.shape[-1], grad.shape[-1]
+    m, wide, parts = b * n, one.dtype, _chunks(b)
+    rows = m // len(parts)
+    stream, dr = grad, torch.empty_like(grad)  # the first kernel that adds to the gradient makes its own
+    d_qkv, d_out, d_up, d_down = (torch.empty_like(t) for t in (qkv_w, out_w, up_w, down_w))
+    sum_qkv = grad.new_empty(L, b, packed, dtype=wide)
+    sum_up = grad.new_empty(L, len(parts), -(-rows // GELU_SPAN), f, dtype=wide)
+    sum_norm = grad.new_empty(2 * L, len(parts), kernels_norm.pieces(rows), w, dtype=wide)
+    d_hidden = grad.new_empty(b, n, f)
+    d_packed = grad.new_empty(b, n, packed)
+    for j in reversed(range(L)):
+        # The stream's gradient changes in place, so a weight that wrote to the stream takes its own before.
+        torch.mm(stream.view(m, w).t(), active[j].view(m, f), out=d_down[j])
+        for k, s in enumerate(parts):
+            d = torch.mm(stream[s].view(rows, w), down_w[j])
+            h = d_hidden[s].view(rows, f)
+            kernels.gelu_backward(d, hidden[j, s].view(rows, f), GELU_SPAN, h, sum_up[j, k])
+            d = torch.mm(h, up_w[j])
+            _norm_backward(d, 2 * j + 1, s, xhat, one, stream, dr, sum_norm[2 * j + 1, k])
+        stream = dr
+        torch.mm(d_hidden.view(m, f).t(), xhat[2 * j + 1].view(m, w), out=d_up[j])
+        torch.mm(dr.view(m, w).t(), heard[j].view(m, -1), out=d_out[j])
+        for k, s in enumerate(parts):
+            d = torch.mm(dr[s].view(rows, w), out_w[j]).view(-1, n, packed // 3)
+            q = d_packed[s]
+            kernels.attention_backward(d, qkv[j, s], heard[j, s], lse[j, s], heads, q, sum_qkv[j, s])
+            d = torch.mm(q.view(rows, packed), qkv_w[j])
+            _norm_backward(d, 2 * j, s, xhat, one, dr, dr, sum_norm[2 * j, k])
+        torch.mm(d_packed.view(m, packed).t(), xhat[2 * j].view(m, w), out=d_qkv[j])
+    d_c = torch.cat((sum_norm.sum((1, 2)), grad.new_zeros(1, w, dtype=wide)))
+    return (
+        dr, d_qkv, sum_qkv.sum(1).to(grad.dtype), d_out, d_up, sum_up.sum((1, 2)).to(grad.dtype), d_down, d_c
+    )  # fmt: skip
+
+
+def _norm_backward(
+    d: Tensor, which: int, frames: slice, xhat: Tensor, one: Tensor, stream: Tensor, out: Tensor, sums: Tensor
+) -> None:
+    def flat(t: Tensor) -> Tensor:
+        return t.view(-1, d.shape[-1])
+
+    scale = one[which, frames].view(-1)
+    kernels_norm.norm_backward(
+        d, flat(xhat[which, frames]), scale, flat(stream[frames]), flat(out[frames]), sums
+    )
+
+
+@torch.library.custom_op("lpwm::encoder_blocks", mutates_args=(), device_types="cuda")
+def _stack(
+    x: Tensor, qkv_w: Tensor, qkv_b: Tensor, out_w: Tensor, up_w: Tensor, up_b: Tensor, down_w: Tensor, c: Tensor,
+    heads: int, eps: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    return forward(x.contiguous(), qkv_w, qkv_b, out_w, up_w, up_b, down_w, c, heads, eps)  # type: ignore[return-value]
+
+
+@_stack.register_fake
+def _(
+    x: Tensor, qkv_w: Tensor, qkv_b: Tensor, out_w: Tensor, up_w: Tensor, up_b: Tensor, down_w: Tensor, c: Tensor,
+    heads: int, eps: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    (b, n, w), (L, packed, _), f = x.shape, qkv_w.shape, up_w.shape[1]
+    wide = torch.float32
+    return (
+        x.new_empty(b, n, w), x.new_empty(2 * L, b, n, w), x.new_empty(2 * L, b, n, dtype=wide),
+        x.new_empty(L, b, n, packed), x.new_empty(L, b, n, packed // 3), x.new_empty(L, b, heads, n, dtype=wide),
+        x.new_empty(L, b, n, f), x.new_empty(L, b, n, f),
+    )  # fmt: skip
+
+
+@torch.library.custom_op("lpwm::encoder_blocks_backward", mutates_args=(), device_types="cuda")
+def _stack_backward(
+    grad: Tensor, xhat: Tensor, one: Tensor, qkv: Tensor, heard: Tensor, lse: Tensor, hidden: Tensor, active: Tensor,
+    qkv_w: Tensor, out_w: Tensor, up_w: Tensor, down_w: Tensor, heads: int,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    return backward(  # type: ignore[return-value]
+        grad.contiguous(), xhat, one, qkv, heard, lse, hidden, active, qkv_w, out_w, up_w, down_w, heads
+    )
+
+
+@_stack_backward.register_fake
+def _(
+    grad: Tensor, xhat: Tensor, one: Tensor, qkv: Tensor, heard: Tensor, lse: Tensor, hidden: Tensor, active: Tensor,
+    qkv_w: Tensor, out_w: Tensor, up_w: Tensor, down_w: Tensor, heads: int,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    (L, packed, w), f = qkv_w.shape, up_w.shape[1]
+    return (
+        grad.new_empty(grad.shape), grad.new_empty(L, packed, w), grad.new_empty(L, packed),
+        grad.new_empty(L, w, packed // 3), grad.new_empty(L, f, w), grad.new_empty(L, f), grad.new_empty(L, w, f),
+        grad.new_empty(2 * L + 1, w, dtype=torch.float32),
+    )  # fmt: skip
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    _, qkv_w, _, out_w, up_w, _, down_w, _, ctx.heads, _ = inputs
+    ctx.save_for_backward(*output[1:], qkv_w, out_w, up_w, down_w)
+
+
+def _grad(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+    return (*_stack_backward(grad, *ctx.saved_tensors, ctx.heads), None, None)
+
+
+_stack.register_autograd(_grad, setup_context=_save)

@@ -1,0 +1,23 @@
+"""The paper's proposition, executable: any Lipschitz map is linear on one-hot codes, up to the size of a cell."""
+
+from __future__ import annotations
+
+from lpwm.theory.errors import Errors, measure, rollout_bound, slope, step_bound
+from lpwm.theory.one_hot import OneHot
+from lpwm.theory.quantise import Cover, Grid, Quantiser
+from lpwm.theory.systems import SMOOTH, System, sine_family
+
+__all__ = [
+    "SMOOTH",
+    "Cover",
+    "Errors",
+    "Grid",
+    "OneHot",
+    "Quantiser",
+    "System",
+    "measure",
+    "rollout_bound",
+    "sine_family",
+    "slope",
+    "step_bound",
+]

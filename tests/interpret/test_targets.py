@@ -1,0 +1,338 @@
+"""The target study on toy runs, and the sparsity of those runs: numbers by hand, kept readings, tables, mistakes."""
+
+from __future__ import annotations
+
+import copy
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from lpwm.cli import main
+from lpwm.data import split_episodes
+from lpwm.errors import UserError
+from lpwm.evaluate.protocol import EvalConfig
+from lpwm.interpret import sparsity
+from lpwm.interpret.sparsity import arrange, numbers, table
+from lpwm.interpret.targets import CELLS, MEASURES, TargetCell, flat, law_distance, study, summary
+from lpwm.interpret.targets_table import sentences
+from lpwm.interpret.targets_table import table as study_table
+from lpwm.losses.targets import RectifiedGeneralisedGaussian
+from lpwm.recipes import dense, tiny
+from lpwm.report.targets import write
+from lpwm.rng import generator
+from lpwm.run import Run, load
+
+PLANNING = EvalConfig(
+    goals=("random",), episodes=2, budgets=(10,), planner_seeds=1, curve=0, receding=(1,), horizons=(2,),
+    options={"samples": 8, "elites": 2, "iterations": 1},
+)  # fmt: skip
+CHOSEN = (TargetCell(1.0, 0.0, 0.0), TargetCell(1.0, 0.0, 0.25))
+
+
+def base():
+    config = tiny()
+    return replace(config, data=replace(config.data, episodes=40, holdout=0.3))
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    return tmp_path_factory.mktemp("study")
+
+
+@pytest.fixture(scope="module")
+def seen():
+    return []
+
+
+@pytest.fixture(scope="module")
+def found(root, seen):
+    return study(
+        base(), root, cells=CHOSEN, seeds=(0, 1), steps=25, device="cpu", planning=PLANNING, frames=60,
+        progress=lambda done, of: seen.append((done, of)),
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folders(found, root):
+    return [next(root.glob(f"*-{r['hash']}")) for r in found["runs"]]
+
+
+def test_the_study_is_json_and_has_every_cell_and_seed(found, seen):
+    assert json.loads(json.dumps(found, allow_nan=False)) == found
+    assert [(r["cell"]["axis_fraction"], r["seed"]) for r in found["runs"]] == [
+        (0, 0),
+        (0, 1),
+        (0.25, 0),
+        (0.25, 1),
+    ]
+    assert seen == [(1, 4), (2, 4), (3, 4), (4, 4)]
+    assert set(found["runs"][0]["measures"]) == set(MEASURES)
+    assert set(found["controls"]["random H=2 R=1"]) == {"do nothing", "random actions", "oracle"}
+    assert found["base"]["train"]["steps"] == 25
+    assert all(r["target"]["active"] == pytest.approx(0.5) for r in found["runs"])
+    assert len({r["hash"] for r in found["runs"]}) == 4
+
+
+def test_the_paper_s_grid():
+    assert len(CELLS) == 18 and {(c.p, c.mu) for c in CELLS} == {
+        (p, m) for p in (0.5, 1, 2) for m in (0, -1, -2)
+    }
+    made = TargetCell(2.0, -1.0, 0.25).config(base(), 7)
+    assert (made.objective.rdmreg.p, made.objective.rdmreg.mu, made.objective.rdmreg.axis_fraction) == (
+        2,
+        -1,
+        0.25,
+    )
+    assert made.train.seed == 7 and made.model == base().model and made.data == base().data
+
+
+def test_measures_are_those_of_the_run(found, folders):
+    loaded, reading = load(folders[2]), found["runs"][2]
+    data = loaded.episodes()
+    assert loaded.config.objective.rdmreg.axis_fraction == 0.25 and loaded.step == 25
+    held = split_episodes(40, 0.3)[1].tolist()  # 12 trajectories of 5 frames: all 60 are read
+    states = torch.cat([data.episode(e)[0][::5] for e in held])
+    with torch.no_grad():
+        z = loaded.model.encode(loaded.world.render(states, loaded.image)).numpy()
+    m = reading["measures"]
+    assert m["active"] == pytest.approx((z > 0).mean()) and m["gap"] == pytest.approx((z > 0).mean() - 0.5)
+    assert (
+        m["at_least"] == pytest.approx(z.mean() ** 2 / (z**2).mean(), rel=1e-5)
+        and m["at_least"] <= m["active"]
+    )
+    assert m["dead"] == pytest.approx((z == 0).all(0).mean())
+    C = np.cov(z.T)
+    assert m["dimension"] == pytest.approx(np.trace(C) ** 2 / (C**2).sum(), rel=1e-3)
+    log = [json.loads(line) for line in (folders[2] / "log.jsonl").read_text().splitlines()]
+    last = [r for r in log if r["kind"] == "val"][-1]
+    assert m["ratio"] == pytest.approx(last["error_depth"][0] / last["copy_error_depth"][0])
+
+
+def test_differences_are_paired_on_seeds(found):
+    values = {(r["cell"]["axis_fraction"], r["seed"]): flat(r) for r in found["runs"]}
+    (difference,) = found["differences"]
+    for name in ("active", "ratio", "terminal success, random H=2 R=1"):
+        each = [values[0.25, s][name] - values[0, s][name] for s in (0, 1)]
+        assert difference["measures"][name]["values"] == pytest.approx(each)
+        assert difference["measures"][name]["estimate"] == pytest.approx(np.mean(each))
+        assert found["overall"][0]["measures"][name]["values"] == pytest.approx(each)
+
+
+def readings(active):
+    """Made-up runs: active(target, axis, seed)."""
+    out = []
+    for cell in CELLS:
+        want = RectifiedGeneralisedGaussian(cell.p, cell.mu).activity
+        for seed in range(3):
+            measures = dict.fromkeys(MEASURES, 0.1) | {"active": active(want, cell.axis_fraction, seed)}
+            out.append({"cell": vars(cell), "seed": seed, "target": {"active": want}, "measures": measures,
+                        "planning": {"random H=5 R=1": {"terminal": 0.5, "latched": 0.6}}})  # fmt: skip
+    return out
+
+
+def test_obedience_is_seen_and_disobedience_too():
+    """Plain slices ignore the target (0.4 whatever it is), coordinate ones halve the distance."""
+    made = summary(readings(lambda t, axis, seed: 0.01 * seed + (0.4 if axis == 0 else (t + 0.4) / 2)))
+    plain, axis = made["follow"]
+    assert plain["slope"]["estimate"] == pytest.approx(0, abs=1e-9) and axis["slope"][
+        "estimate"
+    ] == pytest.approx(0.5)
+    assert plain["off"]["estimate"] > 1.5 * axis["off"]["estimate"]
+    assert len(made["cells"]) == 18 and len(made["differences"]) == 9
+    text = sentences(made | {"seeds": [0, 1, 2]})
+    assert text[0].startswith("Plain slices: activity is off its target by 0.2")
+    assert any("Error / copying" in s and "no difference found (3 seeds: exploratory)" in s for s in text)
+
+
+def test_a_measure_that_a_dead_run_lacks_is_left_out():
+    made = readings(lambda t, axis, seed: t)
+    made[0]["measures"]["ratio"] = None
+    made[4]["measures"]["active"] = None
+    found = summary(made)
+    assert found["cells"][0]["measures"]["ratio"] is None
+    assert found["cells"][1]["measures"]["ratio"] is not None
+    assert found["overall"][0]["measures"]["ratio"] is None and found["follow"][0]["off"] is None
+    assert found["follow"][1]["off"] is not None
+    assert not any(s.startswith("Plain") for s in sentences(found | {"seeds": [0, 1, 2]}))
+
+
+def test_a_run_that_diverged_is_a_row_and_not_the_end(found, root, monkeypatch):
+    """Codes that are not finite: the reading says so, and the study goes on."""
+    monkeypatch.setattr("lpwm.interpret.targets.controls", lambda *_: found["controls"])
+    monkeypatch.setattr("lpwm.model.WorldModel.encode", lambda self, x: torch.full((len(x), 16), torch.nan))
+    made = study(
+        base(), root, cells=CHOSEN[:1], seeds=(0, 1), steps=25, device="cpu", planning=PLANNING, frames=61
+    )
+    assert "diverged" in made["runs"][0]["failed"] and made["cells"][0]["measures"]["active"] is None
+    assert made["cells"][0]["measures"]["terminal success, random H=2 R=1"] is None
+    assert "–" in study_table(made)
+
+
+def test_law_distance_is_0_for_the_target_and_sees_its_shape():
+    target = RectifiedGeneralisedGaussian(1.0, 0.0)
+    same = target.sample((4000, 6), generator(5)).numpy()
+    wide = RectifiedGeneralisedGaussian(2.0, 0.0).sample((4000, 6), generator(5)).numpy()
+    assert law_distance(same, target) < 0.05 < 0.08 < law_distance(wide, target)
+    assert law_distance(np.zeros((500, 3)), target) == pytest.approx(np.sqrt(target.second_moment), rel=0.05)
+
+
+def test_a_second_call_trains_nothing_and_says_the_same(found, root, monkeypatch):
+    monkeypatch.setattr(Run, "train", lambda *_, **__: pytest.fail("trained again"))
+    again = study(
+        base(), root, cells=CHOSEN, seeds=(0, 1), steps=25, device="cpu", planning=PLANNING, frames=60
+    )
+    assert {**again, "seconds": 0} == {**found, "seconds": 0}
+
+
+def test_table_and_figure(found, tmp_path):
+    text = study_table(found)
+    assert text.splitlines()[0].startswith("p  μ") and "25 % coordinate slices: activity is off" in text
+    assert {p.name for p in write(found, tmp_path)} == {"target-study.png", "target-study.pdf"}
+    holed = copy.deepcopy(found)
+    holed["cells"][0]["measures"]["active"] = None
+    assert "–" in study_table(holed) and write(holed, tmp_path, ("png",))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"seeds": (0,)}, "at least 2 training seeds"),
+        ({"cells": ()}, "at least one cell"),
+        ({"cells": (CHOSEN[0], CHOSEN[0])}, "no cell or seed twice"),
+        ({"base": dense(base())}, "needs a sparse base"),
+        ({"workers": 0}, "workers do nothing"),
+        ({"base": replace(base(), data=replace(base().data, world="wall"))}, "zones of piecewise"),
+    ],
+)
+def test_wrong_studies_are_one_sentence(changes, words, tmp_path):
+    with pytest.raises(UserError, match=words):
+        study(changes.pop("base", base()), tmp_path, **{"cells": CHOSEN, "planning": PLANNING, **changes})
+
+
+@pytest.mark.soak
+def test_the_script_s_smoke_run_in_two_processes(tmp_path):
+    script = Path(__file__).parents[2] / "bench" / "target_study.py"
+    command = [sys.executable, str(script), str(tmp_path), "--quick", "--workers", "2", "--device", "cpu"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "8 of 8 runs" in done.stderr and "coordinate − plain over 2 targets" in done.stdout
+    found = json.loads((tmp_path / "target-study.json").read_text())
+    assert len(found["runs"]) == 8 and (tmp_path / "target-study.png").exists()
+
+
+# Sparsity ---------------------------------------------------------------------------------------------------
+
+
+def test_sparsity_of_runs_in_the_paper_s_arrangement(folders):
+    found = [sparsity(load(f), frames=60) for f in folders]
+    one = found[0]
+    assert json.loads(json.dumps(one, allow_nan=False)) == one
+    assert one["target"]["active_fraction"] == pytest.approx(0.5) and one["target"][
+        "at_least"
+    ] == pytest.approx(0.25)
+    fraction = one["active_fraction"]
+    assert fraction["low"] <= fraction["estimate"] <= fraction["high"]
+    assert np.mean(one["activity"]) == pytest.approx(fraction["estimate"], abs=1e-4)
+    assert one["dead_units"] == sum(a == 0 for a in one["activity"]) and len(one["activity"]) == 16
+    arranged = arrange(found)
+    assert len(arranged["groups"]) == 2  # plain and coordinate slices are not pooled
+    group = arranged["groups"][0]
+    assert group["widths"] == [16] and [r["rung"] for r in group["rows"]] == ["mlp-lti"]
+    cell = group["rows"][0]["cells"][0]
+    assert cell["estimate"] == pytest.approx(np.mean([r["active_fraction"]["estimate"] for r in found[:2]]))
+    assert cell["unit"] == "checkpoints" and len(cell["runs"]) == 2
+    text = table(arranged)
+    assert (
+        "MLP∘LTI" in text
+        and "D = 16" in text
+        and "the target asks for 0.500, its moments for at least 0.250" in text
+    )
+
+
+def test_rungs_from_rich_to_poor_and_widths_in_order(folders):
+    one = sparsity(load(folders[0]), frames=60)
+
+    def other(rung, D, k):
+        return one | {"rung": rung, "run": one["run"] | {"latent": D, "hash": f"{rung}{D}{k}"}}
+
+    (group,) = arrange([other("lti1", 768, 0), other("deep-adaln", 384, 0), other("lti1", 384, 0)])["groups"]
+    assert [r["title"] for r in group["rows"]] == ["Deep-AdaLN(k)", "LTI(1)"] and group["widths"] == [
+        384,
+        768,
+    ]
+    assert group["rows"][0]["cells"][1] is None and "–" in table({"groups": [group]})
+    assert "paper" not in group["rows"][0]
+    pusht = [
+        r | {"world": {"name": "pusht", "options": {}}}
+        for r in (other("lti1", 768, 0), other("lti1", 999, 0))
+    ]
+    text = table(arrange(pusht))
+    assert "the paper's" in text and "0.63" in text and "–" in text
+    with pytest.raises(UserError, match="given twice"):
+        arrange([one, one])
+
+
+def test_numbers_by_hand():
+    class E:
+        def __init__(self, z):
+            self.z_TD = np.array(z, dtype=np.float32)
+
+        def active_TD(self):
+            return self.z_TD > 0
+
+    found = numbers([E([[1, 0, 0, 2], [1, 0, 0, 0]]), E([[1, 0, 3, 0]])])
+    assert found["active_fraction"]["estimate"] == pytest.approx(5 / 12)
+    assert (found["dead_units"], found["always_on_units"], found["units_on"]) == (1, 1, [1, 1.5, 2, 2, 2])
+    assert found["at_least"] == pytest.approx((8 / 12) ** 2 / (16 / 12)) and found["at_least"] < 5 / 12
+
+
+def call(capsys, *argv):
+    status = main(["interpret", *map(str, argv)])
+    out, err = capsys.readouterr()
+    return status, out, err
+
+
+def test_the_command_reads_sparsity_and_the_report_shows_it(folders, tmp_path, capsys):
+    status, out, err = call(capsys, "--what", "sparsity", *folders, "--frames", 60)
+    assert status == 0 and "active fraction, piecewise" in out and "wrote " in err
+    (kept,) = folders[0].glob("interpret/sparsity-*.json")
+    assert len(json.loads(kept.read_text())["readings"]) == 4
+    page, figures = tmp_path / "page.html", tmp_path / "figures"
+    status = main(
+        ["report", str(folders[0]), str(folders[1]), "--out", str(page), "--figures", str(figures), "--json"]
+    )
+    made = json.loads(capsys.readouterr().out)
+    assert status == 0 and made["readings"] == ["lpwm sparsity"] * 2  # of the two runs given
+    text = page.read_text()
+    assert 'id="sparsity"' in text and "How sparse" in text and "D = 16" in text
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["--what", "contact", "RUN"], "trained in piecewise, which does not tell effector_x"),
+        (["--what", "sparsity", "RUN", "RUN"], "given twice"),
+        (["--what", "sparsity", "RUN", "--visible"], "--visible is about zones"),
+        (["--what", "sparsity", "RUN", "--frames", "0"], "at least 1 frame"),
+        (["--what", "sparsity", "RUN", "--pictures", "x"], "no pictures"),
+        (["--what", "sparsity"], "at least one run folder"),
+    ],
+)
+def test_mistakes_are_one_sentence(folders, capsys, argv, words):
+    status, out, err = call(capsys, *[folders[0] if a == "RUN" else a for a in argv])
+    assert status == 2 and words in err and err.startswith("lpwm: ") and out == ""
+    assert len(list(folders[0].glob("interpret/contact-*"))) == 0
+
+
+def test_a_dense_run_has_no_support(root, capsys):
+    run = Run.create(replace(dense(base()), train=replace(base().train, steps=2)), root, "dense")
+    run.train(torch.device("cpu"), console=False)
+    for what in ("sparsity", "contact"):
+        status, _, err = call(capsys, "--what", what, run.folder)
+        assert status == 2 and "is dense (link identity), so it has no support to read" in err

@@ -1,0 +1,196 @@
+"""All blocks as one operator: against the plain blocks in float64, with torch in the place of the kernels; and the
+kernels themselves in Triton's interpreter, where Triton is installed."""
+
+import importlib.util
+import math
+import os
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from lpwm.model import attention, encoder, stack
+from lpwm.model.encoder import EncoderConfig, ViT
+
+CONFIG = EncoderConfig(image=32, patch=8, width=24, depth=4, heads=2, head_dim=8, mlp=40)
+
+
+def split(qkv, heads):
+    return (t.unflatten(-1, (heads, -1)).transpose(1, 2) for t in qkv.chunk(3, -1))
+
+
+def attention_forward(qkv, heads, out, lse):
+    q, k, v = split(qkv, heads)
+    s = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
+    out.copy_((s.softmax(-1) @ v).transpose(1, 2).flatten(-2))
+    lse.copy_(s.logsumexp(-1) / math.log(2))
+
+
+def attention_backward(grad, qkv, out, lse, heads, dqkv, dbias):
+    with torch.enable_grad():
+        x = qkv.detach().requires_grad_()
+        o = F.scaled_dot_product_attention(*split(x, heads)).transpose(1, 2).flatten(-2)
+        (d,) = torch.autograd.grad(o, x, grad)
+    dqkv.copy_(d)
+    dbias.copy_(d.sum(1))
+
+
+def gelu_backward(grad, x, span, out, sums):
+    with torch.enable_grad():
+        y = x.detach().requires_grad_()
+        (d,) = torch.autograd.grad(F.gelu(y), y, grad)
+    out.copy_(d)
+    sums.zero_()[0] = d.sum(0)
+
+
+def norm_forward(r, c, eps, out, scale):
+    x = r + c
+    out.copy_(F.layer_norm(x, x.shape[-1:], eps=eps))
+    scale.copy_((x.var(-1, correction=0) + eps).rsqrt())
+
+
+def norm_backward(grad, xhat, scale, stream, out, sums):
+    w = grad.shape[-1]
+    d = (grad - grad.mean(-1, keepdim=True) - xhat * (grad * xhat).sum(-1, keepdim=True) / w) * scale[:, None]
+    out.copy_(stream + d)
+    sums.zero_()[0] = d.sum(0)
+
+
+class Stack(torch.autograd.Function):
+    """The operator, as `torch.library` wires it on CUDA."""
+
+    @staticmethod
+    def forward(ctx, *inputs):
+        output = stack.forward(*inputs)
+        stack._save(ctx, inputs, output)
+        return output
+
+    @staticmethod
+    def backward(ctx, grad, *_):
+        return (*stack.backward(grad.contiguous(), *ctx.saved_tensors, ctx.heads), None, None)
+
+
+@pytest.mark.parametrize("chunk", [0, 2])
+def test_the_operator_is_the_blocks(monkeypatch, chunk):
+    torch.manual_seed(0)
+    vit = ViT(CONFIG).double()
+    for name, p in vit.named_parameters():  # nothing is 0 or 1 by chance
+        torch.nn.init.normal_(p, mean=1.0 if "norm" in name and "weight" in name else 0.0, std=0.2)
+    frames = torch.randint(0, 256, (4, 3, 32, 32), dtype=torch.uint8)
+    to = torch.randn(4, 24, dtype=torch.float64)
+
+    def gradients():
+        vit.zero_grad()
+        out = vit(frames)
+        (out * to).sum().backward()
+        return [out.detach(), *(p.grad.clone() for p in vit.parameters())]
+
+    want = gradients()
+    used = []
+    monkeypatch.setattr(attention, "kernels_serve", lambda x: True)
+    monkeypatch.setattr(attention, "kernels_cut", lambda x: False)
+    monkeypatch.setattr(encoder, "STACKED", True)
+    monkeypatch.setattr(stack, "CHUNK", chunk)
+    monkeypatch.setattr(stack, "_stack", lambda *a: used.append(a) or Stack.apply(*a))
+    gelu = SimpleNamespace(
+        attention_forward=attention_forward,
+        attention_backward=attention_backward,
+        gelu_forward=lambda x, out: out.copy_(F.gelu(x)),
+        gelu_backward=gelu_backward,
+    )
+    monkeypatch.setattr(stack, "kernels", gelu)
+    norm = SimpleNamespace(norm_forward=norm_forward, norm_backward=norm_backward, pieces=lambda m: 2)
+    monkeypatch.setattr(stack, "kernels_norm", norm)
+    vit.by_kernels = True  # and the last block plainly, whose float32 softmax would cover small errors
+    monkeypatch.setattr(encoder.Block, "_last_by_kernels", lambda self, x: self(x, cls_only=True))
+    got = gradients()
+    assert len(used) == 1
+    for a, b in zip(got, want, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-11)
+
+
+INTERPRETED = """
+import math, torch, torch.nn.functional as F
+from lpwm.model import kernels as K, kernels_norm as N
+
+def far(a, b):
+    return float((a.double() - b.double()).norm() / b.double().norm())
+
+torch.manual_seed(0)
+for n, tail, once in ((17, 64, 0), (65, 64, 0), (65, 0, 0), (100, 64, 0), (130, 32, 0), (129, 64, 1), (64, 64, 1)):
+    K.BACKWARD = K.Tiles(tail=tail, once=bool(once))
+    K.FORWARD = K.Tiles(keys=64, tail=tail, odd=bool(once))
+    x, g = torch.randn(1, n, 3 * 2 * 64), torch.randn(1, n, 2 * 64)
+    wide = x.double().requires_grad_()
+    q, k, v = (t.unflatten(-1, (2, -1)).transpose(1, 2) for t in wide.chunk(3, -1))
+    s = q @ k.transpose(-1, -2) / 8
+    o = (s.softmax(-1) @ v).transpose(1, 2).flatten(-2)
+    o.backward(g.double())
+    out, lse = K.attention_forward(x, 2)
+    dx, db = K.attention_backward(g, x, out, lse, 2)
+    sums = wide.grad.sum(1)
+    errors = [far(out, o.detach()), far(lse * math.log(2), s.detach().logsumexp(-1)), far(dx, wide.grad),
+              far(db[:, :128], sums[:, :128]), far(db[:, 256:], sums[:, 256:])]
+    assert max(errors) < 2e-6, (n, tail, once, errors)
+m, w = 70, 24
+r, c, g, stream = torch.randn(m, w), torch.randn(w), torch.randn(m, w), torch.randn(m, w)
+out, one, sums = torch.empty(m, w), torch.empty(m), torch.empty(N.pieces(m), w)
+wide = (r + c).double().requires_grad_()
+y = F.layer_norm(wide, (w,), eps=1e-6)
+y.backward(g.double())
+N.norm_forward(r, c, 1e-6, out, one)
+total = torch.empty(m, w)
+N.norm_backward(g, out, one, stream, total, sums)
+errors = [far(out, y.detach()), far(total, stream + wide.grad), far(sums.sum(0), wide.grad.sum(0))]
+assert max(errors) < 5e-6, errors
+frames = torch.randint(0, 256, (2, 3, 28, 28), dtype=torch.uint8)
+scale, shift = torch.rand(3, 1, 1), torch.rand(3, 1, 1)
+got = K.patches(frames, scale, shift, 14).float()
+want = (frames * scale + shift).unfold(2, 14, 14).unfold(3, 14, 14).permute(0, 2, 3, 1, 4, 5).flatten(1, 2).flatten(2)
+assert got.shape[-1] == 592 and not got[..., 588:].any() and far(got[..., :588], want) < 5e-3  # it truncates
+print("right")
+"""
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton")
+def test_kernels_in_the_interpreter():
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
+    run = subprocess.run(
+        [sys.executable, "-c", INTERPRETED], env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert run.stdout.strip().endswith("right"), run.stderr[-2000:]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+@pytest.mark.parametrize("chunk", [0, 2])
+def test_the_operator_on_cuda_is_the_plain_blocks(monkeypatch, chunk):
+    """Output and gradients in bfloat16, as near to float32 as eager bfloat16 is."""
+    monkeypatch.setattr(stack, "CHUNK", chunk)
+    torch.manual_seed(0)
+    vit = ViT(EncoderConfig(image=56, width=192, depth=4, mlp=384)).cuda()
+    assert vit.use_kernels()
+    for block in vit.blocks:
+        torch.nn.init.normal_(block.norm1.bias, std=0.3)
+        torch.nn.init.normal_(block.out.bias, std=0.3)
+    frames = torch.randint(0, 256, (8, 3, 56, 56), dtype=torch.uint8).cuda()
+    to = torch.randn(8, 192).cuda()
+
+    def gradients(f, enabled):
+        vit.zero_grad()
+        with torch.autocast("cuda", torch.bfloat16, enabled=enabled):
+            (f(frames).float() * to).sum().backward()
+        return [p.grad.double().clone() for p in vit.parameters()]
+
+    def far(a, b):
+        return float((a - b).norm() / (b.norm() + 1e-9))
+
+    want = gradients(vit, False)
+    eager, fused = gradients(vit, True), gradients(torch.compile(vit, fullgraph=True), True)
+    for (name, _), a, e, w in zip(vit.named_parameters(), fused, eager, want, strict=True):
+        if name.endswith("qkv.bias"):  # the keys' part is 0 up to rounding
+            a, e, w = (torch.cat((t[: len(t) // 3], t[-len(t) // 3 :])) for t in (a, e, w))
+        assert far(a, w) < 2 * far(e, w) + 5e-3, name

@@ -1,0 +1,93 @@
+"""The recipes are the method's table: every PushT cell, at the authors' best λ and η."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from lpwm.errors import UserError
+from lpwm.model import WorldModel
+from lpwm.recipes import RECIPES, recipe
+from lpwm.run import DataConfig, prepare_data
+
+# method §4, as it is written there: what holds at every D, and where another cell is best
+LPWM = """
+deep-adaln 0.5 1e-4
+shallow-adaln 0.1 5e-4 ; 2048 1.0 5e-4 ; 4096 1.0 5e-4
+mlp-ltv 1.0 5e-4
+mlp-lti 1.0 5e-4 ; 384 0.1 5e-4
+lti 0.1 5e-5 ; 2048 0.1 5e-4 ; 4096 0.1 5e-4
+lti1 1.0 5e-4
+"""
+LEWM = """
+deep-adaln 0.5 1e-4
+shallow-adaln 0.1 5e-4 ; 2048 1.0 5e-4
+mlp-ltv 0.1 5e-4 ; 768 10 5e-5 ; 2048 0.1 5e-5 ; 4096 0.1 5e-5
+mlp-lti 0.01 5e-5 ; 4096 0.1 5e-4
+lti 0.1 5e-4
+lti1 0.1 5e-4
+"""
+
+
+def cells(text):
+    for line in text.strip().splitlines():
+        usual, *others = (part.split() for part in line.split(";"))
+        rung, lam, lr = usual
+        best = {int(width): (float(a), float(b)) for width, a, b in others}
+        for width in (384, 768, 1536, 2048, 4096):
+            yield rung, width, best.get(width, (float(lam), float(lr)))
+
+
+def name_of(width):
+    return "pusht" if width == 384 else f"pusht-{width}"
+
+
+@pytest.mark.parametrize(("methods", "text"), [(("lpwm", "relu"), LPWM), (("lewm",), LEWM)])
+def test_pusht_cells_are_the_authors(methods, text):
+    for rung, width, (lam, lr) in cells(text):
+        for method in methods:
+            c = recipe(f"{name_of(width)}/{rung}/{method}")
+            assert (c.objective.lam, c.optim.lr, c.model.latent) == (lam, lr, width)
+            assert (c.model.predictor.rung, c.model.predictor.history) == (rung, 3)
+            assert c.model.link == {"lpwm": "reprelu", "relu": "relu", "lewm": "identity"}[method]
+            assert (c.objective.rdmreg.slices, c.objective.rdmreg.p) == (
+                8192,
+                2.0 if method == "lewm" else 1.0,
+            )
+            assert (c.train.batch, c.model.encoder.image, c.data.episodes, c.data.steps) == (
+                64,
+                224,
+                18_500,
+                0,
+            )
+            assert c.optim.mup and c.optim.schedule == "constant"
+
+
+def test_two_epochs_of_the_mean_trajectory():
+    """16,650 training trajectories of 200 steps have 201 − 15 clips of 4 frames 5 steps apart."""
+    assert recipe("pusht/lti/lpwm").train.steps == pytest.approx(2 * 16_650 * (201 - 15) / 64, abs=10)
+
+
+def test_vicreg_is_run_on_three_rungs_and_reduced_recipes_are_smaller():
+    with_vicreg = {n.split("/")[1] for n in RECIPES if n.startswith("pusht") and n.endswith("vicreg")}
+    assert with_vicreg == {"deep-adaln", "mlp-ltv", "mlp-lti"}
+    for name in [n for n in RECIPES if n.startswith("pusht-small/")]:
+        small, full = recipe(name), recipe(name.replace("-small", ""))
+        assert small.model.encoder.image < 224 and small.train.steps < full.train.steps
+        assert small.data.episodes < full.data.episodes and small.objective.lam == full.objective.lam
+
+
+@pytest.mark.parametrize("name", [n for n in RECIPES if n.startswith("pusht")])
+def test_every_pusht_recipe_builds(name):
+    with torch.device("meta"):
+        model = WorldModel(recipe(name).model, 10)
+    assert model.predictor is not None
+
+
+def test_lengths_may_be_the_policys_own(tmp_path):
+    pytest.importorskip("pymunk")
+    data = prepare_data(DataConfig(world="pusht", episodes=6, steps=0), tmp_path)
+    lengths = data.lengths - 1
+    assert len(set(lengths.tolist())) > 1 and lengths.min() >= 100 and lengths.max() <= 300
+    with pytest.raises(UserError, match=r"data\.steps"):
+        DataConfig(steps=-1)
