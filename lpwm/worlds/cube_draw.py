@@ -102,7 +102,7 @@ def _workers() -> ProcessPoolExecutor:
 def draw(state: NDArray[Any], size: int) -> Frames:
     """States (N, S) -> frames (N, size, size, 3)."""
     if not 8 <= size <= LARGEST:
-        raise UserError(f"Cube frames have a side of 8 to {LARGEST} pixels, not {size}.")
+        raise UserError(f"Cube frames need a positive side, of 8 to {LARGEST} pixels, not {size}.")
     qpos = np.asarray(state, np.float64)[:, :NQ]
     if len(qpos) < ALONE or cores() == 1 or multiprocessing.parent_process() is not None:
         return _paint(size, qpos)
