@@ -13,7 +13,7 @@ $(STAMP): pyproject.toml constraints.txt
 	  { echo "lpwm needs Python 3.11 or newer: run 'make PYTHON=python3.12 env'."; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade 'pip>=24' 'setuptools>=77' wheel
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev,pusht]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev,pusht,cube]'
 	@touch $@
 
 demo: env

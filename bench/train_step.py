@@ -2,7 +2,7 @@
 
     python bench/train_step.py [--json OUT] [--cases pusht-deep pusht-mlp-lti piecewise-tiny] [--profile] [--follow 500]
 
-Frames are rendered on the device (Wall stands in for PushT: the same number of pixels). "plain" is what one writes
+Frames are rendered on the device (Wall stands in for PushT, the same number of pixels; --pusht draws the real ones). "plain" is what one writes
 first: autocast, eager modules, a regulariser that sorts both sides, torch's AdamW. "ours" is lpwm.train.step as
 `lpwm train` runs it. A step includes gathering and rendering its clips and drawing its slices. Both loops run
 freely, as the training loop does between log points: ten steps are timed at a time, and the median of such groups is
@@ -73,13 +73,20 @@ KINDS = {
 def source(world_name: str, batch: int, frames: int, size: int, device: str) -> ResidentClips:
     world = worlds.make(world_name)
     with tempfile.TemporaryDirectory() as folder:
-        collect(world, Path(folder) / "bench.h5", episodes=200, steps=40)
+        collect(world, Path(folder) / "bench.h5", episodes=200, steps=100 if world_name == "pusht" else 40)
         data = read(Path(folder) / "bench.h5")
-    return ResidentClips(data, world=world, frames=frames, batch=batch, size=size, device=device)
+    return ResidentClips(
+        data, world=world, frames=frames, batch=batch, size=size, device=device, compiled=True
+    )
+
+
+WORLD = ""  # --pusht: what stands where Wall stood in for it
 
 
 def setting(case: str, device: str):
     config, batch, slices, world, most = CASES[case]
+    if WORLD and world == "wall":
+        world = WORLD
     clips = source(world, batch, 4, config.encoder.image, device)
     model = WorldModel(config, 10)
     initialise(model, 0)
@@ -307,9 +314,13 @@ def main() -> None:
     parser.add_argument("--cases", nargs="*", default=list(CASES))
     parser.add_argument("--profile", action="store_true")
     parser.add_argument("--no-kernels", action="store_true", help="without the encoder's own kernels")
+    parser.add_argument(
+        "--pusht", action="store_true", help="real PushT clips in the ladder's cases (pymunk)"
+    )
     parser.add_argument("--follow", type=int, default=0, metavar="STEPS")
     args = parser.parse_args()
-    global KERNELS
+    global KERNELS, WORLD
+    WORLD = "pusht" if args.pusht else ""
     KERNELS = not args.no_kernels
     if not torch.cuda.is_available():
         raise SystemExit("this benchmark needs a GPU that torch can use.")

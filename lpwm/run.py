@@ -75,6 +75,7 @@ class DataConfig:
     pixels: Literal["auto", "stored", "rendered"] = "auto"  # auto: stored frames, unless rendering is cheaper
     source: Literal["auto", "resident", "streamed"] = "auto"  # auto: frames in memory if they fit
     workers: int = 0  # processes that read streamed frames; 0: one fewer than cores
+    frames: int = 0  # collect frames of this side too, for a world that is slow to draw; 0: states alone
 
     def __post_init__(self) -> None:
         if min(self.episodes, self.frameskip) < 1 or self.steps < 0:
@@ -86,6 +87,8 @@ class DataConfig:
             raise UserError(
                 f"data.workers = {self.workers} must be at least 0, which is one fewer than cores."
             )
+        if self.frames and self.frames < 8:
+            raise UserError(f"data.frames = {self.frames} is the side of a frame: at least 8, or 0 for none.")
         if not 0 < self.holdout < 1:
             raise UserError(f"data.holdout = {self.holdout} is a share of the trajectories, between 0 and 1.")
 
@@ -171,14 +174,15 @@ def prepare_data(
     world = config.build_world()
     steps, policy = config.steps or None, config.policy or None
     name = digest({"spec": to_dict(world.spec), "n": config.episodes, "steps": steps, "policy": policy,
-                   "seed": config.seed, "version": __version__})  # fmt: skip
+                   "seed": config.seed, "version": __version__,
+                   **({"frames": config.frames} if config.frames else {})})  # fmt: skip
     path = folder / f"{config.world}-{name}.h5"
     while not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
         try:
             collect(
                 world, path, episodes=config.episodes, steps=steps, policy=policy, seed=config.seed, workers=None,
-                progress=progress,
+                pixels=config.frames > 0, size=config.frames or None, progress=progress,
             )  # fmt: skip
         except UserError as error:
             if not isinstance(error, Busy) and not path.exists():
@@ -254,7 +258,7 @@ class Run:
         c, ranks = self.config, ranks or Ranks()
         options: dict[str, Any] = {
             "frames": c.frames, "batch": c.train.batch, "seed": c.train.seed, "size": c.model.encoder.image,
-            "rank": ranks.rank, "ranks": ranks.ranks, **changes,
+            "rank": ranks.rank, "ranks": ranks.ranks, "compiled": c.train.compile in ("auto", "on"), **changes,
         }  # fmt: skip
         return open_clips(self.data, source=c.data.source, world=self.world(), frameskip=c.data.frameskip, split=split,
                           holdout=c.data.holdout, device=device, workers=c.data.workers or None, **options)  # fmt: skip

@@ -15,10 +15,10 @@ from lpwm.version import __version__
 
 EXTRAS = {  # extra: (import name, distribution, what it is for)
     "pusht": [("pymunk", "pymunk", "the PushT world")],
-    "cube": [
-        ("mujoco", "mujoco", "the Cube world"),
-        ("ogbench", "ogbench", "building the Cube model"),
-        ("dm_control", "dm_control", "building the Cube model"),
+    "cube": [("mujoco", "mujoco", "the Cube world")],
+    "cube-build": [
+        ("ogbench", "ogbench", "making the Cube scene anew; its packed scene comes with lpwm"),
+        ("dm_control", "dm_control", "making the Cube scene anew; its packed scene comes with lpwm"),
     ],
     "video": [("av", "av", "reading mp4 data sets")],
     "lance": [
@@ -70,7 +70,7 @@ def examine() -> list[Finding]:
     for extra, packages in EXTRAS.items():
         for module, distribution, purpose in packages:
             found.append(_package(module, distribution, f"pip install 'lpwm[{extra}]'", False, purpose))
-    found += _devices() + _worlds()
+    found += _devices() + drawing() + _worlds()
     free = shutil.disk_usage(os.getcwd()).free / 1e9
     found.append(
         Finding("disk", free > 2, f"{free:.1f} GB free here", "" if free > 2 else "free some disk space")
@@ -95,6 +95,20 @@ def _devices() -> list[Finding]:
         remedy = "" if torch.version.cuda else "this torch is a CPU build; install a CUDA build to use a GPU"
         found.append(Finding("cuda", False, "no GPU that torch can use", remedy))
     return found
+
+
+def drawing() -> list[Finding]:
+    """What MuJoCo draws with, where it is installed."""
+    if importlib.util.find_spec("mujoco") is None:
+        return []
+    from lpwm.errors import UserError
+    from lpwm.worlds import cube_draw
+
+    try:
+        return [Finding("cube drawing", True, f"{cube_draw.backend()}, no screen needed")]
+    except UserError as error:
+        remedy = "apt-get install libegl1 libopengl0 libgl1-mesa-dri, or libosmesa6"
+        return [Finding("cube drawing", False, str(error), remedy)]
 
 
 def _worlds() -> list[Finding]:

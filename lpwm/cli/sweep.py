@@ -14,6 +14,7 @@ import torch
 import tyro
 
 from lpwm.cli.collect import parse_options
+from lpwm.data.memory import free_bytes
 from lpwm.errors import UserError
 from lpwm.evaluate.timing import duration
 from lpwm.recipes import recipe
@@ -21,7 +22,6 @@ from lpwm.sweep import GRIDS, engine_local, engine_ray, engine_slurm, expand, re
 from lpwm.sweep.cost import CellCost, check_fits, cost_of
 from lpwm.sweep.grid import Cell, Grid, groups
 from lpwm.sweep.stacked import check_stackable
-from lpwm.train.cost import free_bytes
 
 
 @dataclass(frozen=True)

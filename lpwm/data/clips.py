@@ -10,6 +10,7 @@ e = i div n, so every epoch sees every clip once, batches are always full, and a
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from lpwm.data.memory import free_bytes
 from lpwm.data.normalise import ActionStats, to_blocks
 from lpwm.errors import UserError
 from lpwm.frames import Frames, StoredFrames
-from lpwm.worlds.base import World
+from lpwm.worlds.base import Renderer, World
 
 _CHUNK = 512  # frames moved to the device at a time
 
@@ -129,6 +130,12 @@ class ClipIndex:
     def __len__(self) -> int:
         return self._n
 
+    def reordered(self, seed: int) -> ClipIndex:
+        """The same clips in the order of another seed."""
+        other = copy.copy(self)
+        other.seed, other._orders = seed, {}
+        return other
+
     def at(self, step: int) -> Tensor:
         """The rows at which this rank's clips of a step start. Nothing here waits for the device."""
         position, last = (step * self.batch + edge for edge in self.slice)
@@ -192,6 +199,36 @@ class Clips:
         """Nothing to give back but memory."""
 
 
+class Captured:
+    """A renderer on CUDA as one graph: the thousand small kernels of a frame cost the host more than the device.
+
+    Captured at the second call with the same number of states (the first lets the libraries allocate, and compiles
+    where asked); other numbers are drawn as they come.
+    """
+
+    def __init__(self, draw: Renderer, compiled: bool) -> None:
+        self._draw = torch.compile(draw, dynamic=False) if compiled else draw
+        self._plain, self._calls = draw, 0
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._states = self._frames = torch.empty(0)
+
+    def __call__(self, states: Tensor) -> Tensor:
+        if self._calls < 2:
+            self._calls += 1
+            self._states = states.clone()
+            return self._draw(states)
+        if states.shape != self._states.shape:
+            return self._plain(states)
+        if self._graph is None:
+            torch.cuda.current_stream().synchronize()
+            self._graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self._graph):
+                self._frames = self._draw(self._states)
+        self._states.copy_(states)
+        self._graph.replay()
+        return self._frames.clone()
+
+
 class ResidentClips(Clips):
     """States, or uint8 frames, in the memory of the device; clips are gathered, and rendered, there.
 
@@ -216,6 +253,7 @@ class ResidentClips(Clips):
         rank: int = 0,
         ranks: int = 1,
         stats: ActionStats | None = None,
+        compiled: bool = False,
     ):
         check_frames(episodes, world, size)
         index = ClipIndex(
@@ -223,11 +261,21 @@ class ResidentClips(Clips):
             rank=rank, ranks=ranks, device=torch.device(device),
         )  # fmt: skip
         super().__init__(episodes, index, frames=frames, frameskip=frameskip, device=device, stats=stats)
-        self._draw = None if world is None else world.renderer(size, self.device)
+        self._draw: Renderer | None = None
+        if world is not None:
+            self._draw = world.renderer(size, self.device)
+            if self.device.type == "cuda":
+                self._draw = Captured(self._draw, compiled)
         self._pixels: Tensor | None = None
         if world is None:
             assert episodes.pixels is not None  # checked above
             self._pixels, self._place = load_frames(episodes, index.chosen, size, self.device)
+
+    def reordered(self, seed: int) -> ResidentClips:
+        """The same clips in the order of another seed; the data stay in memory once."""
+        other = copy.copy(self)
+        other.index = self.index.reordered(seed)
+        return other
 
     def batch(self, step: int) -> Clip:
         row_bT, states, actions = self._numbers(self.index.at(step))

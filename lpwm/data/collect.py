@@ -1,8 +1,9 @@
 """Collecting: a policy moves a world, the episodes land in a file.
 
 Episode i is a function of (seed, i): starts, goals and the policy's noise are drawn by rows. Shards of SHARD
-episodes are made in any order by any number of workers, each written whole into `FILE.partial/`; the last act
-is to merge them and rename the result to `FILE`. Interrupted at any moment, the same call continues.
+episodes (LIVE_SHARD with frames of a live world) are made in any order by any number of workers, each written whole
+into `FILE.partial/`; the last act is to merge them and rename the result to `FILE`. Interrupted at any moment, the
+same call continues.
 
 A worker rolls its shard out whole, so a world of live simulators (PushT) has them in the worker itself.
 """
@@ -33,11 +34,14 @@ from lpwm.data.files import disk_errors, make_folder, need_space, new_file, refu
 from lpwm.data.store import create_column, writing
 from lpwm.errors import UserError
 from lpwm.version import __version__
-from lpwm.worlds import POLICIES, Policy, World, make_policy, rollout, row_keys
+from lpwm.worlds import POLICIES, Policy, TensorWorld, World, make_policy, rollout, row_keys
 from lpwm.worlds.policies import OwnLengths, Random
 from lpwm.worlds.pool import cores, start_worker, worker_context
 
 SHARD = 256  # episodes
+LIVE_SHARD = (
+    16  # with frames of a live world, whose drawing may take all the time: enough shards for all cores
+)
 _POOL_COSTS = 4.0  # seconds to start workers: each imports torch
 Progress = Callable[[int], None]  # called with the number of episodes finished so far
 
@@ -67,13 +71,17 @@ class Plan:
             "steps": self.steps,
             "seed": self.seed,
             "pixels": self.size if self.pixels else 0,
-            "shard": SHARD,
+            "shard": self.shard,
             "lpwm_version": __version__,
         }
 
     @property
+    def shard(self) -> int:
+        return LIVE_SHARD if self.pixels and not isinstance(self.world, TensorWorld) else SHARD
+
+    @property
     def shards(self) -> int:
-        return -(-self.episodes // SHARD)
+        return -(-self.episodes // self.shard)
 
 
 def collect(
@@ -199,7 +207,7 @@ def _shard_path(folder: Path, index: int) -> Path:
 
 
 def _shard_range(plan: Plan, index: int) -> tuple[int, int]:
-    return index * SHARD, min(plan.episodes, (index + 1) * SHARD)
+    return index * plan.shard, min(plan.episodes, (index + 1) * plan.shard)
 
 
 def make_shard(plan: Plan, folder: Path, index: int) -> int:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lpwm.worlds.base import World
+from lpwm.worlds.base import TensorWorld, World
 
 CELLS = 20  # per side
 _GOALS = 100_000
+_FEWER = 8_000  # where a goal is a pose to be solved for; still twenty per cell
 
 
 class Coverage:
@@ -21,7 +22,8 @@ class Coverage:
     def __init__(self, world: World):
         spec = world.spec
         self.axes = list(spec.proprio or range(spec.state_dim))[:2]
-        goals = world.sample_goal(_GOALS, ("coverage",))[:, self.axes]
+        draws = _GOALS if isinstance(world, TensorWorld) else _FEWER
+        goals = world.sample_goal(draws, ("coverage",))[:, self.axes]
         self.low, self.high = goals.amin(0), goals.amax(0)
         self.seen = torch.zeros(CELLS ** len(self.axes), dtype=torch.bool)
         self.counts = torch.zeros_like(self.seen)

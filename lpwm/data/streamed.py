@@ -208,9 +208,12 @@ def open_clips(
     holdout: float = 0.1,
     device: torch.device | str = "cpu",
     workers: int | None = None,
+    compiled: bool = False,
     **options: Any,
 ) -> ResidentClips | StreamedClips:
     """Clips from memory where they fit (half of what is free on the device), else streamed; or as `source` says.
+
+    compiled: a world's renderer goes through torch.compile (CUDA).
 
     `options` are those of both sources: frames, frameskip, batch, seed, rank, ranks, stats.
     """
@@ -226,7 +229,7 @@ def open_clips(
     if world is not None or not isinstance(episodes.pixels, StoredFrames):
         if source == "streamed":
             return StreamedClips(episodes, workers=workers, **common)  # says why not
-        return ResidentClips(episodes, world=world, **common)
+        return ResidentClips(episodes, world=world, compiled=compiled, **common)
     need = resident_bytes(episodes, size, split, holdout)
     if source == "resident" or (source == "auto" and need <= _SHARE * free_bytes(torch.device(device))):
         return ResidentClips(episodes, **common)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -13,6 +12,7 @@ import torch
 from torch import Tensor
 
 from lpwm.config import to_dict
+from lpwm.data import ResidentClips
 from lpwm.losses import Objective
 from lpwm.model import WorldModel
 from lpwm.optim import build, factor
@@ -110,8 +110,7 @@ def _lanes(
     for cell, job, model, optimiser in zip(cells, jobs, models, optimisers, strict=True):
         c, source = cell.config, first
         if job is not jobs[0]:  # the same clips in another order: the data stay in memory once
-            source = copy.copy(first)
-            source.seed, source._orders = c.train.seed, {}
+            source = first.reordered(c.train.seed) if isinstance(first, ResidentClips) else job.source(device)
         logger = Logger(
             job.folder, total_steps=c.train.steps, start_step=start, console=False, config=to_dict(c)
         )

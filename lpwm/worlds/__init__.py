@@ -7,6 +7,7 @@ from typing import Any
 
 from lpwm.errors import UserError, choose, nearest
 from lpwm.worlds.base import Key, Live, Renderer, SimWorld, TensorWorld, World, WorldSpec, row_keys
+from lpwm.worlds.cube import Cube
 from lpwm.worlds.piecewise import Piecewise
 from lpwm.worlds.policies import POLICIES, Policy, make_policy, rollout
 from lpwm.worlds.pusht import PushT
@@ -14,6 +15,7 @@ from lpwm.worlds.two_room import TwoRoom
 from lpwm.worlds.wall import Wall
 
 WORLDS: dict[str, type[Any]] = {
+    "cube": Cube,
     "piecewise": Piecewise,
     "pusht": PushT,
     "two_room": TwoRoom,

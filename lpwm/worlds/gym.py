@@ -34,6 +34,7 @@ from lpwm.errors import UserError, nearest
 from lpwm.worlds import Live, SimWorld, World, WorldSpec, make
 
 IDS = {
+    "cube": "lpwm/Cube-v0",
     "piecewise": "lpwm/Piecewise-v0",
     "pusht": "lpwm/PushT-v0",
     "two_room": "lpwm/TwoRoom-v0",

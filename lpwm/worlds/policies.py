@@ -22,6 +22,7 @@ from torch import Tensor
 from lpwm import rng
 from lpwm.errors import UserError, choose, nearest
 from lpwm.worlds.base import SimWorld, World, uniform_at
+from lpwm.worlds.cube_expert import CubeExpert
 from lpwm.worlds.piecewise import SPEED, Piecewise
 from lpwm.worlds.pusht_policy import Pusher
 from lpwm.worlds.two_room import CENTRE, TwoRoom
@@ -154,6 +155,7 @@ def _von_mises_table(concentration: float, cells: int = 8192) -> tuple[Tensor, T
 
 # world -> name -> what builds the policy from the world
 POLICIES: dict[str, dict[str, Callable[..., Policy]]] = {
+    "cube": {"random": Random, "expert": CubeExpert},
     "piecewise": {"random": Random, "expert": PiecewiseExpert},
     "pusht": {"random": Random, "pusher": Pusher},
     "two_room": {"random": Random, "expert": TwoRoomExpert},

@@ -39,7 +39,7 @@ class Simulator(Protocol):
     """One live environment."""
 
     @property
-    def state(self) -> Sequence[float]:
+    def state(self) -> Sequence[float] | NDArray[np.float64]:
         """What is seen of it now, S numbers."""
         ...
 

@@ -358,7 +358,8 @@ class PushTFrames:
             within = _at_most(off, width[:, k])
             if not small:
                 within &= off >= 0
-            return within.view(n, 4, side, side).view(torch.uint8)
+            within = within.view(n, 4, side, side)  # Inductor refuses to view it as bytes
+            return within.view(torch.uint8) if _on_host(within) else within.to(torch.uint8)
 
         out, wall = self._under(i, look)  # (N, 4, W, W)
         for k in (0, 2):

@@ -72,7 +72,10 @@ def test_the_map_grows_lighter_throughout():
 def test_scenes_of_all_worlds_lie_in_their_frames():
     from lpwm import worlds
 
+    assert scene({"name": "cube", "options": {}}) is None
     for name in worlds.WORLDS:
+        if hasattr(worlds.WORLDS[name], "open"):  # live simulators have no walls to draw
+            continue
         drawn = scene({"name": name, "options": {}})
         assert drawn["within"] > 0 and drawn["walls"]
         for x, y, w, h in drawn["walls"]:
