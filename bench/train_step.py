@@ -2,7 +2,8 @@
 
     python bench/train_step.py [--json OUT] [--cases pusht-deep pusht-mlp-lti piecewise-tiny] [--profile] [--follow 500]
 
-Frames are rendered on the device (Wall stands in for PushT, the same number of pixels; --pusht draws the real ones). "plain" is what one writes
+Frames are rendered on the device (Wall stands in for PushT, the same number of pixels; --pusht draws the real
+ones). "plain" is what one writes
 first: autocast, eager modules, a regulariser that sorts both sides, torch's AdamW. "ours" is lpwm.train.step as
 `lpwm train` runs it. A step includes gathering and rendering its clips and drawing its slices. Both loops run
 freely, as the training loop does between log points: ten steps are timed at a time, and the median of such groups is
