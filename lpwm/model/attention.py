@@ -1,21 +1,15 @@
-"""Patches of a frame, self-attention over them and the GELU of the encoder's blocks, as operators with own gradients.
+"""Whether the encoder's kernels serve: on which tensors, and whether they are right on this device. And patches.
 
-`lpwm.model.kernels` holds the kernels; here they become operators that torch.compile keeps whole. They serve training
-in bfloat16 on CUDA, compiled, where `usable` has tried them; everything else (CPU, float32, eager, long sequences,
-other GPUs) uses torch's own functions, to which they are equal up to rounding.
-
-Attention and GELU also take the bias of the layer whose output they read. Forwards it is ignored, because the layer has
-added it already; backwards its gradient, the sum over all tokens, falls out of the same pass over memory. So the
-layer must be given the detached bias.
-
-Legend: b frames, n tokens, h heads, d width of a head.
+The kernels (`lpwm.model.kernels`, `kernels_norm`, `kernels_pointwise`) serve training in bfloat16 on CUDA, compiled,
+where `usable` has tried them; everything else (CPU, float32, eager, long sequences, other GPUs) uses torch's own
+functions, to which they are equal up to rounding. `lpwm.model.stack` makes an operator of the blocks; cutting frames
+into patches is one here.
 """
 
 from __future__ import annotations
 
 import functools
 import warnings
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -24,12 +18,11 @@ from torch import Tensor
 from lpwm.rng import generator
 
 try:
-    from lpwm.model import kernels, kernels_norm
+    from lpwm.model import kernels, kernels_norm, kernels_pointwise
 except ImportError:  # no Triton: a CPU build of torch
-    kernels = kernels_norm = None  # type: ignore[assignment]
+    kernels = kernels_norm = kernels_pointwise = None  # type: ignore[assignment]
 
 HEAD_DIM = 64
-GELU_SPAN = 128  # rows that one program of the GELU's backward pass adds up
 MOST_TOKENS = 320  # beyond this, keys and values of a head leave too little shared memory for two programs
 
 
@@ -91,28 +84,26 @@ def _noise(*shape: int, device: torch.device, key: str) -> Tensor:
 def _attention_errors(tokens: int, heads: int, device: torch.device) -> list[float]:
     """Of the output and of both gradients, against float32."""
     width = heads * HEAD_DIM
-    x = _noise(4, tokens, 3 * width, device=device, key="qkv").requires_grad_()
+    x = _noise(4, tokens, 3 * width, device=device, key="qkv")
     g = _noise(4, tokens, width, device=device, key="gradient")
-    bias = torch.zeros(3 * width, device=device, requires_grad=True)
-    wide = x.detach().float().requires_grad_()
+    wide = x.float().requires_grad_()
     q, k, v = (t.unflatten(-1, (heads, -1)).transpose(1, 2) for t in wide.chunk(3, dim=-1))
     weight = (q @ k.transpose(-1, -2) * HEAD_DIM**-0.5).softmax(dim=-1)
     want = (weight @ v).transpose(1, 2).flatten(-2)
-    got = attention(x, bias, heads)
-    dx, db = torch.autograd.grad(got, (x, bias), g)
+    got, lse = kernels.attention_forward(x, heads)
+    dx, sums = kernels.attention_backward(g, x, got, lse, heads)
     (slope,) = torch.autograd.grad(want, wide, g.float())
-    return [_far(got, want), _far(dx, slope), _far(db, slope.sum((0, 1)))]
+    return [_far(got, want), _far(dx, slope), _far(sums.sum(0), slope.sum((0, 1)))]
 
 
 def _gelu_errors(width: int, device: torch.device) -> list[float]:
-    x = _noise(300, width, device=device, key="hidden").requires_grad_()
+    x = _noise(300, width, device=device, key="hidden")
     g = _noise(300, width, device=device, key="slope")
-    bias = torch.zeros(width, device=device, requires_grad=True)
-    wide = x.detach().float().requires_grad_()
-    got, want = gelu(x, bias), F.gelu(wide)
-    dx, db = torch.autograd.grad(got, (x, bias), g)
+    wide = x.float().requires_grad_()
+    got, want = kernels_pointwise.gelu_forward(x), F.gelu(wide)
+    dx, sums = kernels_pointwise.gelu_backward(g, x, 128)
     (slope,) = torch.autograd.grad(want, wide, g.float())
-    return [_far(got, want), _far(dx, slope), _far(db, slope.sum(0))]
+    return [_far(got, want), _far(dx, slope), _far(sums.sum(0), slope.sum(0))]
 
 
 def _norm_errors(width: int, device: torch.device) -> list[float]:
@@ -138,94 +129,13 @@ def _cut_error(patch: int, device: torch.device) -> float:
     return _far(got, F.pad(want, (0, got.shape[-1] - want.shape[-1])))
 
 
-def attention(qkv: Tensor, bias: Tensor, heads: int) -> Tensor:
-    """softmax(q kᵀ/√d) v of the packed projection (b, n, 3·h·d) -> (b, n, h·d); `bias` (3·h·d) as said above."""
-    return _attention(qkv, bias, heads)[0]
-
-
-def gelu(x: Tensor, bias: Tensor) -> Tensor:
-    """x·Φ(x) of x (…, w); `bias` (w) as said above."""
-    return _gelu(x, bias)
-
-
-@torch.library.custom_op("lpwm::frame_attention", mutates_args=(), device_types="cuda")
-def _attention(qkv: Tensor, bias: Tensor, heads: int) -> tuple[Tensor, Tensor]:
-    return kernels.attention_forward(qkv.contiguous(), heads)
-
-
-@_attention.register_fake
-def _(qkv: Tensor, bias: Tensor, heads: int) -> tuple[Tensor, Tensor]:
-    b, n, packed = qkv.shape
-    return qkv.new_empty(b, n, packed // 3), qkv.new_empty(b, heads, n, dtype=torch.float32)
-
-
-@torch.library.custom_op("lpwm::frame_attention_backward", mutates_args=(), device_types="cuda")
-def _attention_backward(
-    grad: Tensor, qkv: Tensor, out: Tensor, lse: Tensor, heads: int
-) -> tuple[Tensor, Tensor]:
-    return kernels.attention_backward(grad.contiguous(), qkv.contiguous(), out, lse, heads)
-
-
-@_attention_backward.register_fake
-def _(grad: Tensor, qkv: Tensor, out: Tensor, lse: Tensor, heads: int) -> tuple[Tensor, Tensor]:
-    b, n, packed = qkv.shape
-    return qkv.new_empty(b, n, packed), qkv.new_empty(b, packed, dtype=torch.float32)
-
-
-def _attention_save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    ctx.heads, ctx.bias_dtype = inputs[2], inputs[1].dtype
-    ctx.save_for_backward(inputs[0], *output)
-
-
-def _attention_grad(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor, Tensor, None]:
-    dqkv, sums = _attention_backward(grad, *ctx.saved_tensors, ctx.heads)
-    return dqkv, sums.sum(0).to(ctx.bias_dtype), None
-
-
-_attention.register_autograd(_attention_grad, setup_context=_attention_save)
-
-
-@torch.library.custom_op("lpwm::gelu", mutates_args=(), device_types="cuda")
-def _gelu(x: Tensor, bias: Tensor) -> Tensor:
-    return kernels.gelu_forward(x.contiguous())
-
-
-@_gelu.register_fake
-def _(x: Tensor, bias: Tensor) -> Tensor:
-    return x.new_empty(x.shape)
-
-
-@torch.library.custom_op("lpwm::gelu_backward", mutates_args=(), device_types="cuda")
-def _gelu_backward(grad: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-    return kernels.gelu_backward(grad.contiguous(), x.contiguous(), GELU_SPAN)
-
-
-@_gelu_backward.register_fake
-def _(grad: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-    pieces = -(-(x.numel() // x.shape[-1]) // GELU_SPAN)
-    return x.new_empty(x.shape), x.new_empty(pieces, x.shape[-1], dtype=torch.float32)
-
-
-def _gelu_save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    ctx.bias_dtype = inputs[1].dtype
-    ctx.save_for_backward(inputs[0])
-
-
-def _gelu_grad(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
-    dx, sums = _gelu_backward(grad, *ctx.saved_tensors)
-    return dx, sums.sum(0).to(ctx.bias_dtype)
-
-
-_gelu.register_autograd(_gelu_grad, setup_context=_gelu_save)
-
-
 @torch.library.custom_op("lpwm::patches", mutates_args=(), device_types="cuda")
 def patches(frames: Tensor, scale: Tensor, shift: Tensor, patch: int) -> Tensor:
     """uint8 (b, 3, s, s) -> bfloat16 (b, (s/p)², P), scaled and shifted by channel. It has no gradient.
 
     P is 3·p² rounded up to a multiple of 8, and what is more is 0.
     """
-    return kernels.patches(frames.contiguous(), scale, shift, patch)
+    return kernels_pointwise.patches(frames.contiguous(), scale, shift, patch)
 
 
 @patches.register_fake

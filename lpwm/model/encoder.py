@@ -25,9 +25,6 @@ PIXELS = {
 }
 
 
-STACKED = True  # with the kernels: all blocks but the last as one operator
-
-
 @dataclass(frozen=True)
 class EncoderConfig:
     """The ViT. The defaults are the ladder pipeline's; `VIT_TINY` is the support pipeline's."""
@@ -69,8 +66,6 @@ class ProjectorConfig:
 class Block(nn.Module):
     """Pre-norm transformer block: x += Attn(LN(x)); x += MLP(LN(x))."""
 
-    by_kernels = False
-
     def __init__(self, c: EncoderConfig) -> None:
         super().__init__()
         inner = c.heads * c.head_dim
@@ -83,8 +78,6 @@ class Block(nn.Module):
         self.down = linear(c.mlp, c.width)
 
     def forward(self, x: Tensor, cls_only: bool = False) -> Tensor:
-        if self.by_kernels and attention.kernels_serve(x):
-            return self._last_by_kernels(x) if cls_only else self._by_kernels(x)
         q, k, v = rearrange(
             self.qkv(self.norm1(x)), "b n (three h d) -> three b h n d", three=3, h=self.heads
         )
@@ -93,15 +86,8 @@ class Block(nn.Module):
         x = x + self.out(rearrange(F.scaled_dot_product_attention(q, k, v), "b h n d -> b n (h d)"))
         return x + self.down(F.gelu(self.up(self.norm2(x))))
 
-    def _by_kernels(self, x: Tensor) -> Tensor:
-        """The same; the two operators also yield the gradients of the biases, hence `detach`."""
-        qkv = F.linear(self.norm1(x), self.qkv.weight, self.qkv.bias.detach())
-        x = x + self.out(attention.attention(qkv, self.qkv.bias, self.heads))
-        hidden = F.linear(self.norm2(x), self.up.weight, self.up.bias.detach())
-        return x + self.down(attention.gelu(hidden, self.up.bias))
-
-    def _last_by_kernels(self, x: Tensor) -> Tensor:
-        """The last block for token 0 alone: one query, so that products and sums which the compiler fuses suffice."""
+    def first_token(self, x: Tensor) -> Tensor:
+        """The last block for token 0, in the compiled step: products and sums that the compiler fuses suffice."""
         inner, y = self.out.in_features, self.norm1(x)
         weight, bias = self.qkv.weight, self.qkv.bias
         query = F.linear(y[:, :1], weight[:inner], bias[:inner])
@@ -139,8 +125,7 @@ class ViT(nn.Module):
         """Train with the kernels of `lpwm.model.attention`, if they serve here; the same function up to rounding."""
         c = self.config
         usable = attention.usable(self.tokens, c.width, c.heads, c.head_dim, c.mlp, c.patch, self.cls.device)
-        for module in (self, *self.blocks):
-            module.by_kernels = usable
+        self.by_kernels = usable
         return usable
 
     def forward(self, frames: Tensor) -> Tensor:
@@ -163,10 +148,11 @@ class ViT(nn.Module):
 
     def _through_blocks(self, x: Tensor) -> Tensor:
         *first, last = cast(list[Block], list(self.blocks))
-        if self.by_kernels and attention.kernels_serve(x) and STACKED and first:
-            weights = stack.fold(first, x.dtype)
-            x = stack.blocks(x, weights, self.config.heads, last.norm1.eps) + weights.c[-1]
-            return last._last_by_kernels(x)
+        if self.by_kernels and attention.kernels_serve(x):
+            if first:
+                weights = stack.fold(first, x.dtype)
+                x = stack.blocks(x, weights, self.config.heads, last.norm1.eps) + weights.c[-1]
+            return last.first_token(x)
         for block in first:
             x = block(x)
         return last(x, cls_only=True)

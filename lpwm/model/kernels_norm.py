@@ -13,7 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 SPAN = 64  # rows that one program of the backward pass adds up
-FORWARD_ROWS, BACKWARD_ROWS, WARPS = 4, 4, 4
+ROWS = 8  # at a time
 
 
 @triton.jit
@@ -58,8 +58,8 @@ def _norm_backward(
 def norm_forward(r: Tensor, c: Tensor, eps: float, out: Tensor, scale: Tensor) -> None:
     """x̂ of r + c into `out` (m, w), 1/σ into `scale` (m) float32."""
     m, w = r.shape
-    _norm_forward[(triton.cdiv(m, FORWARD_ROWS),)](
-        r, c, out, scale, m, eps, W=w, ROWS=FORWARD_ROWS, COLS=triton.next_power_of_2(w), num_warps=WARPS
+    _norm_forward[(triton.cdiv(m, ROWS),)](
+        r, c, out, scale, m, eps, W=w, ROWS=ROWS, COLS=triton.next_power_of_2(w), num_warps=4
     )
 
 
@@ -73,6 +73,6 @@ def norm_backward(
     """`out` = `stream` + the gradient of r, given that of x̂ (it may be `stream`); `sums` (pieces(m), w): its sums."""
     m, w = grad.shape
     _norm_backward[(pieces(m),)](
-        grad, xhat, scale, stream, out, sums, m, W=w, SPAN=SPAN, ROWS=BACKWARD_ROWS,
-        COLS=triton.next_power_of_2(w), num_warps=WARPS,
+        grad, xhat, scale, stream, out, sums, m, W=w, SPAN=SPAN, ROWS=ROWS,
+        COLS=triton.next_power_of_2(w), num_warps=4,
     )  # fmt: skip

@@ -6,7 +6,6 @@ A block is r += out(attention(qkv(x̂))); r += down(gelu(up(x̂))), x̂ the Laye
 - LayerNorm's scale and shift are folded into the weights that read it, W' = W diag(s) and b' = b + W t, and the
   biases of `out` and `down` are not added to the stream but carried as their running sum c, which LayerNorm adds:
   x̂ = norm(r + c). So LayerNorm reads one tensor and writes one, and backwards sums one;
-- the frames can be taken a few at a time, so that what one kernel writes, the next finds in the cache;
 - gradients of biases leave each kernel as partial sums and are added up once for all blocks.
 
 Folding and running sums are plain torch outside (`fold`), with autograd's own gradients.
@@ -26,12 +25,11 @@ if TYPE_CHECKING:
     from lpwm.model.encoder import Block
 
 try:
-    from lpwm.model import kernels, kernels_norm
+    from lpwm.model import kernels, kernels_norm, kernels_pointwise
 except ImportError:  # no Triton: a CPU build of torch
-    kernels = kernels_norm = None  # type: ignore[assignment]
+    kernels = kernels_norm = kernels_pointwise = None  # type: ignore[assignment]
 
 GELU_SPAN = 128  # rows that one program of the GELU's backward pass adds up
-CHUNK = 0  # frames at a time; 0: all at once
 
 
 class Folded(NamedTuple):
@@ -68,39 +66,30 @@ def blocks(x: Tensor, weights: Folded, heads: int, eps: float) -> Tensor:
     return _stack(x, *weights, heads, eps)[0]
 
 
-def _chunks(b: int) -> list[slice]:
-    size = CHUNK if CHUNK and b % CHUNK == 0 else b
-    return [slice(i, i + size) for i in range(0, b, size)]
-
-
 def forward(
     x: Tensor, qkv_w: Tensor, qkv_b: Tensor, out_w: Tensor, up_w: Tensor, up_b: Tensor, down_w: Tensor, c: Tensor,
     heads: int, eps: float,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """The stream, and what the backward pass reads: x̂, 1/σ, qkv, attention and its log-sums, MLP before and after."""
     (b, n, w), (L, packed, _), f = x.shape, qkv_w.shape, up_w.shape[1]
-    inner, wide = packed // 3, torch.promote_types(x.dtype, torch.float32)
+    m, inner, wide = b * n, packed // 3, torch.promote_types(x.dtype, torch.float32)
     r = x.clone()
+    stream = r.view(m, w)
     xhat, one = x.new_empty(2 * L, b, n, w), x.new_empty(2 * L, b, n, dtype=wide)
-    qkv, heard, lse = (
-        x.new_empty(L, b, n, packed),
-        x.new_empty(L, b, n, inner),
-        x.new_empty(L, b, heads, n, dtype=wide),
-    )
+    qkv, heard = x.new_empty(L, b, n, packed), x.new_empty(L, b, n, inner)
+    lse = x.new_empty(L, b, heads, n, dtype=wide)
     hidden, active = x.new_empty(L, b, n, f), x.new_empty(L, b, n, f)
-    for s in _chunks(b):
-        stream = r[s].view(-1, w)
-        for j in range(L):
-            y, h, a = xhat[2 * j, s].view(-1, w), hidden[j, s].view(-1, f), active[j, s].view(-1, f)
-            kernels_norm.norm_forward(stream, c[2 * j], eps, y, one[2 * j, s].view(-1))
-            torch.addmm(qkv_b[j], y, qkv_w[j].t(), out=qkv[j, s].view(-1, packed))
-            kernels.attention_forward(qkv[j, s], heads, heard[j, s], lse[j, s])
-            stream.addmm_(heard[j, s].view(-1, inner), out_w[j].t())
-            y = xhat[2 * j + 1, s].view(-1, w)
-            kernels_norm.norm_forward(stream, c[2 * j + 1], eps, y, one[2 * j + 1, s].view(-1))
-            torch.addmm(up_b[j], y, up_w[j].t(), out=h)
-            kernels.gelu_forward(h, a)
-            stream.addmm_(a, down_w[j].t())
+    for j in range(L):
+        y, h, a = xhat[2 * j].view(m, w), hidden[j].view(m, f), active[j].view(m, f)
+        kernels_norm.norm_forward(stream, c[2 * j], eps, y, one[2 * j].view(m))
+        torch.addmm(qkv_b[j], y, qkv_w[j].t(), out=qkv[j].view(m, packed))
+        kernels.attention_forward(qkv[j], heads, heard[j], lse[j])
+        stream.addmm_(heard[j].view(m, inner), out_w[j].t())
+        y = xhat[2 * j + 1].view(m, w)
+        kernels_norm.norm_forward(stream, c[2 * j + 1], eps, y, one[2 * j + 1].view(m))
+        torch.addmm(up_b[j], y, up_w[j].t(), out=h)
+        kernels_pointwise.gelu_forward(h, a)
+        stream.addmm_(a, down_w[j].t())
     return r, xhat, one, qkv, heard, lse, hidden, active
 
 
@@ -110,50 +99,38 @@ def backward(
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """The gradients of x and of the weights, in the order of `Folded`."""
     (L, b, n, packed), f, w = qkv.shape, hidden.shape[-1], grad.shape[-1]
-    m, wide, parts = b * n, one.dtype, _chunks(b)
-    rows = m // len(parts)
-    stream, dr = grad, torch.empty_like(grad)  # the first kernel that adds to the gradient makes its own
+    m, wide = b * n, one.dtype
+    stream, dr = (
+        grad.view(m, w),
+        grad.new_empty(m, w),
+    )  # the first kernel that adds to the gradient makes its own
     d_qkv, d_out, d_up, d_down = (torch.empty_like(t) for t in (qkv_w, out_w, up_w, down_w))
-    sum_qkv = grad.new_empty(L, b, packed, dtype=wide)
-    sum_up = grad.new_empty(L, len(parts), -(-rows // GELU_SPAN), f, dtype=wide)
-    sum_norm = grad.new_empty(2 * L, len(parts), kernels_norm.pieces(rows), w, dtype=wide)
-    d_hidden = grad.new_empty(b, n, f)
-    d_packed = grad.new_empty(b, n, packed)
+    sum_qkv = grad.new_empty(L, kernels.pieces(b, n), packed, dtype=wide)
+    sum_up = grad.new_empty(L, -(-m // GELU_SPAN), f, dtype=wide)
+    sum_norm = grad.new_empty(2 * L, kernels_norm.pieces(m), w, dtype=wide)
+    d_hidden, d_packed = grad.new_empty(m, f), grad.new_empty(b, n, packed)
+
+    def norm_backward(d: Tensor, which: int, stream: Tensor) -> None:
+        y = xhat[which].view(m, w)
+        kernels_norm.norm_backward(d, y, one[which].view(m), stream, dr, sum_norm[which])
+
     for j in reversed(range(L)):
         # The stream's gradient changes in place, so a weight that wrote to the stream takes its own before.
-        torch.mm(stream.view(m, w).t(), active[j].view(m, f), out=d_down[j])
-        for k, s in enumerate(parts):
-            d = torch.mm(stream[s].view(rows, w), down_w[j])
-            h = d_hidden[s].view(rows, f)
-            kernels.gelu_backward(d, hidden[j, s].view(rows, f), GELU_SPAN, h, sum_up[j, k])
-            d = torch.mm(h, up_w[j])
-            _norm_backward(d, 2 * j + 1, s, xhat, one, stream, dr, sum_norm[2 * j + 1, k])
+        torch.mm(stream.t(), active[j].view(m, f), out=d_down[j])
+        d = torch.mm(stream, down_w[j])
+        kernels_pointwise.gelu_backward(d, hidden[j].view(m, f), GELU_SPAN, d_hidden, sum_up[j])
+        norm_backward(torch.mm(d_hidden, up_w[j]), 2 * j + 1, stream)
         stream = dr
-        torch.mm(d_hidden.view(m, f).t(), xhat[2 * j + 1].view(m, w), out=d_up[j])
-        torch.mm(dr.view(m, w).t(), heard[j].view(m, -1), out=d_out[j])
-        for k, s in enumerate(parts):
-            d = torch.mm(dr[s].view(rows, w), out_w[j]).view(-1, n, packed // 3)
-            q = d_packed[s]
-            kernels.attention_backward(d, qkv[j, s], heard[j, s], lse[j, s], heads, q, sum_qkv[j, s])
-            d = torch.mm(q.view(rows, packed), qkv_w[j])
-            _norm_backward(d, 2 * j, s, xhat, one, dr, dr, sum_norm[2 * j, k])
+        torch.mm(d_hidden.t(), xhat[2 * j + 1].view(m, w), out=d_up[j])
+        torch.mm(dr.t(), heard[j].view(m, -1), out=d_out[j])
+        d = torch.mm(dr, out_w[j]).view(b, n, packed // 3)
+        kernels.attention_backward(d, qkv[j], heard[j], lse[j], heads, d_packed, sum_qkv[j])
+        norm_backward(torch.mm(d_packed.view(m, packed), qkv_w[j]), 2 * j, dr)
         torch.mm(d_packed.view(m, packed).t(), xhat[2 * j].view(m, w), out=d_qkv[j])
-    d_c = torch.cat((sum_norm.sum((1, 2)), grad.new_zeros(1, w, dtype=wide)))
+    d_c = torch.cat((sum_norm.sum(1), grad.new_zeros(1, w, dtype=wide)))
     return (
-        dr, d_qkv, sum_qkv.sum(1).to(grad.dtype), d_out, d_up, sum_up.sum((1, 2)).to(grad.dtype), d_down, d_c
+        dr.view(b, n, w), d_qkv, sum_qkv.sum(1).to(grad.dtype), d_out, d_up, sum_up.sum(1).to(grad.dtype), d_down, d_c
     )  # fmt: skip
-
-
-def _norm_backward(
-    d: Tensor, which: int, frames: slice, xhat: Tensor, one: Tensor, stream: Tensor, out: Tensor, sums: Tensor
-) -> None:
-    def flat(t: Tensor) -> Tensor:
-        return t.view(-1, d.shape[-1])
-
-    scale = one[which, frames].view(-1)
-    kernels_norm.norm_backward(
-        d, flat(xhat[which, frames]), scale, flat(stream[frames]), flat(out[frames]), sums
-    )
 
 
 @torch.library.custom_op("lpwm::encoder_blocks", mutates_args=(), device_types="cuda")

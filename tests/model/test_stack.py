@@ -73,8 +73,7 @@ class Stack(torch.autograd.Function):
         return (*stack.backward(grad.contiguous(), *ctx.saved_tensors, ctx.heads), None, None)
 
 
-@pytest.mark.parametrize("chunk", [0, 2])
-def test_the_operator_is_the_blocks(monkeypatch, chunk):
+def test_the_operator_is_the_blocks(monkeypatch):
     torch.manual_seed(0)
     vit = ViT(CONFIG).double()
     for name, p in vit.named_parameters():  # nothing is 0 or 1 by chance
@@ -92,20 +91,17 @@ def test_the_operator_is_the_blocks(monkeypatch, chunk):
     used = []
     monkeypatch.setattr(attention, "kernels_serve", lambda x: True)
     monkeypatch.setattr(attention, "kernels_cut", lambda x: False)
-    monkeypatch.setattr(encoder, "STACKED", True)
-    monkeypatch.setattr(stack, "CHUNK", chunk)
     monkeypatch.setattr(stack, "_stack", lambda *a: used.append(a) or Stack.apply(*a))
-    gelu = SimpleNamespace(
-        attention_forward=attention_forward,
-        attention_backward=attention_backward,
-        gelu_forward=lambda x, out: out.copy_(F.gelu(x)),
-        gelu_backward=gelu_backward,
+    heads = SimpleNamespace(
+        attention_forward=attention_forward, attention_backward=attention_backward, pieces=lambda b, n: b
     )
-    monkeypatch.setattr(stack, "kernels", gelu)
+    monkeypatch.setattr(stack, "kernels", heads)
+    gelu = SimpleNamespace(gelu_forward=lambda x, out: out.copy_(F.gelu(x)), gelu_backward=gelu_backward)
+    monkeypatch.setattr(stack, "kernels_pointwise", gelu)
     norm = SimpleNamespace(norm_forward=norm_forward, norm_backward=norm_backward, pieces=lambda m: 2)
     monkeypatch.setattr(stack, "kernels_norm", norm)
     vit.by_kernels = True  # and the last block plainly, whose float32 softmax would cover small errors
-    monkeypatch.setattr(encoder.Block, "_last_by_kernels", lambda self, x: self(x, cls_only=True))
+    monkeypatch.setattr(encoder.Block, "first_token", lambda self, x: self(x, cls_only=True))
     got = gradients()
     assert len(used) == 1
     for a, b in zip(got, want, strict=True):
@@ -114,27 +110,29 @@ def test_the_operator_is_the_blocks(monkeypatch, chunk):
 
 INTERPRETED = """
 import math, torch, torch.nn.functional as F
-from lpwm.model import kernels as K, kernels_norm as N
+from lpwm.model import kernels as K, kernels_norm as N, kernels_pointwise as P
 
 def far(a, b):
     return float((a.double() - b.double()).norm() / b.double().norm())
 
 torch.manual_seed(0)
-for n, tail, once in ((17, 64, 0), (65, 64, 0), (65, 0, 0), (100, 64, 0), (130, 32, 0), (129, 64, 1), (64, 64, 1)):
-    K.BACKWARD = K.Tiles(tail=tail, once=bool(once))
-    K.FORWARD = K.Tiles(keys=64, tail=tail, odd=bool(once))
-    x, g = torch.randn(1, n, 3 * 2 * 64), torch.randn(1, n, 2 * 64)
+for n in (17, 64, 65, 100, 130):
+    x, g = torch.randn(2, n, 3 * 2 * 64), torch.randn(2, n, 2 * 64)
     wide = x.double().requires_grad_()
     q, k, v = (t.unflatten(-1, (2, -1)).transpose(1, 2) for t in wide.chunk(3, -1))
     s = q @ k.transpose(-1, -2) / 8
     o = (s.softmax(-1) @ v).transpose(1, 2).flatten(-2)
     o.backward(g.double())
     out, lse = K.attention_forward(x, 2)
-    dx, db = K.attention_backward(g, x, out, lse, 2)
-    sums = wide.grad.sum(1)
-    errors = [far(out, o.detach()), far(lse * math.log(2), s.detach().logsumexp(-1)), far(dx, wide.grad),
-              far(db[:, :128], sums[:, :128]), far(db[:, 256:], sums[:, 256:])]
-    assert max(errors) < 2e-6, (n, tail, once, errors)
+    sums = wide.grad.sum((0, 1))
+    for K.SPLIT, K.DQ, K.DKV in ((False, K.DQ, K.DKV), (True, K.Tiles(keys=64), K.Tiles(queries=32)),
+                                 (True, K.Tiles(pad=True), K.Tiles(rows=128, pad=True))):
+        dx, db = K.attention_backward(g, x, out, lse, 2)
+        assert db.shape == (K.pieces(2, n), 384)
+        db = db.sum(0)
+        errors = [far(out, o.detach()), far(lse * math.log(2), s.detach().logsumexp(-1)), far(dx, wide.grad),
+                  far(db[:128], sums[:128]), far(db[256:], sums[256:])]
+        assert max(errors) < 2e-6 and not db[128:256].any(), (n, K.SPLIT, K.DQ, errors)
 m, w = 70, 24
 r, c, g, stream = torch.randn(m, w), torch.randn(w), torch.randn(m, w), torch.randn(m, w)
 out, one, sums = torch.empty(m, w), torch.empty(m), torch.empty(N.pieces(m), w)
@@ -148,7 +146,7 @@ errors = [far(out, y.detach()), far(total, stream + wide.grad), far(sums.sum(0),
 assert max(errors) < 5e-6, errors
 frames = torch.randint(0, 256, (2, 3, 28, 28), dtype=torch.uint8)
 scale, shift = torch.rand(3, 1, 1), torch.rand(3, 1, 1)
-got = K.patches(frames, scale, shift, 14).float()
+got = P.patches(frames, scale, shift, 14).float()
 want = (frames * scale + shift).unfold(2, 14, 14).unfold(3, 14, 14).permute(0, 2, 3, 1, 4, 5).flatten(1, 2).flatten(2)
 assert got.shape[-1] == 592 and not got[..., 588:].any() and far(got[..., :588], want) < 5e-3  # it truncates
 print("right")
@@ -166,10 +164,8 @@ def test_kernels_in_the_interpreter():
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
-@pytest.mark.parametrize("chunk", [0, 2])
-def test_the_operator_on_cuda_is_the_plain_blocks(monkeypatch, chunk):
+def test_the_operator_on_cuda_is_the_plain_blocks():
     """Output and gradients in bfloat16, as near to float32 as eager bfloat16 is."""
-    monkeypatch.setattr(stack, "CHUNK", chunk)
     torch.manual_seed(0)
     vit = ViT(EncoderConfig(image=56, width=192, depth=4, mlp=384)).cuda()
     assert vit.use_kernels()
