@@ -38,7 +38,8 @@ class Tiles:
 
 
 FORWARD, BACKWARD = Tiles(), Tiles()
-SPLIT = False  # backwards in two kernels, cut as follows
+SPLIT_FORWARD = False  # forwards with a program for each tile of rows
+SPLIT = False  # backwards in two kernels, with a program for each tile of rows, cut as follows
 DQ, DKV = Tiles(keys=64), Tiles(queries=64)
 
 
@@ -91,17 +92,29 @@ def _attend(q, k, v, at, top, total, o, scale2, N: tl.constexpr, SIZE: tl.conste
 @triton.jit
 def _attend_rows(
     base, out, lse, ks, vs, at, scale2, N: tl.constexpr, H: tl.constexpr, D: tl.constexpr, SIZE: tl.constexpr,
-    WHOLE: tl.constexpr, T: tl.constexpr, LAST: tl.constexpr,
+    WHOLE: tl.constexpr, T: tl.constexpr, LAST: tl.constexpr, STREAM: tl.constexpr,
 ):  # fmt: skip
+    """o and e of SIZE queries. Keys and values: ks, vs, or read here."""
     q = _rows(base, at, 3 * H * D, N, SIZE, D, WHOLE)
     total = tl.zeros([SIZE], tl.float32)
     o = tl.zeros([SIZE, D], tl.float32)
     top = tl.full([SIZE], float("-inf"), tl.float32)
-    for c in tl.static_range(N // T):
-        top, total, o = _attend(q, ks[c], vs[c], c * T, top, total, o, scale2, N, T, True)
-    if N % T > 0:
-        end: tl.constexpr = N // T
-        top, total, o = _attend(q, ks[end], vs[end], end * T, top, total, o, scale2, N, LAST, False)
+    end: tl.constexpr = N // T
+    if STREAM:
+        if N % T > 0:  # read first, used last: one wait for memory less
+            k_end = _rows(base + H * D, end * T, 3 * H * D, N, LAST, D, False)
+            v_end = _rows(base + 2 * H * D, end * T, 3 * H * D, N, LAST, D, False)
+        for c in range(end):
+            k = _rows(base + H * D, c * T, 3 * H * D, N, T, D, True)
+            v = _rows(base + 2 * H * D, c * T, 3 * H * D, N, T, D, True)
+            top, total, o = _attend(q, k, v, c * T, top, total, o, scale2, N, T, True)
+        if N % T > 0:
+            top, total, o = _attend(q, k_end, v_end, end * T, top, total, o, scale2, N, LAST, False)
+    else:
+        for c in tl.static_range(end):
+            top, total, o = _attend(q, ks[c], vs[c], c * T, top, total, o, scale2, N, T, True)
+        if N % T > 0:
+            top, total, o = _attend(q, ks[end], vs[end], end * T, top, total, o, scale2, N, LAST, False)
     r = at + tl.arange(0, SIZE)
     _put(out, o / total[:, None], at, H * D, N, SIZE, D, WHOLE)
     tl.store(lse + r, top + tl.log2(total), mask=r < N)
@@ -121,9 +134,30 @@ def _attention_forward(
     ks = _chunks(base + H * D, 3 * H * D, N, T, LAST, D)
     vs = _chunks(base + 2 * H * D, 3 * H * D, N, T, LAST, D)
     for i in range(N // ROWS):
-        _attend_rows(base, out, lse, ks, vs, i * ROWS, scale2, N, H, D, ROWS, True, T, LAST)
+        _attend_rows(base, out, lse, ks, vs, i * ROWS, scale2, N, H, D, ROWS, True, T, LAST, False)
     if N % ROWS > 0:
-        _attend_rows(base, out, lse, ks, vs, (N // ROWS) * ROWS, scale2, N, H, D, ROWS, False, T, LAST)
+        end: tl.constexpr = (N // ROWS) * ROWS
+        _attend_rows(base, out, lse, ks, vs, end, scale2, N, H, D, ROWS, False, T, LAST, False)
+
+
+@triton.jit
+def _forward_queries(
+    qkv, out, lse, scale2, N: tl.constexpr, H: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr,
+    REST: tl.constexpr, T: tl.constexpr, LAST: tl.constexpr,
+):  # fmt: skip
+    """The same for ROWS queries of one head (the last program of a head: REST)."""
+    tiles: tl.constexpr = (N + ROWS - 1) // ROWS
+    pid = tl.program_id(0)
+    tile, pair = pid % tiles, pid // tiles
+    frame, head = (pair // H).to(tl.int64), pair % H
+    base = qkv + frame * (N * 3 * H * D) + head * D
+    out += frame * (N * H * D) + head * D
+    lse += pair.to(tl.int64) * N
+    at = tile * ROWS
+    if at + ROWS <= N:
+        _attend_rows(base, out, lse, None, None, at, scale2, N, H, D, ROWS, True, T, LAST, True)
+    else:
+        _attend_rows(base, out, lse, None, None, at, scale2, N, H, D, REST, False, T, LAST, True)
 
 
 @triton.jit
@@ -376,9 +410,13 @@ def attention_forward(
     d = packed // (3 * heads)
     out = qkv.new_empty(b, n, heads * d) if out is None else out
     lse = torch.empty(b, heads, n, device=qkv.device, dtype=torch.float32) if lse is None else lse
-    _attention_forward[(b * heads,)](
-        qkv, out, lse, d**-0.5 * math.log2(math.e), N=n, H=heads, D=d, **_sizes(n, FORWARD, FORWARD.keys)
-    )
+    scale, sizes = d**-0.5 * math.log2(math.e), _sizes(n, FORWARD, FORWARD.keys)
+    if SPLIT_FORWARD:
+        _forward_queries[(b * heads * triton.cdiv(n, FORWARD.rows),)](
+            qkv, out, lse, scale, N=n, H=heads, D=d, REST=_rest(n, FORWARD), **sizes
+        )
+    else:
+        _attention_forward[(b * heads,)](qkv, out, lse, scale, N=n, H=heads, D=d, **sizes)
     return out, lse
 
 

@@ -41,6 +41,7 @@ def exact(qkv, g, heads):
 def test_attention_is_float64s_up_to_bfloat16(monkeypatch, n, heads, split):
     kernels = pytest.importorskip("lpwm.model.kernels")
     monkeypatch.setattr(kernels, "SPLIT", split)
+    monkeypatch.setattr(kernels, "SPLIT_FORWARD", split)
     x = noise(4, n, 3 * heads * 64, seed=n).bfloat16().cuda()
     g = noise(4, n, heads * 64, seed=n + 1).bfloat16().cuda()
     out, lse = kernels.attention_forward(x, heads)
@@ -58,6 +59,7 @@ def test_attention_is_float64s_up_to_bfloat16(monkeypatch, n, heads, split):
 def test_large_scores_stay_finite(monkeypatch, split):
     kernels = pytest.importorskip("lpwm.model.kernels")
     monkeypatch.setattr(kernels, "SPLIT", split)
+    monkeypatch.setattr(kernels, "SPLIT_FORWARD", split)
     x = (30 * noise(2, 257, 3 * 64)).bfloat16().cuda()
     out, lse = kernels.attention_forward(x, 1)
     dx, _ = kernels.attention_backward(torch.ones_like(out), x, out, lse, 1)

@@ -109,14 +109,14 @@ def test_the_operator_is_the_blocks(monkeypatch):
 
 
 INTERPRETED = """
-import math, torch, torch.nn.functional as F
+import itertools, math, torch, torch.nn.functional as F
 from lpwm.model import kernels as K, kernels_norm as N, kernels_pointwise as P
 
 def far(a, b):
     return float((a.double() - b.double()).norm() / b.double().norm())
 
 torch.manual_seed(0)
-for n in (17, 64, 65, 100, 130):
+for n, K.SPLIT_FORWARD in itertools.product((17, 64, 65, 100, 130), (False, True)):
     x, g = torch.randn(2, n, 3 * 2 * 64), torch.randn(2, n, 2 * 64)
     wide = x.double().requires_grad_()
     q, k, v = (t.unflatten(-1, (2, -1)).transpose(1, 2) for t in wide.chunk(3, -1))
