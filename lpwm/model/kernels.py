@@ -366,9 +366,12 @@ def _backward_keys(
     qkv, grad, lse, delta, dqkv, scale, scale2, N: tl.constexpr, H: tl.constexpr, D: tl.constexpr,
     ROWS: tl.constexpr, REST: tl.constexpr, T: tl.constexpr, LAST: tl.constexpr,
 ):  # fmt: skip
-    """dk and dv of ROWS keys of one head (the last program of a head: REST)."""
+    """dk and dv of ROWS keys of one head (the last program of a head: REST).
+
+    The last frames come first: what the kernel before read of them is still in the cache.
+    """
     tiles: tl.constexpr = (N + ROWS - 1) // ROWS
-    pid = tl.program_id(0)
+    pid = tl.num_programs(0) - 1 - tl.program_id(0)
     tile, pair = pid % tiles, pid // tiles
     frame, head = (pair // H).to(tl.int64), pair % H
     base = qkv + frame * (N * 3 * H * D) + head * D
