@@ -125,7 +125,7 @@ for n, K.SPLIT_FORWARD in itertools.product((17, 64, 65, 100, 130), (False, True
     o.backward(g.double())
     out, lse = K.attention_forward(x, 2)
     sums = wide.grad.sum((0, 1))
-    for K.SPLIT, K.DQ, K.DKV in ((False, K.DQ, K.DKV), (True, K.Tiles(keys=64), K.Tiles(queries=32)),
+    for K.SPLIT, K.DQ, K.DKV in ((False, K.Tiles(), K.Tiles()), (True, K.Tiles(keys=64), K.Tiles(queries=32)),
                                  (True, K.Tiles(pad=True), K.Tiles(rows=128, pad=True))):
         dx, db = K.attention_backward(g, x, out, lse, 2)
         assert db.shape == (K.pieces(2, n), 384)
