@@ -31,7 +31,7 @@ from lpwm.losses import Objective, ObjectiveConfig, RDMRegConfig
 from lpwm.model import VIT_TINY, EncoderConfig, ModelConfig, PredictorConfig, ProjectorConfig, WorldModel
 from lpwm.optim import OptimConfig, build, initialise
 from lpwm.train.ahead import Ahead
-from lpwm.train.loop import _measure
+from lpwm.train.loop import measure_step
 from lpwm.train.step import Stepper
 
 CASES = {
@@ -215,7 +215,7 @@ def log_point(prepared: Prepared, times: int = 10) -> float:
         for i in steps:
             clip, out = step(i)
             if log:
-                _measure(clip.actions, out, stepper)
+                measure_step(clip.actions, out, stepper)
         torch.cuda.synchronize()
         return time.perf_counter() - start
 

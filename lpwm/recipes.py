@@ -148,7 +148,9 @@ def small(options: tuple[str, ...] = ()) -> RunConfig:
     """Piecewise for two CPU cores, reduced in every direction: 32² frames in 16 patches, width 64, D=64, MLP∘LTI.
 
     Short episodes from uniform starts cover the arena, which long ones do not (the zones' pushes herd the dot).
-    Sizes and rates were chosen on seed 0 and on episodes that no result uses.
+    Predictions are fed back for 3 steps (the paper trains one): with it the latent distance keeps growing further, and
+    random goals within 50 steps went from 57 to 74 % (R=1) and from 50 to 79 % (R=5). Sizes, rates and this were chosen
+    on training seed 0 and on episodes that no result uses.
     """
     return RunConfig(
         data=DataConfig(world="piecewise", options=options, episodes=3000, steps=40),
@@ -158,7 +160,7 @@ def small(options: tuple[str, ...] = ()) -> RunConfig:
             projector=ProjectorConfig(hidden=256),
             predictor=PredictorConfig(rung="mlp-lti", history=3),
         ),
-        objective=ObjectiveConfig(lam=1.0, rdmreg=RDMRegConfig(slices=256, p=1.0)),
+        objective=ObjectiveConfig(lam=1.0, rollout_steps=3, rdmreg=RDMRegConfig(slices=256, p=1.0)),
         optim=OptimConfig(lr=3e-3, mup=False, clip=1.0, schedule="cosine", warmup=0.02),
         train=TrainConfig(steps=2000, batch=64, log_every=50, eval_every=500, checkpoint_every=500),
     )

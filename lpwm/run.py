@@ -479,6 +479,9 @@ def _out_of_memory(cost: Cost, batch: int, device: torch.device) -> Any:
 def _read_run(folder: Path) -> dict[str, Any]:
     try:
         record = json.loads((folder / "run.json").read_text())
+        kernels = record["config"]["train"].get("kernels")
+        if isinstance(kernels, bool):  # as it was written before "auto"
+            record["config"]["train"]["kernels"] = "auto" if kernels else "off"
         return {key: record[key] for key in ("hash", "name", "data", "version", "config")}
     except FileNotFoundError:
         raise UserError(f"{folder} is not a run: it has no run.json. lpwm train makes one.") from None
