@@ -15,7 +15,7 @@ from lpwm.evaluate.stats.power import detectable_ncp
 from lpwm.interpret.compare import MEASURES
 from lpwm.report.claims import Claim, Reads
 from lpwm.report.claims_read import Planned, Results, Studied, Trained
-from lpwm.report.claims_verdict import Verdict, health, interval_text, judge, share
+from lpwm.report.claims_verdict import INCONCLUSIVE, Verdict, health, interval_text, judge, share
 
 FREEDOM = {"pusht": 4}  # below the world's degrees of freedom (2 for the dot worlds) the code has collapsed
 
@@ -141,6 +141,9 @@ def _difference(claim: Claim, a: Group, b: Group) -> Evidence:
     }
     found = measured[claim.reads.quantity]
     verdict = judge(claim, found.difference, len(shared), found.smallest_detectable)
+    floor = max(p.floor.get(claim.reads.quantity, 0.0) for p in (*a.values(), *b.values()))
+    if max(found.rate_a.estimate, found.rate_b.estimate) <= floor:
+        verdict = Verdict(INCONCLUSIVE, "neither does better than the controls", verdict.exploratory)
     rates = f"{100 * found.rate_a.estimate:.1f} % against {100 * found.rate_b.estimate:.1f} %"
     return Evidence(claim, f"{interval_text(claim, found.difference)} ({rates})", len(shared), first.run.size,
                     first.protocol, first.run.reduced, verdict, files, found.difference,

@@ -129,6 +129,9 @@ class Planned:
     digest: str  # of the episodes
     success: Mapping[str, np.ndarray]  # measure -> (P, E)
     file: str
+    floor: Mapping[str, float] = field(
+        default_factory=dict
+    )  # what doing nothing or acting at random reaches there
 
     @property
     def open_loop(self) -> bool:
@@ -258,7 +261,13 @@ def _evaluation(document: Mapping[str, Any], file: str) -> Iterator[Planned]:
                     }
                     yield Planned(trained(entry, entry["run_hash"]), cell["goals"], cell["horizon"], cell["receding"],
                                   int(budget), document["settings"], document["episode_sets"][cell["goals"]]["digest"],
-                                  success, file)  # fmt: skip
+                                  success, file, _floor(cell, budget))  # fmt: skip
+
+
+def _floor(cell: Mapping[str, Any], budget: str) -> dict[str, float]:
+    """The better of the two controls that do not plan."""
+    idle = [r["budgets"][budget] for r in cell["rows"] if r["control"] and r["name"] != "oracle"]
+    return {m: max((float(b[m]["rate"]) for b in idle), default=0.0) for m in ("latched", "terminal")}
 
 
 def _ledger(found: Results, record: Mapping[str, Any], file: str) -> Iterator[Planned]:

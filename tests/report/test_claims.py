@@ -90,6 +90,22 @@ def pair(a, b, seeds=8, spread=0.05, family="piecewise-2x2", tail=("lpwm", "lewm
     }
 
 
+def test_two_methods_that_do_not_plan_show_nothing(tmp_path):
+    document = evaluation(pair(0.05, 0.05, spread=0.02, family="piecewise-2x2"))
+    assert first("piecewise-2x2-r5-ahead", put(tmp_path, a=document)).verdict.verdict == NOT
+    idle = {"rate": 0.3, "low": 0.2, "high": 0.4}
+    document["cells"][0]["rows"].append(
+        {
+            "name": "do nothing",
+            "control": True,
+            "seeds": [0],
+            "budgets": {"50": {"latched": idle, "terminal": idle}},
+        }
+    )
+    found = first("piecewise-2x2-r5-ahead", put(tmp_path, a=document)).verdict
+    assert found.verdict == INCONCLUSIVE and "controls" in found.why
+
+
 # Rules ------------------------------------------------------------------------------------------------------
 
 
