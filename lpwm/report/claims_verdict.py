@@ -11,18 +11,19 @@ REPRODUCED, NOT, INCONCLUSIVE, NOT_RUN = "reproduced", "not reproduced", "inconc
 VERDICTS = (REPRODUCED, NOT, INCONCLUSIVE, NOT_RUN)
 
 RULE = (
-    "A *difference* is reproduced when its paired 95 % interval over training seeds (episodes counted as a sample too) "
-    "leaves out 0 on the paper's side, not reproduced when it leaves out the paper's smallest difference (where the "
-    "paper gives only a direction: when it lies on the other side of 0), and otherwise inconclusive, with the smallest "
-    "effect that these seeds show with 80 % power; where neither method does better than doing nothing or acting at "
-    "random, it is inconclusive whatever the interval. A *level* is reproduced when our 95 % interval reaches the "
-    f"paper's number ± its reported spread (± {NEAR:g} where none is reported), and otherwise not; a wide interval "
-    "reaches easily, so read its width. *On par* is reproduced when the paired interval lies within "
-    f"± {100 * ON_PAR:.0f} points (± {100 * NEAR:.0f} for probes), not reproduced when it lies outside, and "
-    f"otherwise inconclusive. *Fails* is reproduced when the interval lies below {100 * FAILS:.0f} %, not reproduced when it lies "
-    "above. With one seed there is no interval over seeds: differences are then inconclusive, and a level is that of one checkpoint. Fewer "
-    f"than {MIN_SEEDS} seeds is marked exploratory. The line of a claim that counts first is chosen before looking at "
-    "its outcome: the paper's size, the recipe unchanged, the preferred budget, then the most seeds, the largest "
+    "A *difference* is reproduced when its paired 95 % interval over training seeds (episodes counted as a "
+    "sample too) leaves out 0 on the paper's side, not reproduced when it leaves out the paper's smallest "
+    "difference (where the paper gives only a direction: when it lies on the other side of 0), and otherwise "
+    "inconclusive, with the smallest effect that these seeds show with 80 % power; where neither method does "
+    "better than doing nothing or acting at random, it is inconclusive whatever the interval. A *level* is "
+    f"reproduced when our 95 % interval reaches the paper's number ± its reported spread (± {NEAR:g} where none "
+    "is reported), and otherwise not; a wide interval reaches easily, so read its width. *On par* is reproduced "
+    f"when the paired interval lies within ± {100 * ON_PAR:.0f} points (± {100 * NEAR:.0f} for probes), not "
+    "reproduced when it lies outside, and otherwise inconclusive. *Fails* is reproduced when the interval lies "
+    f"below {100 * FAILS:.0f} %, not reproduced when it lies above. With one seed there is no interval over "
+    f"seeds: differences are then inconclusive, and a level is that of one checkpoint. Fewer than {MIN_SEEDS} "
+    "seeds is marked exploratory. The line of a claim that counts first is chosen before looking at its "
+    "outcome: the paper's size, the recipe unchanged, the preferred budget, then the most seeds, the largest "
     "planner and the most episodes. Nothing reduced is called anything else."
 )
 
