@@ -178,7 +178,7 @@ def tiny() -> RunConfig:
             encoder=EncoderConfig(image=16, patch=8, width=16, depth=1, heads=1, head_dim=16, mlp=16),
             projector=ProjectorConfig(hidden=32),
         ),
-        objective=replace(base.objective, rdmreg=RDMRegConfig(slices=32)),
+        objective=replace(base.objective, rollout_steps=1, rdmreg=RDMRegConfig(slices=32)),
         train=TrainConfig(steps=60, batch=8, log_every=10, eval_every=30, checkpoint_every=20),
     )
 
