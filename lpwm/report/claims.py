@@ -166,7 +166,7 @@ def _reading() -> list[Claim]:
               Reads("study", SEEN, "lpwm", quantity="zone_support", versus="zone_code"), -NEAR, NEAR),
         Claim("probe-position", "probes", "Position (R²) is better decoded from magnitudes than from the support",
               "better", "difference",
-              Reads("study", SEEN, "lpwm", quantity="position_magnitudes", versus="position_support")),
+              Reads("study", SEEN, "lpwm", quantity="position_code", versus="position_support")),
         Claim("horizon-ahead", "probes", "LpWM ahead of LeWM at every horizon, R=1", "ahead at every H", "difference",
               Reads("horizons", PIECEWISE, "lpwm", "lewm", receding=1, budgets=(50, 100), quantity="mean")),
         Claim("horizon-gap", "probes", "The gap widens with the horizon, R=1 (points per block)", "widening",

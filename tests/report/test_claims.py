@@ -241,7 +241,7 @@ def study(seed, support=0.96):
                     "recipe": "piecewise-2x2/lpwm", "config": config_of("piecewise-2x2/lpwm", seed)},
             "world": {"options": {"g": 2, "visible": False}, "trained_visible": False},
             "probes": {"frames": 3000, "zone": {"support": score(support), "code": score(0.97)},
-                       "position": {"support": score(0.5), "magnitudes": score(0.9 + 0.001 * seed)}}}  # fmt: skip
+                       "position": {"support": score(0.5), "code": score(0.9 + 0.001 * seed)}}}  # fmt: skip
 
 
 def test_probes(tmp_path):
