@@ -6,7 +6,9 @@ starts in a moment and is small.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -115,6 +117,29 @@ class FileFrames:
         finally:
             reader.close()
         return out
+
+
+class EpisodeFiles(FileFrames):
+    """Frames of episodes of these lengths, one file each, all of one size: (h, w) is that of the first."""
+
+    slow = True
+    kind: str
+
+    def __init__(self, files: list[Path], lengths: NDArray[np.int64]):
+        self.files, self.lengths = files, lengths
+
+    def first_side(self) -> tuple[int, int]:
+        """(h, w) of the first file: asked for once."""
+        raise NotImplementedError
+
+    @functools.cached_property
+    def shape(self) -> tuple[int, ...]:  # type: ignore[override]
+        return (int(self.lengths.sum()), *self.first_side(), 3)
+
+    @property
+    def where(self) -> dict[str, Any]:
+        files = [str(file.absolute()) for file in self.files]
+        return {"kind": self.kind, "files": files, "lengths": self.lengths.tolist()}
 
 
 def by_episode(rows: NDArray[np.int64], ends: NDArray[np.int64]) -> Iterator[tuple[int, NDArray, NDArray]]:

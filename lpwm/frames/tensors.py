@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from lpwm.errors import UserError
-from lpwm.frames.base import FileFrames, Rows, by_episode
+from lpwm.frames.base import EpisodeFiles, Rows, by_episode
 
 _MOST = 64 << 20  # bytes of a .pkl: lengths of a million episodes take less
 _KINDS = frozenset("fiub")
@@ -185,29 +185,14 @@ def _built(found: Any) -> Any:
     raise pickle.UnpicklingError(f"it holds {type(found).__name__}")
 
 
-class TensorFrames(FileFrames):
+class TensorFrames(EpisodeFiles):
     """Frames in `.pth` files, one (T, 3, h, w) or (T, h, w, 3) per episode, numbers from 0 to 255."""
 
-    slow = True
+    kind = "tensors"
 
-    def __init__(self, files: list[Path], lengths: NDArray[np.int64]):
-        self.files, self.lengths = files, lengths
-        self._side: tuple[int, int] | None = None
-
-    @property
-    def shape(self) -> tuple[int, ...]:  # type: ignore[override]
-        if self._side is None:
-            self._side = tuple(open_frames(self.files[0], int(self.lengths[0])).shape[1:3])  # type: ignore[assignment]
-        assert self._side is not None
-        return (int(self.lengths.sum()), *self._side, 3)
-
-    @property
-    def where(self) -> dict[str, Any]:
-        return {
-            "kind": "tensors",
-            "files": [str(file.absolute()) for file in self.files],
-            "lengths": self.lengths.tolist(),
-        }
+    def first_side(self) -> tuple[int, int]:
+        height, width = open_frames(self.files[0], int(self.lengths[0])).shape[1:3]
+        return height, width
 
     def check(self) -> None:
         for file, length in zip(self.files, self.lengths.tolist(), strict=True):

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lpwm.errors import UserError
-from lpwm.frames.base import FileFrames, Rows, by_episode
+from lpwm.frames.base import EpisodeFiles, Rows, by_episode
 
 
 def decoder() -> ModuleType:
@@ -32,28 +32,13 @@ def too_short(file: str | Path, frames: int, states: int) -> UserError:
     )
 
 
-class VideoFrames(FileFrames):
+class VideoFrames(EpisodeFiles):
     """The frames of episodes of these lengths, one file each; a file may hold more frames than its episode uses."""
 
-    slow = True
+    kind = "video"
 
-    def __init__(self, files: list[Path], lengths: NDArray[np.int64]):
-        self.files, self.lengths = files, lengths
-        self._side: tuple[int, int] | None = None
-
-    @property
-    def shape(self) -> tuple[int, ...]:  # type: ignore[override]
-        if self._side is None:
-            self._side = header(str(self.files[0]))[1:]
-        return (int(self.lengths.sum()), *self._side, 3)
-
-    @property
-    def where(self) -> dict[str, Any]:
-        return {
-            "kind": "video",
-            "files": [str(file.absolute()) for file in self.files],
-            "lengths": self.lengths.tolist(),
-        }
+    def first_side(self) -> tuple[int, int]:
+        return header(str(self.files[0]))[1:]
 
     def check(self) -> None:
         """Every file's header: there, of one size, and of as many frames as its episode."""

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from importlib import resources
 from pathlib import Path
 
-import matplotlib
 from matplotlib.figure import Figure
 
 from lpwm.data.files import disk_errors, make_folder
@@ -15,6 +13,7 @@ from lpwm.report import palette
 from lpwm.report.claims import METHODS, RANDOM, Claim
 from lpwm.report.claims_evidence import Evidence, groups, result_of
 from lpwm.report.claims_read import Results
+from lpwm.report.drawn import style
 
 PAPER, INK = "#c9c5ba", palette.LIGHT[0]
 ORDER = ("lpwm", "lpwm-tj", "lewm")
@@ -29,7 +28,7 @@ def write(folder: Path, found: Found, results: Results) -> list[Path]:
         "horizons": lambda: horizons(results),
     }
     written = []
-    with matplotlib.rc_context(fname=str(resources.files("lpwm.report") / "assets" / "lpwm.mplstyle")):
+    with style():
         for name, make in parts.items():
             path = folder / f"{name}.png"
             path.unlink(missing_ok=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator
 from lpwm.data.files import disk_errors, make_folder
 from lpwm.interpret.supports import jaccard, unpack
 from lpwm.report import palette
+from lpwm.report.drawn import style
 from lpwm.report.found import Found, found_of, study_label
 from lpwm.report.plots import plots
 from lpwm.report.reading import FEATURES
@@ -45,7 +45,7 @@ def write(
     make_folder(place)
     written = []
     found = found_of(runs, evaluations, studies, episodes, readings)
-    with matplotlib.rc_context(fname=str(resources.files("lpwm.report") / "assets" / "lpwm.mplstyle")):
+    with style():
         for name, figure in draw(found):
             for kind in formats:
                 path = place / f"{name}.{kind}"

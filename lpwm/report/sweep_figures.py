@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections.abc import Callable, Sequence
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,8 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from lpwm.data.files import disk_errors, make_folder
 from lpwm.report import palette
+from lpwm.report.drawn import save, style
 from lpwm.sweep.analysis import LADDER, Best, Difference, Found, Key, Look, Transfer
 
 TITLES = {"deep-adaln": "Deep-AdaLN", "shallow-adaln": "Shallow-AdaLN", "mlp-ltv": "MLP∘LTV", "mlp-lti": "MLP∘LTI",
@@ -51,10 +51,6 @@ def draw(
     return made
 
 
-def style() -> Any:
-    return matplotlib.rc_context(fname=str(resources.files("lpwm.report") / "assets" / "lpwm.mplstyle"))
-
-
 def slug(text: str) -> str:
     """For file names: plain letters, digits and single dashes."""
     plain = text.replace("μ=−", "mu-minus").replace("μ", "mu").replace("+", "with ")
@@ -62,16 +58,9 @@ def slug(text: str) -> str:
 
 
 def write(folder: str | Path, made: Sequence[Made], formats: Sequence[str] = ("png", "pdf")) -> list[Path]:
-    place, written = Path(folder), []
-    make_folder(place)
-    with style():
-        for name, _, figure in made:
-            for kind in formats:
-                path = place / f"{name}.{kind}"
-                with disk_errors(path):
-                    figure.savefig(path, metadata={"CreationDate": None} if kind == "pdf" else {})
-                written.append(path)
-    return written
+    """Every figure as NAME.png and NAME.pdf; the files written."""
+    figures = {name: figure for name, _, figure in made}
+    return save(folder, {name: functools.partial(figures.__getitem__, name) for name in figures}, formats)
 
 
 def colours(methods: Sequence[str]) -> Callable[[str], str]:

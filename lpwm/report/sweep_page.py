@@ -15,6 +15,7 @@ from typing import Any
 from lpwm.data.files import make_folder, write_whole
 from lpwm.errors import UserError
 from lpwm.report import sweep_figures
+from lpwm.report.drawn import style
 from lpwm.report.markup import section, table
 from lpwm.report.sweep_figures import TITLES, Made
 from lpwm.report.tables import short
@@ -144,7 +145,7 @@ def _figures(made: Sequence[Made]) -> str:
     parts = []
     for name, caption, figure in made:
         buffer = io.BytesIO()
-        with sweep_figures.style():
+        with style():
             figure.savefig(buffer, format="png", dpi=130)
         data = base64.b64encode(buffer.getvalue()).decode()
         parts.append(f'<figure class="sweep" id="{name}"><figcaption>{escape(caption)}</figcaption>'

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import sys
 import time
 from collections import deque
@@ -21,7 +20,7 @@ from typing import Any, Literal, TextIO
 import torch
 from torch import Tensor
 
-from lpwm.data.files import disk_errors, make_folder, sync_folder
+from lpwm.data.files import disk_errors, make_folder, write_whole
 from lpwm.errors import UserError
 from lpwm.train.progress import Progress
 
@@ -194,16 +193,7 @@ def keep_until(path: Path, step: int) -> None:
                 kept.append(raw + b"\n")
         if b"".join(kept) == b"\n".join(lines):
             return
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-        try:
-            with temporary.open("wb") as file:
-                file.writelines(kept)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-            sync_folder(path.parent)
-        finally:
-            temporary.unlink(missing_ok=True)
+        write_whole(path, b"".join(kept))
 
 
 def _parse(line: str) -> dict[str, Any] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import os
 import re
 import sys
 import types
@@ -15,10 +16,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tensorboard.summary.writer import event_file_writer
 from torch import Tensor
 
 from lpwm.errors import UserError
-from lpwm.train import log as log_module
 from lpwm.train.log import LOG, Logger, flatten, keep_until, read_log, to_host
 from lpwm.train.progress import Progress, duration, progress_line
 
@@ -155,7 +156,7 @@ def test_truncation_is_atomic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     def die(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(log_module.os, "replace", die)
+    monkeypatch.setattr(os, "replace", die)
     with pytest.raises(KeyboardInterrupt):
         quiet(tmp_path, start_step=10)
     assert (tmp_path / LOG).read_bytes() == before
@@ -180,7 +181,9 @@ def test_a_missing_log_is_one_sentence(tmp_path: Path) -> None:
         read_log(tmp_path)
 
 
-def test_tensorboard_reads_as_one_run(tmp_path: Path) -> None:
+def test_tensorboard_reads_as_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Its files of one second are read in the order of a counter as text: 10 before 9. A resumed run counts anew.
+    monkeypatch.setattr(event_file_writer, "_global_uid", event_file_writer.AtomicCounter(0))
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 

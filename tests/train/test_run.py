@@ -135,6 +135,14 @@ def test_changed_data_are_noticed(tmp_path):
         Run.open(job.folder)
 
 
+def test_runs_from_before_kernels_had_a_name_open(tmp_path):
+    job = trained(tiny(), tmp_path)
+    record = json.loads((job.folder / "run.json").read_text())
+    record["config"]["train"]["kernels"] = False
+    (job.folder / "run.json").write_text(json.dumps(record))
+    assert Run.open(job.folder).config.train.kernels == "off"
+
+
 def test_a_run_waits_for_data_that_another_is_collecting(tmp_path, monkeypatch):
     calls, real = [], runs.collect
 
