@@ -202,7 +202,7 @@ class Clips:
 class Captured:
     """A renderer on CUDA as one graph: the thousand small kernels of a frame cost the host more than the device.
 
-    Captured at the second call with the same number of states (the first lets the libraries allocate, and compiles
+    Captured at the third call with the same number of states (the first two let the libraries allocate, and compile
     where asked); other numbers are drawn as they come.
     """
 
