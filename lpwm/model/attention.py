@@ -15,14 +15,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from lpwm.model import kernels_settings
 from lpwm.rng import generator
 
 try:
-    from lpwm.model import kernels, kernels_norm, kernels_pointwise
+    from lpwm.model import kernels, kernels_mlp, kernels_norm, kernels_pointwise
 except ImportError:  # no Triton: a CPU build of torch
-    kernels = kernels_norm = kernels_pointwise = None  # type: ignore[assignment]
+    kernels = kernels_mlp = kernels_norm = kernels_pointwise = None  # type: ignore[assignment]
 
 HEAD_DIM = 64
+ROWS = 304  # of a trial: no whole tiles, and a multiple of 16 as in a run, so that the same kernel is compiled
 MOST_TOKENS = 320  # beyond this, keys and values of a head leave too little shared memory for two programs
 
 
@@ -58,7 +60,7 @@ def usable(
         with torch.enable_grad():
             errors = [
                 *_attention_errors(tokens, heads, device),
-                *_gelu_errors(mlp, device),
+                *_gelu_errors(width, mlp, device),
                 *_norm_errors(width, device),
                 _cut_error(patch, device),
             ]
@@ -96,26 +98,53 @@ def _attention_errors(tokens: int, heads: int, device: torch.device) -> list[flo
     return [_far(got, want), _far(dx, slope), _far(sums.sum(0), slope.sum((0, 1)))]
 
 
-def _gelu_errors(width: int, device: torch.device) -> list[float]:
-    x = _noise(300, width, device=device, key="hidden")
-    g = _noise(300, width, device=device, key="slope")
+def _gelu_errors(width: int, mlp: int, device: torch.device) -> list[float]:
+    """Of the GELU, alone or in the products before and after it, as the settings of this width have it."""
+    chosen = kernels_settings.of(width)
+    x = _noise(ROWS, mlp, device=device, key="hidden")
+    g = _noise(ROWS, mlp, device=device, key="slope")
     wide = x.float().requires_grad_()
-    got, want = kernels_pointwise.gelu_forward(x), F.gelu(wide)
-    dx, sums = kernels_pointwise.gelu_backward(g, x, 128)
+    got, want = kernels_pointwise.gelu_forward(x, tiles=chosen.gelu), F.gelu(wide)
+    dx, sums = kernels_pointwise.gelu_backward(g, x, tiles=chosen.gelu)
     (slope,) = torch.autograd.grad(want, wide, g.float())
-    return [_far(got, want), _far(dx, slope), _far(sums.sum(0), slope.sum(0))]
+    errors = [_far(got, want), _far(dx, slope), _far(sums.sum(0), slope.sum(0))]
+    return errors + _product_errors(chosen, width, mlp, device)
+
+
+def _product_errors(
+    chosen: kernels_settings.Settings, width: int, mlp: int, device: torch.device
+) -> list[float]:
+    x, g = (_noise(ROWS, width, device=device, key=key) for key in ("stream", "slope"))
+    up, down, bias = (_noise(mlp, n, device=device, key=key) for n, key in ((width, "up"), (width, "down"), (1, "b")))
+    up, down, bias = up * width**-0.5, (down * width**-0.5).t().contiguous(), bias[:, 0].contiguous()
+    before = (x.float() @ up.float().t() + bias.float()).requires_grad_()
+    want = F.gelu(before)
+    (first,) = torch.autograd.grad(want.sum(), before, retain_graph=True)
+    (slope,) = torch.autograd.grad(want, before, g.float() @ down.float())
+    wide = before.detach().bfloat16()
+    active, out, errors = torch.empty_like(wide), torch.empty_like(wide), []
+    kept = chosen.slope and chosen.up is not None and chosen.down is not None
+    if chosen.up is not None and kernels_mlp.serves(chosen.up, width, mlp):
+        kernels_mlp.up(x, up, bias, out, active, chosen.up, kept)
+        errors += [_far(out, first if kept else before), _far(active, want)]
+    if chosen.down is not None and kernels_mlp.serves(chosen.down, width, mlp):
+        sums = torch.empty(kernels_mlp.pieces(ROWS, mlp, chosen.down, device), mlp, device=device)
+        kernels_mlp.down_backward(g, down, first.bfloat16() if kept else wide, out, sums, chosen.down, kept)
+        errors += [_far(out, slope), _far(sums.sum(0), slope.sum(0))]
+    return errors
 
 
 def _norm_errors(width: int, device: torch.device) -> list[float]:
-    r, g, c = (_noise(300, width, device=device, key=key) for key in ("stream", "slope", "biases"))
+    chosen = kernels_settings.of(width)
+    r, g, c = (_noise(ROWS, width, device=device, key=key) for key in ("stream", "slope", "biases"))
     shift = c[0].float()
     x = (r.float() + shift).requires_grad_()
     want = F.layer_norm(x, (width,), eps=1e-6)
     (slope,) = torch.autograd.grad(want, x, g.float())
     got, one, total = torch.empty_like(r), torch.empty_like(x[:, 0]), torch.zeros_like(r)
-    sums = torch.empty(kernels_norm.pieces(300), width, device=device)
-    kernels_norm.norm_forward(r, shift, 1e-6, got, one.detach())
-    kernels_norm.norm_backward(g, got, one.detach(), total, total, sums)
+    sums = torch.empty(kernels_norm.pieces(ROWS, chosen.norm_backward), width, device=device)
+    kernels_norm.norm_forward(r, shift, 1e-6, got, one.detach(), chosen.norm_forward)
+    kernels_norm.norm_backward(g, got, one.detach(), total, total, sums, chosen.norm_backward)
     return [_far(got, want), _far(total, slope), _far(sums.sum(0), slope.sum(0))]
 
 

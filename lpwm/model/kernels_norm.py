@@ -3,7 +3,8 @@
 x̂ = (x − mean)/σ with x = r + c: r (m, w) is the residual stream, c (w) the biases that were added to it so far.
 Backwards x̂ is all that is needed, with 1/σ of each row: the stream itself may be overwritten.
 
-Legend: m rows (tokens of all frames), w width. Streams are bfloat16, sums float32.
+A row is cut in PARTS parts of PART columns (w = 384 is 3·128): no lane is idle, and the threads that share a row are
+in one warp. Legend: m rows (tokens of all frames), w width. Streams are bfloat16, sums float32.
 """
 
 from __future__ import annotations
@@ -12,67 +13,106 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-SPAN = 64  # rows that one program of the backward pass adds up
-ROWS = 8  # at a time
+from lpwm.model.kernels_settings import NormTiles
+
+PLAIN = NormTiles()
 
 
 @triton.jit
-def _norm_forward(r, c, out, scale, m, eps, W: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr):
+def _norm_forward(
+    r, c, out, scale, m, eps, W: tl.constexpr, ROWS: tl.constexpr, PART: tl.constexpr, PARTS: tl.constexpr
+):
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    col = tl.arange(0, COLS)
-    keep = (row[:, None] < m) & (col[None, :] < W)
-    at = row.to(tl.int64)[:, None] * W + col[None, :]
-    x = tl.load(r + at, mask=keep, other=0.0).to(tl.float32)
-    x += tl.load(c + col, mask=col < W, other=0.0)[None, :]
-    x -= (tl.sum(x, 1) / W)[:, None]
-    x = tl.where(col[None, :] < W, x, 0.0)
-    one = tl.rsqrt(tl.sum(x * x, 1) / W + eps)
-    tl.store(out + at, (x * one[:, None]).to(out.dtype.element_ty), mask=keep)
+    col = tl.arange(0, PART)
+    start = row.to(tl.int64)[:, None] * W + col[None, :]
+    xs = ()
+    total = tl.zeros([ROWS, PART], tl.float32)
+    for p in tl.static_range(PARTS):
+        keep = (row[:, None] < m) & (p * PART + col[None, :] < W)
+        x = tl.load(r + start + p * PART, mask=keep, other=0.0).to(tl.float32)
+        x += tl.load(c + p * PART + col, mask=p * PART + col < W, other=0.0)[None, :]
+        xs = xs + (x,)  # type: ignore[assignment]  # noqa: RUF005
+        total += x
+    mean = (tl.sum(total, 1) / W)[:, None]
+    total = tl.zeros([ROWS, PART], tl.float32)
+    for p in tl.static_range(PARTS):
+        x = tl.where(p * PART + col[None, :] < W, xs[p] - mean, 0.0)
+        total += x * x
+    one = tl.rsqrt(tl.sum(total, 1) / W + eps)
+    for p in tl.static_range(PARTS):
+        keep = (row[:, None] < m) & (p * PART + col[None, :] < W)
+        x = (xs[p] - mean) * one[:, None]
+        tl.store(out + start + p * PART, x.to(out.dtype.element_ty), mask=keep)
     tl.store(scale + row, one, mask=row < m)
 
 
 @triton.jit
 def _norm_backward(
     grad, xhat, scale, stream, out, sums, m, W: tl.constexpr, SPAN: tl.constexpr, ROWS: tl.constexpr,
-    COLS: tl.constexpr,
+    PART: tl.constexpr, PARTS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """dx = (g − mean(g) − x̂ mean(g x̂))/σ; the stream's gradient grows by it. And the sum of dx over SPAN rows, dc."""
     first = tl.program_id(0) * SPAN
-    col = tl.arange(0, COLS)
-    total = tl.zeros([ROWS, COLS], tl.float32)
-    for i in range(0, SPAN, ROWS):
+    col = tl.arange(0, PART)
+    totals = ()
+    for _ in tl.static_range(PARTS):
+        totals = totals + (tl.zeros([ROWS, PART], tl.float32),)  # type: ignore[assignment]  # noqa: RUF005
+    for i in tl.range(0, SPAN, ROWS, num_stages=STAGES):
         row = first + i + tl.arange(0, ROWS)
-        keep = (row[:, None] < m) & (col[None, :] < W)
-        at = row.to(tl.int64)[:, None] * W + col[None, :]
-        g = tl.load(grad + at, mask=keep, other=0.0).to(tl.float32)
-        x = tl.load(xhat + at, mask=keep, other=0.0).to(tl.float32)
-        s = tl.load(stream + at, mask=keep, other=0.0).to(tl.float32)
+        start = row.to(tl.int64)[:, None] * W + col[None, :]
+        gs = ()
+        xs = ()
+        ss = ()
+        mean = tl.zeros([ROWS, PART], tl.float32)
+        along = tl.zeros([ROWS, PART], tl.float32)
+        for p in tl.static_range(PARTS):
+            keep = (row[:, None] < m) & (p * PART + col[None, :] < W)
+            g = tl.load(grad + start + p * PART, mask=keep, other=0.0).to(tl.float32)
+            x = tl.load(xhat + start + p * PART, mask=keep, other=0.0).to(tl.float32)
+            s = tl.load(stream + start + p * PART, mask=keep, other=0.0)
+            gs = gs + (g,)  # type: ignore[assignment]  # noqa: RUF005
+            xs = xs + (x,)  # type: ignore[assignment]  # noqa: RUF005
+            ss = ss + (s,)  # type: ignore[assignment]  # noqa: RUF005
+            mean += g
+            along += g * x
         one = tl.load(scale + row, mask=row < m, other=0.0)
-        mean, along = tl.sum(g, 1) / W, tl.sum(g * x, 1) / W
-        g = (g - mean[:, None] - x * along[:, None]) * one[:, None]
-        tl.store(out + at, (s + g).to(out.dtype.element_ty), mask=keep)
-        total += g
-    tl.store(sums + tl.program_id(0) * W + col, tl.sum(total, 0), mask=col < W)
+        a, b = (tl.sum(mean, 1) / W)[:, None], (tl.sum(along, 1) / W)[:, None]
+        grown = ()
+        for p in tl.static_range(PARTS):
+            keep = (row[:, None] < m) & (p * PART + col[None, :] < W)
+            g = (gs[p] - a - xs[p] * b) * one[:, None]
+            to = (ss[p].to(tl.float32) + g).to(out.dtype.element_ty)
+            tl.store(out + start + p * PART, to, mask=keep)
+            grown = grown + (totals[p] + g,)  # type: ignore[assignment]  # noqa: RUF005
+        totals = grown
+    for p in tl.static_range(PARTS):
+        at = p * PART + col
+        tl.store(sums + tl.program_id(0) * W + at, tl.sum(totals[p], 0), mask=at < W)
 
 
-def norm_forward(r: Tensor, c: Tensor, eps: float, out: Tensor, scale: Tensor) -> None:
+def _cut(w: int, tiles: NormTiles) -> dict[str, int]:
+    """One part, or as many as make the width without a rest."""
+    part = tiles.part if tiles.part and w % tiles.part == 0 else triton.next_power_of_2(w)
+    return {"W": w, "ROWS": tiles.rows, "PART": part, "PARTS": triton.cdiv(w, part), "num_warps": tiles.warps}
+
+
+def norm_forward(
+    r: Tensor, c: Tensor, eps: float, out: Tensor, scale: Tensor, tiles: NormTiles = PLAIN
+) -> None:
     """x̂ of r + c into `out` (m, w), 1/σ into `scale` (m) float32."""
     m, w = r.shape
-    _norm_forward[(triton.cdiv(m, ROWS),)](
-        r, c, out, scale, m, eps, W=w, ROWS=ROWS, COLS=triton.next_power_of_2(w), num_warps=4
-    )
+    _norm_forward[(triton.cdiv(m, tiles.rows),)](r, c, out, scale, m, eps, **_cut(w, tiles))
 
 
-def pieces(m: int) -> int:
-    return -(-m // SPAN)
+def pieces(m: int, tiles: NormTiles = PLAIN) -> int:
+    return -(-m // tiles.span)
 
 
 def norm_backward(
-    grad: Tensor, xhat: Tensor, scale: Tensor, stream: Tensor, out: Tensor, sums: Tensor
-) -> None:
+    grad: Tensor, xhat: Tensor, scale: Tensor, stream: Tensor, out: Tensor, sums: Tensor, tiles: NormTiles = PLAIN
+) -> None:  # fmt: skip
     """`out` = `stream` + the gradient of r, given that of x̂ (it may be `stream`); `sums` (pieces(m), w): its sums."""
     m, w = grad.shape
-    _norm_backward[(pieces(m),)](
-        grad, xhat, scale, stream, out, sums, m, W=w, SPAN=SPAN, ROWS=ROWS,
-        COLS=triton.next_power_of_2(w), num_warps=4,
-    )  # fmt: skip
+    _norm_backward[(pieces(m, tiles),)](
+        grad, xhat, scale, stream, out, sums, m, SPAN=tiles.span, STAGES=tiles.stages, **_cut(w, tiles)
+    )

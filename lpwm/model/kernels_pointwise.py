@@ -13,6 +13,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from lpwm.model.kernels_settings import GeluTiles
+
+PLAIN = GeluTiles()
+
 
 @triton.jit
 def _normal(x):
@@ -57,25 +61,26 @@ def _gelu_backward(
     tl.store(sums + tl.program_id(1) * W + col, tl.sum(total, 0), mask=col < W)
 
 
-def gelu_forward(x: Tensor, out: Tensor | None = None) -> Tensor:
+def gelu_forward(x: Tensor, out: Tensor | None = None, tiles: GeluTiles = PLAIN) -> Tensor:
     out = torch.empty_like(x) if out is None else out
-    size, block = x.numel(), 1024
-    _gelu_forward[(triton.cdiv(size, block),)](x, out, size, BLOCK=block, num_warps=4)
+    size = x.numel()
+    _gelu_forward[(triton.cdiv(size, tiles.block),)](x, out, size, BLOCK=tiles.block, num_warps=tiles.warps)
     return out
 
 
 def gelu_backward(
-    grad: Tensor, x: Tensor, span: int, out: Tensor | None = None, sums: Tensor | None = None
+    grad: Tensor, x: Tensor, out: Tensor | None = None, sums: Tensor | None = None, tiles: GeluTiles = PLAIN
 ) -> tuple[Tensor, Tensor]:
-    """The gradient of x (…, w), and its sums over each `span` rows (pieces, w) float32."""
+    """The gradient of x (…, w), and its sums over each `tiles.span` rows (pieces, w) float32."""
     w = x.shape[-1]
     m = x.numel() // w
     out = torch.empty_like(x) if out is None else out
-    pieces = triton.cdiv(m, span)
+    pieces = triton.cdiv(m, tiles.span)
     sums = torch.empty(pieces, w, device=x.device, dtype=torch.float32) if sums is None else sums
-    _gelu_backward[(triton.cdiv(w, 128), pieces)](
-        grad, x, out, sums, m, W=w, SPAN=span, ROWS=16, COLS=128, num_warps=4, num_stages=3
-    )
+    _gelu_backward[(triton.cdiv(w, tiles.cols), pieces)](
+        grad, x, out, sums, m, W=w, SPAN=tiles.span, ROWS=tiles.rows, COLS=tiles.cols, num_warps=tiles.warps_back,
+        num_stages=tiles.stages,
+    )  # fmt: skip
     return out, sums
 
 

@@ -15,21 +15,22 @@ Legend: b frames, n tokens, w width, i = h·d width of all heads, f width of the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from lpwm.model import kernels_settings
+
 if TYPE_CHECKING:
     from lpwm.model.encoder import Block
 
 try:
-    from lpwm.model import kernels, kernels_norm, kernels_pointwise
+    from lpwm.model import kernels, kernels_mlp, kernels_norm, kernels_pointwise
 except ImportError:  # no Triton: a CPU build of torch
-    kernels = kernels_norm = kernels_pointwise = None  # type: ignore[assignment]
-
-GELU_SPAN = 128  # rows that one program of the GELU's backward pass adds up
+    kernels = kernels_mlp = kernels_norm = kernels_pointwise = None  # type: ignore[assignment]
 
 
 class Folded(NamedTuple):
@@ -73,6 +74,8 @@ def forward(
     """The stream, and what the backward pass reads: x̂, 1/σ, qkv, attention and its log-sums, MLP before and after."""
     (b, n, w), (L, packed, _), f = x.shape, qkv_w.shape, up_w.shape[1]
     m, inner, wide = b * n, packed // 3, torch.promote_types(x.dtype, torch.float32)
+    chosen = kernels_settings.of(w)
+    norm, (up, _, slope) = chosen.norm_forward, _fused(chosen, w, f)
     r = x.clone()
     stream = r.view(m, w)
     xhat, one = x.new_empty(2 * L, b, n, w), x.new_empty(2 * L, b, n, dtype=wide)
@@ -81,14 +84,17 @@ def forward(
     hidden, active = x.new_empty(L, b, n, f), x.new_empty(L, b, n, f)
     for j in range(L):
         y, h, a = xhat[2 * j].view(m, w), hidden[j].view(m, f), active[j].view(m, f)
-        kernels_norm.norm_forward(stream, c[2 * j], eps, y, one[2 * j].view(m))
+        kernels_norm.norm_forward(stream, c[2 * j], eps, y, one[2 * j].view(m), norm)
         torch.addmm(qkv_b[j], y, qkv_w[j].t(), out=qkv[j].view(m, packed))
         kernels.attention_forward(qkv[j], heads, heard[j], lse[j])
         stream.addmm_(heard[j].view(m, inner), out_w[j].t())
         y = xhat[2 * j + 1].view(m, w)
-        kernels_norm.norm_forward(stream, c[2 * j + 1], eps, y, one[2 * j + 1].view(m))
-        torch.addmm(up_b[j], y, up_w[j].t(), out=h)
-        kernels_pointwise.gelu_forward(h, a)
+        kernels_norm.norm_forward(stream, c[2 * j + 1], eps, y, one[2 * j + 1].view(m), norm)
+        if up:
+            kernels_mlp.up(y, up_w[j], up_b[j], h, a, up, slope)
+        else:
+            torch.addmm(up_b[j], y, up_w[j].t(), out=h)
+            kernels_pointwise.gelu_forward(h, a, chosen.gelu)
         stream.addmm_(a, down_w[j].t())
     return r, xhat, one, qkv, heard, lse, hidden, active
 
@@ -99,38 +105,99 @@ def backward(
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """The gradients of x and of the weights, in the order of `Folded`."""
     (L, b, n, packed), f, w = qkv.shape, hidden.shape[-1], grad.shape[-1]
-    m, wide = b * n, one.dtype
-    stream, dr = (
-        grad.view(m, w),
-        grad.new_empty(m, w),
-    )  # the first kernel that adds to the gradient makes its own
+    m, wide, chosen = b * n, one.dtype, kernels_settings.of(w)
+    _, down, slope = _fused(chosen, w, f)
+    tiles, aside = chosen.norm_backward, _Aside(grad.device, chosen.aside and grad.is_cuda)
     d_qkv, d_out, d_up, d_down = (torch.empty_like(t) for t in (qkv_w, out_w, up_w, down_w))
     sum_qkv = grad.new_empty(L, kernels.pieces(b, n), packed, dtype=wide)
-    sum_up = grad.new_empty(L, -(-m // GELU_SPAN), f, dtype=wide)
-    sum_norm = grad.new_empty(2 * L, kernels_norm.pieces(m), w, dtype=wide)
-    d_hidden, d_packed = grad.new_empty(m, f), grad.new_empty(b, n, packed)
+    rows = kernels_mlp.pieces(m, f, down, grad.device) if down else -(-m // chosen.gelu.span)
+    sum_up = grad.new_empty(L, rows, f, dtype=wide)
+    sum_norm = grad.new_empty(2 * L, kernels_norm.pieces(m, tiles), w, dtype=wide)
+    # What a product aside still reads is not written to: then there are several buffers, taken in turn.
+    streams = [grad.new_empty(m, w) for _ in range(3 if aside.on else 1)]
+    hiddens = [grad.new_empty(m, f) for _ in range(2 if aside.on else 1)]
+    packs = [grad.new_empty(m, packed) for _ in range(2 if aside.on else 1)]
+    stream = grad.view(m, w)
 
-    def norm_backward(d: Tensor, which: int, stream: Tensor) -> None:
-        y = xhat[which].view(m, w)
-        kernels_norm.norm_backward(d, y, one[which].view(m), stream, dr, sum_norm[which])
+    def norm_backward(d: Tensor, which: int) -> Tensor:
+        out, y = aside.free(streams, 2 * L - 1 - which), xhat[which].view(m, w)
+        kernels_norm.norm_backward(d, y, one[which].view(m), stream, out, sum_norm[which], tiles)
+        return out
 
     for j in reversed(range(L)):
-        # The stream's gradient changes in place, so a weight that wrote to the stream takes its own before.
-        torch.mm(stream.t(), active[j].view(m, f), out=d_down[j])
-        d = torch.mm(stream, down_w[j])
-        kernels_pointwise.gelu_backward(d, hidden[j].view(m, f), GELU_SPAN, d_hidden, sum_up[j])
-        norm_backward(torch.mm(d_hidden, up_w[j]), 2 * j + 1, stream)
-        stream = dr
-        torch.mm(d_hidden.t(), xhat[2 * j + 1].view(m, w), out=d_up[j])
-        torch.mm(dr.t(), heard[j].view(m, -1), out=d_out[j])
-        d = torch.mm(dr, out_w[j]).view(b, n, packed // 3)
-        kernels.attention_backward(d, qkv[j], heard[j], lse[j], heads, d_packed, sum_qkv[j])
-        norm_backward(torch.mm(d_packed.view(m, packed), qkv_w[j]), 2 * j, dr)
-        torch.mm(d_packed.view(m, packed).t(), xhat[2 * j].view(m, w), out=d_qkv[j])
+        # The stream's gradient changes in place, so a weight that wrote to the stream takes its own before. Else a
+        # product aside begins where kernels follow that leave arithmetic idle.
+        aside.product(stream, active[j].view(m, f), d_down[j])
+        h, d_hidden = hidden[j].view(m, f), aside.free(hiddens, j)
+        if down:
+            kernels_mlp.down_backward(stream, down_w[j], h, d_hidden, sum_up[j], down, slope)
+        else:
+            kernels_pointwise.gelu_backward(torch.mm(stream, down_w[j]), h, d_hidden, sum_up[j], chosen.gelu)
+        d = torch.mm(d_hidden, up_w[j])
+        aside.product(d_hidden, xhat[2 * j + 1].view(m, w), d_up[j])
+        stream = norm_backward(d, 2 * j + 1)
+        d, d_packed = torch.mm(stream, out_w[j]).view(b, n, packed // 3), aside.free(packs, j)
+        aside.product(stream, heard[j].view(m, -1), d_out[j])
+        kernels.attention_backward(
+            d, qkv[j], heard[j], lse[j], heads, d_packed.view(b, n, packed), sum_qkv[j]
+        )
+        d = torch.mm(d_packed, qkv_w[j])
+        aside.product(d_packed, xhat[2 * j].view(m, w), d_qkv[j])
+        stream = norm_backward(d, 2 * j)
     d_c = torch.cat((sum_norm.sum(1), grad.new_zeros(1, w, dtype=wide)))
-    return (
-        dr.view(b, n, w), d_qkv, sum_qkv.sum(1).to(grad.dtype), d_out, d_up, sum_up.sum(1).to(grad.dtype), d_down, d_c
-    )  # fmt: skip
+    sums = sum_qkv.sum(1).to(grad.dtype), sum_up.sum(1).to(grad.dtype)
+    aside.join()
+    return stream.view(b, n, w), d_qkv, sums[0], d_out, d_up, sums[1], d_down, d_c
+
+
+def _fused(
+    chosen: kernels_settings.Settings, w: int, f: int
+) -> tuple[kernels_settings.Product | None, kernels_settings.Product | None, bool]:
+    """Which products of the MLP have the GELU in them, here; and whether its derivative is what is kept."""
+    if chosen.up is None and chosen.down is None:
+        return None, None, False
+    up, down = (p if kernels_mlp.serves(p, w, f) else None for p in (chosen.up, chosen.down))
+    # The derivative is kept only where both sides are the kernels that write and read it.
+    return up, down, chosen.slope and up is not None and down is not None
+
+
+@functools.cache
+def _second_stream(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)
+
+
+class _Aside:
+    """Gradients of weights, which nothing in the backward pass waits for: on a CUDA stream of their own (if `on`).
+
+    They fill what kernels bound by memory and the ends of others leave idle. Events order them, so it can be captured.
+    """
+
+    def __init__(self, device: torch.device, on: bool) -> None:
+        self.on, self.read = on, dict[int, torch.cuda.Event]()
+        if on:
+            self.main, self.second = torch.cuda.current_stream(device), _second_stream(device)
+
+    def product(self, a: Tensor, b: Tensor, out: Tensor) -> None:
+        """out = aᵀ b; what is written to a and b later waits for it (`free`)."""
+        if not self.on:
+            torch.mm(a.t(), b, out=out)
+            return
+        self.second.wait_stream(self.main)
+        with torch.cuda.stream(self.second):
+            torch.mm(a.t(), b, out=out)
+            self.read[a.data_ptr()] = self.second.record_event()
+
+    def free(self, buffers: list[Tensor], turn: int) -> Tensor:
+        """The buffer whose turn it is, which is read no more."""
+        buffer = buffers[turn % len(buffers)]
+        event = self.read.pop(buffer.data_ptr(), None) if self.on else None
+        if event is not None:
+            self.main.wait_event(event)
+        return buffer
+
+    def join(self) -> None:
+        if self.on:
+            self.main.wait_stream(self.second)
 
 
 @torch.library.custom_op("lpwm::encoder_blocks", mutates_args=(), device_types="cuda")

@@ -38,7 +38,7 @@ def attention_backward(grad, qkv, out, lse, heads, dqkv, dbias):
     dbias.copy_(d.sum(1))
 
 
-def gelu_backward(grad, x, span, out, sums):
+def gelu_backward(grad, x, out, sums, tiles):
     with torch.enable_grad():
         y = x.detach().requires_grad_()
         (d,) = torch.autograd.grad(F.gelu(y), y, grad)
@@ -46,13 +46,13 @@ def gelu_backward(grad, x, span, out, sums):
     sums.zero_()[0] = d.sum(0)
 
 
-def norm_forward(r, c, eps, out, scale):
+def norm_forward(r, c, eps, out, scale, tiles):
     x = r + c
     out.copy_(F.layer_norm(x, x.shape[-1:], eps=eps))
     scale.copy_((x.var(-1, correction=0) + eps).rsqrt())
 
 
-def norm_backward(grad, xhat, scale, stream, out, sums):
+def norm_backward(grad, xhat, scale, stream, out, sums, tiles):
     w = grad.shape[-1]
     d = (grad - grad.mean(-1, keepdim=True) - xhat * (grad * xhat).sum(-1, keepdim=True) / w) * scale[:, None]
     out.copy_(stream + d)
@@ -96,9 +96,9 @@ def test_the_operator_is_the_blocks(monkeypatch):
         attention_forward=attention_forward, attention_backward=attention_backward, pieces=lambda b, n: b
     )
     monkeypatch.setattr(stack, "kernels", heads)
-    gelu = SimpleNamespace(gelu_forward=lambda x, out: out.copy_(F.gelu(x)), gelu_backward=gelu_backward)
+    gelu = SimpleNamespace(gelu_forward=lambda x, out, tiles: out.copy_(F.gelu(x)), gelu_backward=gelu_backward)
     monkeypatch.setattr(stack, "kernels_pointwise", gelu)
-    norm = SimpleNamespace(norm_forward=norm_forward, norm_backward=norm_backward, pieces=lambda m: 2)
+    norm = SimpleNamespace(norm_forward=norm_forward, norm_backward=norm_backward, pieces=lambda m, tiles: 2)
     monkeypatch.setattr(stack, "kernels_norm", norm)
     vit.by_kernels = True  # and the last block plainly, whose float32 softmax would cover small errors
     monkeypatch.setattr(encoder.Block, "first_token", lambda self, x: self(x, cls_only=True))

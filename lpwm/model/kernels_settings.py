@@ -1,0 +1,95 @@
+"""How the kernels of the encoder's blocks are cut, by width of the stream: which forms run, in tiles of which size.
+
+The function computed does not depend on it; `bench/encoder_stack.py` measures what is fastest on a GPU and writes what
+`apply` reads. Nothing here needs Triton.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from lpwm.errors import UserError
+
+
+@dataclass(frozen=True)
+class NormTiles:
+    """LayerNorm: `rows` at a time, each in parts of `part` columns (0: one part, up to the next power of two).
+
+    A part that is a power of two wastes no lanes and lets a row's sum stay within one warp.
+    """
+
+    rows: int = 8
+    part: int = 0
+    warps: int = 4
+    span: int = 64  # backwards: rows that one program adds up
+    stages: int = 1  # backwards: rows read ahead
+
+
+@dataclass(frozen=True)
+class GeluTiles:
+    block: int = 1024  # forwards: numbers of one program
+    warps: int = 4
+    span: int = 128  # backwards: rows that one program adds up, `rows` × `cols` at a time
+    rows: int = 16
+    cols: int = 128
+    warps_back: int = 4
+    stages: int = 3
+
+
+@dataclass(frozen=True)
+class Product:
+    """A matrix product with the GELU in its epilogue: tiles of rows × cols, `depth` of the inner dimension at a time.
+
+    `keep`: a program stays on its columns, keeps their weights in shared memory and goes through rows, `programs` of
+    them on a multiprocessor; else one program makes one tile. `tma`: tiles are read and written through descriptors.
+    """
+
+    rows: int = 128
+    cols: int = 128
+    depth: int = 64
+    warps: int = 8
+    stages: int = 3
+    keep: bool = False
+    programs: int = 1
+    tma: bool = False
+
+
+@dataclass(frozen=True)
+class Settings:
+    norm_forward: NormTiles = NormTiles()
+    norm_backward: NormTiles = NormTiles()
+    gelu: GeluTiles = GeluTiles()
+    up: Product | None = None  # None: torch's product and a kernel of its own for the GELU
+    down: Product | None = None
+    slope: bool = False  # with `up`: keep the GELU's derivative for the backward pass, not its argument
+    aside: bool = False  # gradients of weights on a CUDA stream of their own
+
+
+DEFAULT = Settings()
+BY_WIDTH: dict[int, Settings] = {}
+_PARTS: dict[str, type] = {
+    "norm_forward": NormTiles, "norm_backward": NormTiles, "gelu": GeluTiles, "up": Product, "down": Product
+}  # fmt: skip
+
+
+def of(width: int) -> Settings:
+    return BY_WIDTH.get(width, DEFAULT)
+
+
+def read(found: Mapping[str, Any]) -> Settings:
+    """Settings from their dictionary (`dataclasses.asdict`); what is left out is as by default."""
+    known = {f.name for f in fields(Settings)}
+    try:
+        if not known.issuperset(found):
+            raise TypeError(f"no field {sorted(set(found) - known)}")
+        made = {k: _PARTS[k](**v) if k in _PARTS and v is not None else v for k, v in found.items()}
+    except TypeError as error:
+        raise UserError(f"these are no settings of the encoder's kernels ({error}): measure them anew.") from None
+    return Settings(**made)
+
+
+def apply(found: Mapping[str, Any]) -> None:
+    """Uses settings by width, as `bench/encoder_stack.py` writes them: {"384": {...}, "192": {...}}."""
+    BY_WIDTH.update({int(width): read(one) for width, one in found.items()})
