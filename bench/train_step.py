@@ -28,7 +28,15 @@ from lpwm import worlds
 from lpwm.data import collect, read
 from lpwm.data.clips import ResidentClips
 from lpwm.losses import Objective, ObjectiveConfig, RDMRegConfig
-from lpwm.model import VIT_TINY, EncoderConfig, ModelConfig, PredictorConfig, ProjectorConfig, WorldModel
+from lpwm.model import (
+    VIT_TINY,
+    EncoderConfig,
+    ModelConfig,
+    PredictorConfig,
+    ProjectorConfig,
+    WorldModel,
+    kernels_settings,
+)
 from lpwm.optim import OptimConfig, build, initialise
 from lpwm.train.ahead import Ahead
 from lpwm.train.loop import measure_step
@@ -62,8 +70,9 @@ SMALL = ModelConfig(
 
 # What the kernels of a step do, by name; the first that matches.
 KINDS = {
-    "attention": r"_attention_|sdpa|flash|dot_do_o|convert_dq",
+    "attention": r"_attention_|_(forward|backward)_(queries|keys)|sdpa|flash|dot_do_o|convert_dq",
     "gelu": r"_gelu_(for|back)|fused_gelu",
+    "products with gelu": r"_(up|down)_(tile|keep|tma)",
     "layer norm": r"layer_norm|_norm_(for|back)",
     "matrix products": r"nvjet|gemm|cutlass|splitK",
     "optimiser": r"multi_tensor|adam",
@@ -319,13 +328,23 @@ def main() -> None:
         "--pusht", action="store_true", help="real PushT clips in the ladder's cases (pymunk)"
     )
     parser.add_argument("--follow", type=int, default=0, metavar="STEPS")
+    parser.add_argument(
+        "--stack",
+        type=Path,
+        metavar="F",
+        help="forms of the encoder's kernels, as encoder_stack.py --json wrote them",
+    )
     args = parser.parse_args()
+    if args.stack:
+        kernels_settings.apply(json.loads(args.stack.read_text())["settings"])
     global KERNELS, WORLD
     WORLD = "pusht" if args.pusht else ""
     KERNELS = not args.no_kernels
     if not torch.cuda.is_available():
         raise SystemExit("this benchmark needs a GPU that torch can use.")
     found = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "rows": []}
+    if args.stack:
+        found["stack"] = json.loads(args.stack.read_text())["settings"]
     for case in args.cases:
         row = measure(Prepared(case), args.profile)
         found["rows"].append(row)

@@ -24,7 +24,9 @@ except ImportError:  # no Triton: a CPU build of torch
     kernels = kernels_mlp = kernels_norm = kernels_pointwise = None  # type: ignore[assignment]
 
 HEAD_DIM = 64
-ROWS = 304  # of a trial: no whole tiles, and a multiple of 16 as in a run, so that the same kernel is compiled
+ROWS = (
+    304  # of a trial: no whole tiles, and a multiple of 16 as in a run, so that the same kernel is compiled
+)
 MOST_TOKENS = 320  # beyond this, keys and values of a head leave too little shared memory for two programs
 
 
@@ -115,7 +117,9 @@ def _product_errors(
     chosen: kernels_settings.Settings, width: int, mlp: int, device: torch.device
 ) -> list[float]:
     x, g = (_noise(ROWS, width, device=device, key=key) for key in ("stream", "slope"))
-    up, down, bias = (_noise(mlp, n, device=device, key=key) for n, key in ((width, "up"), (width, "down"), (1, "b")))
+    up, down, bias = (
+        _noise(mlp, n, device=device, key=key) for n, key in ((width, "up"), (width, "down"), (1, "b"))
+    )
     up, down, bias = up * width**-0.5, (down * width**-0.5).t().contiguous(), bias[:, 0].contiguous()
     before = (x.float() @ up.float().t() + bias.float()).requires_grad_()
     want = F.gelu(before)

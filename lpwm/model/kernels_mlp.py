@@ -1,6 +1,6 @@
 """Triton kernels of the MLP's two products that have a GELU beside them, with the GELU in their epilogue.
 
-Forwards u = x Wᵀ + b, and gelu(u) beside it; backwards du = (g V) ⊙ gelu'(u) with its sums over rows, the gradient of b.
+Forwards u = x Wᵀ + b, and gelu(u) beside it; backwards du = (g V) ⊙ gelu'(u) and its sums over rows, the gradient of b.
 So the widest tensors of a block are read and written once less each way. In place of u, gelu'(u) may be kept (SLOPE):
 backwards there is then nothing to compute but a product.
 
@@ -128,20 +128,24 @@ def _up_tma(
 @triton.jit
 def _down_tile(
     g, w, hidden, out, sums, m, N: tl.constexpr, K: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
-    BK: tl.constexpr, SLOPE: tl.constexpr,
+    BK: tl.constexpr, SLOPE: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     tile = tl.program_id(0) // (N // BN)
     col = tl.program_id(0) % (N // BN) * BN + tl.arange(0, BN)
     row, k = tl.arange(0, BM), tl.arange(0, BK)
     keep = row[:, None] < m - tile * BM
     start = _start(tile, BM)
+    at = start * N + row[:, None] * N + col[None, :]
+    if EARLY:
+        u = tl.load(hidden + at, mask=keep, other=0.0)
     g += start * K
     acc = tl.zeros([BM, BN], tl.float32)
     for i in range(0, K, BK):
         a = tl.load(g + row[:, None] * K + (i + k)[None, :], mask=keep, other=0.0)
         acc = tl.dot(a, tl.load(w + (i + k)[:, None] * N + col[None, :]), acc)
-    at = start * N + row[:, None] * N + col[None, :]
-    acc = _slope(acc, tl.load(hidden + at, mask=keep, other=0.0), SLOPE)
+    if not EARLY:
+        u = tl.load(hidden + at, mask=keep, other=0.0)
+    acc = _slope(acc, u, SLOPE)
     tl.store(out + at, acc.to(out.dtype.element_ty), mask=keep)
     tl.store(sums + tile * N + col, tl.sum(acc, 0))
 
@@ -175,14 +179,18 @@ def _down_keep(
 @triton.jit
 def _down_tma(
     g, w, hidden, out, sums, m, kind, N: tl.constexpr, K: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
-    BK: tl.constexpr, SLOPE: tl.constexpr,
+    BK: tl.constexpr, SLOPE: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """As `_down_tile`; g, w, hidden and out are descriptors. Rows past m are read as 0 and not written."""
     tile, left = tl.program_id(0) // (N // BN), tl.program_id(0) % (N // BN) * BN
+    if EARLY:
+        u = hidden.load([tile * BM, left])
     acc = tl.zeros([BM, BN], tl.float32)
     for i in range(0, K, BK):
         acc = tl.dot(g.load([tile * BM, i]), w.load([i, left]), acc)
-    acc = _slope(acc, hidden.load([tile * BM, left]), SLOPE)
+    if not EARLY:
+        u = hidden.load([tile * BM, left])
+    acc = _slope(acc, u, SLOPE)
     out.store([tile * BM, left], acc.to(kind.dtype.element_ty))
     tl.store(sums + tile * N + left + tl.arange(0, BN), tl.sum(acc, 0))
 
@@ -208,7 +216,13 @@ def pieces(m: int, f: int, product: Product, device: torch.device) -> int:
 
 
 def _sizes(w: int, f: int, product: Product, slope: bool) -> dict[str, int | bool]:
-    sizes: dict[str, int | bool] = {"N": f, "K": w, "BM": product.rows, "BN": product.cols, "BK": product.depth}
+    sizes: dict[str, int | bool] = {
+        "N": f,
+        "K": w,
+        "BM": product.rows,
+        "BN": product.cols,
+        "BK": product.depth,
+    }
     sizes |= {"SLOPE": slope, "num_warps": product.warps}
     return sizes | {"STAGES" if product.keep else "num_stages": product.stages}
 
@@ -219,7 +233,9 @@ def _blocks(product: Product, *tensors: tuple[Tensor, int, int]) -> list[object]
     return [TensorDescriptor.from_tensor(t, [rows, cols]) for t, rows, cols in tensors]
 
 
-def up(x: Tensor, w: Tensor, bias: Tensor, hidden: Tensor, active: Tensor, product: Product, slope: bool) -> None:
+def up(
+    x: Tensor, w: Tensor, bias: Tensor, hidden: Tensor, active: Tensor, product: Product, slope: bool
+) -> None:
     """x (m, w), weights (f, w), bias (f) -> `hidden` u (or gelu'(u)) and `active` gelu(u), both (m, f)."""
     (m, k), f, p = x.shape, w.shape[0], product
     grid = (pieces(m, f, p, x.device) * (f // p.cols),)
@@ -242,6 +258,8 @@ def down_backward(
     if p.tma:
         wide = (hidden, p.rows, p.cols), (out, p.rows, p.cols)
         a, b, first, second = _blocks(p, (grad, p.rows, p.depth), (w, p.depth, p.cols), *wide)
-        _down_tma[grid](a, b, first, second, sums, m, out, **sizes)
+        _down_tma[grid](a, b, first, second, sums, m, out, EARLY=p.early, **sizes)
+    elif p.keep:
+        _down_keep[grid](grad, w, hidden, out, sums, m, **sizes)
     else:
-        (_down_keep if p.keep else _down_tile)[grid](grad, w, hidden, out, sums, m, **sizes)
+        _down_tile[grid](grad, w, hidden, out, sums, m, EARLY=p.early, **sizes)

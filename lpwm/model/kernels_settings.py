@@ -54,6 +54,7 @@ class Product:
     keep: bool = False
     programs: int = 1
     tma: bool = False
+    early: bool = False  # backwards, unless `keep`: what the epilogue reads is read before the product
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,9 @@ def read(found: Mapping[str, Any]) -> Settings:
             raise TypeError(f"no field {sorted(set(found) - known)}")
         made = {k: _PARTS[k](**v) if k in _PARTS and v is not None else v for k, v in found.items()}
     except TypeError as error:
-        raise UserError(f"these are no settings of the encoder's kernels ({error}): measure them anew.") from None
+        raise UserError(
+            f"these are no settings of the encoder's kernels ({error}): measure them anew."
+        ) from None
     return Settings(**made)
 
 

@@ -16,7 +16,7 @@ Legend: b frames, n tokens, w width, i = h·d width of all heads, f width of the
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch

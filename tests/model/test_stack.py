@@ -2,18 +2,22 @@
 kernels themselves in Triton's interpreter, where Triton is installed."""
 
 import importlib.util
+import json
 import math
 import os
 import subprocess
 import sys
+from dataclasses import asdict
 from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.nn.functional as F
 
-from lpwm.model import attention, encoder, stack
+from lpwm.errors import UserError
+from lpwm.model import attention, encoder, kernels_settings, stack
 from lpwm.model.encoder import EncoderConfig, ViT
+from lpwm.model.kernels_settings import Product, Settings
 
 CONFIG = EncoderConfig(image=32, patch=8, width=24, depth=4, heads=2, head_dim=8, mlp=40)
 
@@ -73,7 +77,67 @@ class Stack(torch.autograd.Function):
         return (*stack.backward(grad.contiguous(), *ctx.saved_tensors, ctx.heads), None, None)
 
 
-def test_the_operator_is_the_blocks(monkeypatch):
+class Late(stack._Aside):
+    """Products aside, each as late as the order of events allows: when what it reads is about to be written to."""
+
+    def __init__(self, device, on):
+        super().__init__(device, False)
+        self.on, self.waiting = True, []
+
+    def product(self, a, b, out):
+        self.waiting.append((a, b, out))
+
+    def free(self, buffers, turn):
+        buffer = buffers[turn % len(buffers)]
+        while any(a.data_ptr() == buffer.data_ptr() for a, _, _ in self.waiting):  # a stream keeps its order
+            self.run()
+        return buffer
+
+    def run(self):
+        a, b, out = self.waiting.pop(0)
+        out.copy_(a.t() @ b)
+
+    def join(self):
+        while self.waiting:
+            self.run()
+
+
+def plain_up(x, w, bias, hidden, active, product, slope):
+    with torch.enable_grad():
+        u = (x @ w.t() + bias).detach().requires_grad_()
+        (d,) = torch.autograd.grad(F.gelu(u).sum(), u)
+    active.copy_(F.gelu(u.detach()))
+    hidden.copy_(d if slope else u.detach())
+
+
+def plain_down(grad, w, hidden, out, sums, product, slope):
+    if slope:
+        out.copy_(grad @ w * hidden)
+        sums.zero_()[0] = out.sum(0)
+    else:
+        gelu_backward(grad @ w, hidden, out, sums, None)
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        Settings(),
+        Settings(aside=True),
+        Settings(up=Product(), aside=True),
+        Settings(down=Product()),
+        Settings(up=Product(), down=Product(), slope=True),
+        Settings(up=Product(), slope=True),
+    ],
+    ids=["plain", "aside", "up", "down", "slope", "slope without down"],
+)
+def test_the_operator_is_the_blocks(monkeypatch, chosen):
+    monkeypatch.setitem(kernels_settings.BY_WIDTH, CONFIG.width, chosen)
+    if chosen.aside:
+        monkeypatch.setattr(stack, "_Aside", Late)
+    fused = SimpleNamespace(
+        up=plain_up, down_backward=plain_down, serves=lambda p, w, f: p is not None, pieces=lambda *_: 2
+    )
+    monkeypatch.setattr(stack, "kernels_mlp", fused)
     torch.manual_seed(0)
     vit = ViT(CONFIG).double()
     for name, p in vit.named_parameters():  # nothing is 0 or 1 by chance
@@ -96,7 +160,9 @@ def test_the_operator_is_the_blocks(monkeypatch):
         attention_forward=attention_forward, attention_backward=attention_backward, pieces=lambda b, n: b
     )
     monkeypatch.setattr(stack, "kernels", heads)
-    gelu = SimpleNamespace(gelu_forward=lambda x, out, tiles: out.copy_(F.gelu(x)), gelu_backward=gelu_backward)
+    gelu = SimpleNamespace(
+        gelu_forward=lambda x, out, tiles: out.copy_(F.gelu(x)), gelu_backward=gelu_backward
+    )
     monkeypatch.setattr(stack, "kernels_pointwise", gelu)
     norm = SimpleNamespace(norm_forward=norm_forward, norm_backward=norm_backward, pieces=lambda m, tiles: 2)
     monkeypatch.setattr(stack, "kernels_norm", norm)
@@ -108,9 +174,29 @@ def test_the_operator_is_the_blocks(monkeypatch):
         torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-11)
 
 
+def test_settings_are_read_as_they_were_written(monkeypatch):
+    monkeypatch.setattr(kernels_settings, "BY_WIDTH", {})
+    chosen = Settings(up=Product(rows=64, tma=True), slope=True)
+    kernels_settings.apply(json.loads(json.dumps({"384": asdict(chosen)})))
+    assert kernels_settings.of(384) == chosen and kernels_settings.of(192) == Settings()
+    for wrong in ({"rows": 3}, {"up": {"row": 3}}):
+        with pytest.raises(UserError, match="measure them anew"):
+            kernels_settings.read(wrong)
+
+
 INTERPRETED = """
 import itertools, math, torch, torch.nn.functional as F
-from lpwm.model import kernels as K, kernels_norm as N, kernels_pointwise as P
+from triton.runtime import interpreter
+from lpwm.model import kernels as K, kernels_mlp as M, kernels_norm as N, kernels_pointwise as P
+from lpwm.model.kernels_settings import GeluTiles, NormTiles, Product
+
+patch = interpreter._patch_lang_tensor
+
+def with_index(tensor, scope):  # what Triton 3.6 has is refused by NumPy 2.4
+    patch(tensor, scope)
+    scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+interpreter._patch_lang_tensor = with_index
 
 def far(a, b):
     return float((a.double() - b.double()).norm() / b.double().norm())
@@ -133,17 +219,44 @@ for n, K.SPLIT_FORWARD in itertools.product((17, 64, 65, 100, 130), (False, True
         errors = [far(out, o.detach()), far(lse * math.log(2), s.detach().logsumexp(-1)), far(dx, wide.grad),
                   far(db[:128], sums[:128]), far(db[256:], sums[256:])]
         assert max(errors) < 2e-6 and not db[128:256].any(), (n, K.SPLIT, K.DQ, errors)
-m, w = 70, 24
-r, c, g, stream = torch.randn(m, w), torch.randn(w), torch.randn(m, w), torch.randn(m, w)
-out, one, sums = torch.empty(m, w), torch.empty(m), torch.empty(N.pieces(m), w)
-wide = (r + c).double().requires_grad_()
-y = F.layer_norm(wide, (w,), eps=1e-6)
-y.backward(g.double())
-N.norm_forward(r, c, 1e-6, out, one)
-total = torch.empty(m, w)
-N.norm_backward(g, out, one, stream, total, sums)
-errors = [far(out, y.detach()), far(total, stream + wide.grad), far(sums.sum(0), wide.grad.sum(0))]
-assert max(errors) < 5e-6, errors
+m = 70
+for w, tiles in ((24, NormTiles()), (96, NormTiles(part=32)), (48, NormTiles(4, 16, span=16, stages=2)),
+                 (24, NormTiles(part=16))):
+    r, c, g, stream = torch.randn(m, w), torch.randn(w), torch.randn(m, w), torch.randn(m, w)
+    out, one, sums = torch.empty(m, w), torch.empty(m), torch.empty(N.pieces(m, tiles), w)
+    wide = (r + c).double().requires_grad_()
+    y = F.layer_norm(wide, (w,), eps=1e-6)
+    y.backward(g.double())
+    N.norm_forward(r, c, 1e-6, out, one, tiles)
+    total = stream.clone()
+    N.norm_backward(g, out, one, total, total, sums, tiles)
+    errors = [far(out, y.detach()), far(total, stream + wide.grad), far(sums.sum(0), wide.grad.sum(0))]
+    assert max(errors) < 5e-6, (w, tiles, errors)
+w, f = 48, 64
+x, g, bias = torch.randn(m, w), torch.randn(m, w), torch.randn(f)
+up, down = torch.randn(f, w) / 7, torch.randn(w, f) / 7
+u = (x.double() @ up.double().t() + bias).requires_grad_()
+y = F.gelu(u)
+(slope,) = torch.autograd.grad(y.sum(), u, retain_graph=True)
+(want,) = torch.autograd.grad(y, u, g.double() @ down.double())
+for tiles in (GeluTiles(), GeluTiles(block=256, span=32, rows=8, cols=32)):
+    v = u.detach().float()
+    dx, sums = P.gelu_backward((g @ down), v, tiles=tiles)
+    errors = [far(P.gelu_forward(v, tiles=tiles), y.detach()), far(dx, want), far(sums.sum(0), want.sum(0))]
+    assert max(errors) < 2e-6, (tiles, errors)
+forms = [Product(32, 32, 16), Product(32, 64, 48 // 3, early=True), Product(16, 32, 16, keep=True, programs=2)]
+forms += [Product(32, 32, 16, tma=True), Product(64, 16, 16, tma=True, early=True)]
+for product, kept in itertools.product(forms, (False, True)):
+    assert M.serves(product, w, f)
+    hidden, active, out = (torch.full((m, f), float("nan")) for _ in range(3))
+    M.up(x, up, bias, hidden, active, product, kept)
+    sums = torch.full((M.pieces(m, f, product, x.device), f), float("nan"))
+    M.down_backward(g, down, hidden, out, sums, product, kept)
+    errors = [far(hidden, slope if kept else u.detach()), far(active, y.detach()), far(out, want),
+              far(sums.sum(0), want.sum(0))]
+    assert max(errors) < 2e-6, (product, kept, errors)
+unfit = (None, Product(32, 48, 16), Product(32, 32, 32), Product(32, 32, 16, keep=True, tma=True))
+assert not any(M.serves(p, w, f) for p in unfit)
 frames = torch.randint(0, 256, (2, 3, 28, 28), dtype=torch.uint8)
 scale, shift = torch.rand(3, 1, 1), torch.rand(3, 1, 1)
 got = P.patches(frames, scale, shift, 14).float()

@@ -1,0 +1,575 @@
+"""What the encoder's blocks cost on one GPU in each form that their kernels have, alone and as one operator.
+
+    python bench/encoder_stack.py [--json OUT] [--seconds 90] [--sizes pusht tiny]
+    TRITON_INTERPRET=1 python bench/encoder_stack.py --toy      (no GPU: whether the script and the forms are right)
+
+Kernels are compiled and compared with float32 in processes of their own, side by side; one that fails is printed and
+left out. Then each is timed alone, and the best of them together as all blocks forwards and backwards in a CUDA graph
+(no torch.compile). The fastest combination whose errors are not above those of the forms in use is written by width
+("settings"), for `bench/train_step.py --stack OUT`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from lpwm.model import attention, kernels_settings, stack
+from lpwm.model.kernels_settings import DEFAULT, GeluTiles, NormTiles, Product, Settings
+
+STARTED = time.perf_counter()
+
+
+@dataclass(frozen=True)
+class Size:
+    w: int
+    f: int
+    frames: int
+    n: int = 257
+    heads: int = 3
+    L: int = 11
+    trial: int = 1008  # rows of a trial: no whole tiles, a multiple of 16 as in a run
+
+    @property
+    def m(self) -> int:
+        return self.frames * self.n
+
+
+SIZES = {"pusht": Size(384, 768, 256), "tiny": Size(192, 768, 512)}
+TOYS = {"toy": Size(48, 64, 2, n=17, heads=1, L=2, trial=80)}
+KINDS = ("norm_forward", "norm_backward", "gelu_forward", "gelu_backward", "up", "down")
+
+
+@dataclass(frozen=True)
+class Job:
+    """One form of one kernel; `form` None: torch's product and the GELU's own kernel."""
+
+    size: str
+    kind: str
+    form: NormTiles | GeluTiles | Product | None
+    slope: bool = False
+
+    def __str__(self) -> str:
+        what = _short(self.form) if self.form else "torch + gelu" if self.kind in KINDS else ""
+        return f"{self.size:6} {self.kind:13} {what}{' slope' if self.slope else ''}"
+
+
+def _short(form: Any) -> str:
+    plain, given = asdict(type(form)()), asdict(form)
+    return ", ".join(f"{k} {v}" for k, v in given.items() if v != plain[k]) or "as it is"
+
+
+def norms(part: int, backwards: bool) -> list[NormTiles]:
+    if not backwards:
+        cuts = [(4, 2), (4, 4), (8, 4), (16, 4), (32, 4), (16, 8), (32, 8)]
+        return [NormTiles(), *(NormTiles(rows=r, part=part, warps=k) for r, k in cuts)]
+    forms = [NormTiles(), NormTiles(span=32), NormTiles(span=16)]
+    cuts = [
+        (8, 4, 64),
+        (8, 4, 32),
+        (8, 4, 16),
+        (8, 4, 128),
+        (4, 4, 64),
+        (4, 2, 32),
+        (16, 8, 64),
+        (16, 8, 128),
+        (16, 4, 64),
+    ]
+    for rows, warps, span in cuts:
+        forms += [
+            NormTiles(rows, part, warps, span, stages)
+            for stages in (1, 2, 3)
+            if stages == 1 or span >= 2 * rows
+        ]
+    return forms
+
+
+def gelus(backwards: bool) -> list[GeluTiles]:
+    if not backwards:
+        cuts = [(2048, 4), (4096, 4), (2048, 8), (4096, 8), (8192, 8)]
+        return [GeluTiles(), *(GeluTiles(block=b, warps=k) for b, k in cuts)]
+    cuts = [
+        (64, 16, 128, 4),
+        (32, 16, 128, 4),
+        (128, 32, 128, 8),
+        (128, 8, 256, 4),
+        (64, 8, 256, 4),
+        (128, 16, 256, 8),
+        (64, 8, 128, 2),
+    ]
+    return [GeluTiles(), *(GeluTiles(span=s, rows=r, cols=c, warps_back=k) for s, r, c, k in cuts)]
+
+
+def products(w: int, slope: bool, backwards: bool) -> list[Product]:
+    near = Product(128, 128, 64, 8, 3, tma=True)
+    forms = [near, replace(near, stages=2), replace(near, cols=64, warps=4), replace(near, rows=64, warps=4)]
+    forms += [replace(near, cols=256), replace(near, tma=False)]
+    if w == 192:
+        forms += [Product(128, 128, 64, 8, 2, keep=True), Product(64, 128, 64, 4, 2, keep=True, programs=2)]
+    else:
+        forms += [Product(64, 128, 128, 4, 2, keep=True), Product(128, 128, 128, 8, 1, keep=True)]
+    if slope:
+        forms += [replace(near, rows=256), replace(near, tma=False, cols=256), replace(near, stages=4)]
+        forms += [replace(near, cols=64, warps=4, stages=2), replace(near, rows=64, warps=4, tma=False)]
+    if backwards:
+        forms += [replace(near, early=True), replace(near, cols=64, warps=4, early=True)]
+    return forms
+
+
+def jobs(toy: bool, names: list[str]) -> list[Job]:
+    found = []
+    for name in names:
+        w = (TOYS if toy else SIZES)[name].w
+        if not toy:
+            found.append(Job(name, "attention", None))
+        for kind in KINDS:
+            if toy:
+                found += _toy_jobs(name, kind)
+            elif kind in ("up", "down"):
+                found.append(Job(name, kind, None))
+                for slope in (False, True):
+                    found += [Job(name, kind, p, slope) for p in products(w, slope, kind == "down")]
+            elif kind.startswith("norm"):
+                found += [Job(name, kind, t) for t in norms(w // 3, kind == "norm_backward")]
+            else:
+                found += [Job(name, kind, t) for t in gelus(kind == "gelu_backward")]
+    return found
+
+
+def _toy_jobs(name: str, kind: str) -> list[Job]:
+    if kind.startswith("norm"):
+        return [Job(name, kind, t) for t in (NormTiles(), NormTiles(rows=4, part=16, span=16, stages=2))]
+    if kind.startswith("gelu"):
+        return [Job(name, kind, t) for t in (GeluTiles(), GeluTiles(block=256, span=32, rows=8, cols=32))]
+    forms = [
+        Product(32, 32, 16),
+        Product(16, 32, 16, tma=True, early=True),
+        Product(32, 33, 16),
+    ]  # the last fails
+    return [Job(name, kind, None), *(Job(name, kind, p, slope) for p in forms for slope in (False, True))]
+
+
+def far(got: torch.Tensor, want: torch.Tensor) -> float:
+    return float((got.detach().float() - want.float()).norm() / want.float().norm())
+
+
+class Data:
+    """Tensors of one block of m rows, and each job on them."""
+
+    def __init__(self, size: Size, m: int, device: str) -> None:
+        self.size, self.m, self.device = size, m, device
+        self.dtype = (
+            torch.bfloat16 if device == "cuda" else torch.float32
+        )  # the interpreter truncates bfloat16
+        g = torch.Generator(device).manual_seed(1)
+
+        def noise(*shape: int, scale: float = 1.0) -> torch.Tensor:
+            return (torch.randn(shape, generator=g, device=device) * scale).to(self.dtype)
+
+        w, f = size.w, size.f
+        self.x, self.g, self.r = noise(m, w), noise(m, w), noise(m, w)
+        self.up, self.down, self.bias = (
+            noise(f, w, scale=w**-0.5),
+            noise(w, f, scale=w**-0.5),
+            noise(f, scale=0.3),
+        )
+        self.c, self.one = noise(w, scale=0.1).float(), torch.rand(m, device=device, generator=g) + 0.5
+        self.hidden, self.wide = noise(m, f), noise(m, f)
+        self.out_w, self.out_f, self.out_f2 = (torch.empty_like(t) for t in (self.x, self.wide, self.wide))
+        self.one_out, self.sums = torch.empty_like(self.one), torch.empty(0, device=device)
+
+    def call(self, job: Job) -> Callable[[], Any]:
+        n, p, k, t = stack.kernels_norm, stack.kernels_pointwise, stack.kernels_mlp, job.form
+        size, tiles = self.size, t if isinstance(t, GeluTiles) else GeluTiles()
+        width = size.w if job.kind == "norm_backward" else size.f
+        rows = -(-self.m // tiles.span)
+        if isinstance(t, NormTiles):
+            rows = n.pieces(self.m, t)
+        elif isinstance(t, Product):
+            if not k.serves(t, size.w, size.f):
+                raise ValueError("these tiles leave a rest of columns")
+            rows = k.pieces(self.m, size.f, t, self.x.device)
+        self.sums = torch.full((rows, width), float("nan"), device=self.device)
+        if job.kind == "norm_forward":
+            return lambda: n.norm_forward(self.r, self.c, 1e-6, self.out_w, self.one_out, t)
+        if job.kind == "norm_backward":
+            return lambda: n.norm_backward(self.g, self.x, self.one, self.r, self.out_w, self.sums, t)
+        if job.kind == "gelu_forward":
+            return lambda: p.gelu_forward(self.hidden, self.out_f, t)
+        if job.kind == "gelu_backward":
+            return lambda: p.gelu_backward(self.wide, self.hidden, self.out_f, self.sums, t)
+        if job.kind == "up" and t is not None:
+            return lambda: k.up(self.x, self.up, self.bias, self.out_f2, self.out_f, t, job.slope)
+        if job.kind == "up":
+            return lambda: p.gelu_forward(
+                torch.addmm(self.bias, self.x, self.up.t(), out=self.out_f2), self.out_f
+            )
+        if t is not None:
+            return lambda: k.down_backward(
+                self.g, self.down, self.hidden, self.out_f, self.sums, t, job.slope
+            )
+        return lambda: p.gelu_backward(torch.mm(self.g, self.down), self.hidden, self.out_f, self.sums)
+
+    def alone(self, kind: str) -> Callable[[], Any]:
+        """torch's product without the GELU."""
+        if kind == "up":
+            return lambda: torch.addmm(self.bias, self.x, self.up.t(), out=self.out_f2)
+        return lambda: torch.mm(self.g, self.down, out=self.out_f2)
+
+    def error(self, job: Job) -> float:
+        """The largest distance from float32 of what the job makes."""
+        f32 = torch.Tensor.float
+        if job.kind == "attention":
+            return max(attention._attention_errors(self.size.n, self.size.heads, self.x.device))
+        if job.kind == "norm_forward":
+            x = f32(self.r) + self.c
+            self.call(job)()
+            one = (x.var(-1, correction=0) + 1e-6).rsqrt()
+            return max(far(self.out_w, F.layer_norm(x, x.shape[-1:], eps=1e-6)), far(self.one_out, one))
+        if job.kind == "norm_backward":
+            g, y = f32(self.g), f32(self.x)
+            d = (g - g.mean(1, keepdim=True) - y * (g * y).mean(1, keepdim=True)) * self.one[:, None]
+            self.call(job)()
+            return max(far(self.out_w, f32(self.r) + d), far(self.sums.sum(0), d.sum(0)))
+        if job.kind == "gelu_forward":
+            self.call(job)()
+            return far(self.out_f, F.gelu(f32(self.hidden)))
+        u = (
+            f32(self.hidden)
+            if job.kind == "gelu_backward"
+            else f32(self.x) @ f32(self.up).t() + f32(self.bias)
+        )
+        u = u.clone().requires_grad_()
+        if job.kind == "up":
+            self.call(job)()
+            return far(self.out_f, F.gelu(u).detach())
+        d = f32(self.wide) if job.kind == "gelu_backward" else f32(self.g) @ f32(self.down)
+        (slope,) = torch.autograd.grad(F.gelu(u).sum(), u)
+        if job.kind == "down":
+            self.hidden = (slope if job.slope else u.detach()).to(self.dtype)
+        self.call(job)()
+        return max(far(self.out_f, d * slope), far(self.sums.sum(0), (d * slope).sum(0)))
+
+
+def trial(args: argparse.Namespace) -> None:
+    """One of several processes: every n-th job compiled and compared with float32; a line of JSON for each."""
+    turn, of, skip = args.trial
+    every, sizes = jobs(args.toy, args.sizes), TOYS if args.toy else SIZES
+    mine = list(range(turn, len(every), of))
+    with args.found.open("a") as found:
+        for at, index in enumerate(mine[skip:], start=skip):
+            job, row = every[index], {"job": index}
+            try:
+                torch.backends.cuda.matmul.allow_tf32 = False
+                row["error"] = Data(sizes[job.size], sizes[job.size].trial, args.device).error(job)
+            except Exception as error:
+                row["failed"] = f"{type(error).__name__}: {str(error).strip().splitlines()[-1:]}"[:200]
+            found.write(json.dumps(row) + "\n")
+            found.flush()
+            if "failed" in row and args.device == "cuda":
+                try:
+                    torch.cuda.synchronize()
+                except Exception:  # the device's context is lost: go on in a new process
+                    again = [
+                        *sys.argv[: sys.argv.index("--trial")],
+                        "--trial",
+                        str(turn),
+                        str(of),
+                        str(at + 1),
+                    ]
+                    os.execv(sys.executable, [sys.executable, *again, "--found", str(args.found)])
+
+
+def try_all(args: argparse.Namespace, until: float) -> dict[int, dict]:
+    workers = min(args.workers, os.cpu_count() or 1)
+    command = [sys.executable, str(Path(__file__).resolve()), "--device", args.device, "--sizes", *args.sizes]
+    command += ["--toy"] if args.toy else []
+    with tempfile.TemporaryDirectory() as folder:
+        files = [Path(folder) / f"{i}.jsonl" for i in range(workers)]
+        started = [
+            subprocess.Popen([*command, "--trial", str(i), str(workers), "0", "--found", str(file)])
+            for i, file in enumerate(files)
+        ]
+        for process in started:
+            try:
+                process.wait(timeout=max(0.1, until - now()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        lines = [line for file in files if file.exists() for line in file.read_text().splitlines()]
+    rows = {}
+    for line in lines:
+        try:
+            row = json.loads(line)
+        except ValueError:  # cut off
+            continue
+        rows[row["job"]] = row
+    return rows
+
+
+def now() -> float:
+    return time.perf_counter() - STARTED
+
+
+def microseconds(f: Callable[[], Any], device: str, times: int = 10, groups: int = 7) -> float:
+    """Of one call in a CUDA graph of `times`, the median of replays."""
+    if device != "cuda":
+        start = time.perf_counter()
+        f()
+        return 1e6 * (time.perf_counter() - start)
+    graph = captured(f, times)
+    graph.replay()
+    found = []
+    for _ in range(groups):
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        graph.replay()
+        end.record()
+        torch.cuda.synchronize()
+        found.append(1000 * start.elapsed_time(end) / times)
+    return statistics.median(found)
+
+
+def captured(f: Callable[[], Any], times: int) -> torch.cuda.CUDAGraph:
+    warm = torch.cuda.Stream()
+    warm.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(warm):
+        f()
+        f()
+    torch.cuda.current_stream().wait_stream(warm)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(times):
+            f()
+    return graph
+
+
+class Blocks:
+    """All blocks forwards and backwards, on random weights."""
+
+    def __init__(self, size: Size, frames: int, L: int, device: str) -> None:
+        self.size, self.device = size, device
+        g, (w, f, i) = torch.Generator(device).manual_seed(2), (size.w, size.f, 64 * size.heads)
+        dtype = torch.bfloat16 if device == "cuda" else torch.float32
+
+        def noise(*shape: int, scale: float) -> torch.Tensor:
+            return (torch.randn(shape, generator=g, device=device) * scale).to(dtype)
+
+        self.x, self.grad = noise(frames, size.n, w, scale=1.0), noise(frames, size.n, w, scale=1.0)
+        self.weights = (
+            noise(L, 3 * i, w, scale=w**-0.5), noise(L, 3 * i, scale=0.1), noise(L, w, i, scale=i**-0.5),
+            noise(L, f, w, scale=w**-0.5), noise(L, f, scale=0.1), noise(L, w, f, scale=f**-0.5),
+            noise(2 * L + 1, w, scale=0.1).float(),
+        )  # fmt: skip
+        self.out: tuple[torch.Tensor, ...] = ()
+
+    def __call__(self) -> None:
+        qkv, qkv_b, out, up, up_b, down, c = self.weights
+        r, *kept = stack.forward(self.x, qkv, qkv_b, out, up, up_b, down, c, self.size.heads, 1e-6)
+        self.out = (r, *stack.backward(self.grad, *kept, qkv, out, up, down, self.size.heads))
+
+    def plain(self) -> list[torch.Tensor]:
+        """The same by torch in float32."""
+        inputs = [t.float().clone().requires_grad_() for t in (self.x, *self.weights)]
+        r, (qkv, qkv_b, out, up, up_b, down, c) = inputs[0], inputs[1:]
+        w = (self.size.w,)
+        for j in range(len(qkv)):
+            packed = F.linear(F.layer_norm(r + c[2 * j], w, eps=1e-6), qkv[j], qkv_b[j])
+            q, k, v = (t.unflatten(-1, (self.size.heads, -1)).transpose(1, 2) for t in packed.chunk(3, -1))
+            heard = (q @ k.transpose(-1, -2) / 8).softmax(-1) @ v
+            r = r + F.linear(heard.transpose(1, 2).flatten(-2), out[j])
+            hidden = F.linear(F.layer_norm(r + c[2 * j + 1], w, eps=1e-6), up[j], up_b[j])
+            r = r + F.linear(F.gelu(hidden), down[j])
+        return [r.detach(), *torch.autograd.grad(r, inputs, self.grad.float())]
+
+
+def time_kernels(args: argparse.Namespace, tried: dict[int, dict], until: float) -> list[dict]:
+    """Each form that is right, alone; the forms in use first, whose errors are the measure of the others'."""
+    rows, measure, data, name = [], {}, None, ""
+    for index, job in enumerate(jobs(args.toy, args.sizes)):
+        found = tried.get(index, {"failed": "not compiled in time"})
+        row = {
+            "size": job.size,
+            "kind": job.kind,
+            "form": asdict(job.form) if job.form else None,
+            "slope": job.slope,
+        }
+        row |= {k: v for k, v in found.items() if k != "job"}
+        rows.append(row)
+        first = measure.setdefault((job.size, job.kind), found.get("error", 0.01))
+        if "error" in found and not found["error"] <= 1.1 * first + 2e-6:
+            row["failed"] = f"off by {found['error']:.1e}, the form in use by {first:.1e}"
+        if job.kind == "attention" and "error" in row:  # compiled and right: it has one form
+            continue
+        if "failed" not in row and now() > until:
+            row["failed"] = "no time left"
+        if "failed" in row:
+            print(f"  left out  {job}: {row['failed']}", flush=True)
+            continue
+        try:
+            if job.size != name or data is None:
+                data, name = None, job.size
+                size = (TOYS if args.toy else SIZES)[name]
+                data = Data(size, size.m, args.device)
+            row["us"] = microseconds(data.call(job), args.device)
+            backwards = job.kind in ("norm_backward", "gelu_backward", "down")
+            row["later_us"] = 4 * data.sums.numel() / 3e6 if backwards else 0.0  # to add them up, at 3 TB/s
+            if job.form is None:
+                row["product_us"] = microseconds(data.alone(job.kind), args.device)
+        except Exception as error:
+            row["failed"] = f"{type(error).__name__}: {str(error)[:150]}"
+            print(f"  left out  {job}: {row['failed']}", flush=True)
+    for row in sorted((r for r in rows if "us" in r), key=lambda r: (r["size"], r["kind"], r["us"])):
+        job = Job(row["size"], row["kind"], _form(row), row["slope"])
+        print(f"  {row['us']:8.1f} us  error {row['error']:.1e}  {job}", flush=True)
+    return rows
+
+
+def _form(row: dict) -> Any:
+    kinds = {"norm": NormTiles, "gelu": GeluTiles}
+    return kinds.get(row["kind"][:4], Product)(**row["form"]) if row["form"] else None
+
+
+def combinations(rows: list[dict], name: str) -> dict[str, Settings]:
+    """What is worth trying together: the best of each kind, with the GELU in no product, in one, in both."""
+
+    def best(kind: str, slope: bool = False) -> Any:
+        right = [
+            r
+            for r in rows
+            if (r["size"], r["kind"], r["slope"]) == (name, kind, slope) and "us" in r and r["form"]
+        ]
+        return _form(min(right, key=lambda r: r["us"])) if right else None
+
+    def gelu() -> GeluTiles:
+        a, b = best("gelu_forward") or GeluTiles(), best("gelu_backward") or GeluTiles()
+        return replace(b, block=a.block, warps=a.warps)
+
+    found = {"as it is": DEFAULT}
+    norm = Settings(best("norm_forward") or NormTiles(), best("norm_backward") or NormTiles())
+    found["norms"] = norm
+    found["norms, gelu"] = alone = replace(norm, gelu=gelu())
+    for slope in (False, True):
+        up, down = best("up", slope), best("down", slope)
+        if up and down:
+            found["norms, in both" + (", slope kept" if slope else "")] = replace(
+                alone, up=up, down=down, slope=slope
+            )
+        if up and not slope:
+            found["norms, gelu in up"] = replace(alone, up=up)
+        if down and not slope:
+            found["norms, gelu in down"] = replace(alone, down=down)
+    return found
+
+
+def time_stack(
+    args: argparse.Namespace, rows: list[dict], name: str, until: float
+) -> tuple[list[dict], Settings]:
+    size = (TOYS if args.toy else SIZES)[name]
+    few = 2 if args.toy else 16  # frames: 16·257 rows are a multiple of 16, as those of a run
+    small, whole = Blocks(size, few, 2, args.device), Blocks(size, size.frames, size.L, args.device)
+    want, found, reference = small.plain(), [], []
+    order = combinations(rows, name)
+
+    def measure(label: str, chosen: Settings) -> None:
+        row: dict[str, Any] = {"size": name, "combination": label, "settings": asdict(chosen)}
+        found.append(row)
+        try:
+            if now() > until:
+                raise TimeoutError("no time left")
+            kernels_settings.BY_WIDTH[size.w] = chosen
+            small()
+            row["errors"] = [far(a, b) for a, b in zip(small.out, want, strict=True)]
+            row["us"] = microseconds(whole, args.device, times=1)
+            if not reference:  # the forms in use
+                reference.extend(t.float().clone() for t in whole.out)
+            row["differs"] = max(far(a, b) for a, b in zip(whole.out, reference, strict=True))
+            limits = [1.2 * e + 1e-4 for e in found[0].get("errors", [0.02] * len(want))]
+            row["right"] = all(e <= most for e, most in zip(row["errors"], limits, strict=True))
+            row["right"] = row["right"] and row["differs"] < 0.1
+            state = "" if row["right"] else "  NOT RIGHT"
+            print(
+                f"  {row['us'] / 1000:8.3f} ms  error {max(row['errors']):.1e}  differs {row['differs']:.1e}",
+                end="",
+            )
+            print(f"  {name} {label}{state}", flush=True)
+        except Exception as error:
+            row["failed"] = f"{type(error).__name__}: {str(error)[:150]}"
+            print(f"  left out  {name} {label}: {row['failed']}", flush=True)
+        finally:
+            kernels_settings.BY_WIDTH.pop(size.w, None)
+
+    def best() -> dict:
+        return min((r for r in found if r.get("right")), key=lambda r: r["us"], default=found[0])
+
+    for label, chosen in order.items():
+        measure(label, chosen)
+    for row in sorted((r for r in found if r.get("right")), key=lambda r: r["us"])[:2]:
+        measure(row["combination"] + ", aside", replace(kernels_settings.read(row["settings"]), aside=True))
+    top = best()
+    print(f"{name}: {top['combination']}: {json.dumps(top['settings'])}", flush=True)
+    return found, kernels_settings.read(top["settings"])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--seconds", type=float, default=90.0, help="the most that all takes")
+    parser.add_argument("--sizes", nargs="*", default=None, choices=[*SIZES, *TOYS])
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--workers", type=int, default=16)
+    parser.add_argument(
+        "--toy", action="store_true", help="small numbers in Triton's interpreter, without a GPU"
+    )
+    parser.add_argument("--trial", nargs=3, type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--found", type=Path, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    args.device = "cpu" if args.toy else args.device
+    args.sizes = args.sizes or list(TOYS if args.toy else SIZES)
+    if stack.kernels is None:
+        raise SystemExit("this benchmark needs Triton.")
+    if args.device == "cuda" and not torch.cuda.is_available():
+        raise SystemExit("this benchmark needs a GPU that torch can use; --toy does without.")
+    if args.trial:
+        trial(args)
+        return
+    torch.backends.cuda.matmul.allow_tf32 = False
+    tried = try_all(args, 0.6 * args.seconds)
+    print(f"{len(tried)} of {len(jobs(args.toy, args.sizes))} forms tried in {now():.0f} s", flush=True)
+    rows = time_kernels(args, tried, 0.75 * args.seconds)
+    found: dict[str, Any] = {
+        "gpu": torch.cuda.get_device_name() if args.device == "cuda" else "none (interpreter)"
+    }
+    found |= {"torch": torch.__version__, "settings": {}, "stacks": [], "kernels": rows}
+    for at, name in enumerate(args.sizes):
+        try:
+            left = args.seconds - now()
+            stacks, best = time_stack(args, rows, name, now() + left / (len(args.sizes) - at))
+        except Exception as error:
+            print(f"{name}: {type(error).__name__}: {str(error)[:200]}", flush=True)
+            continue
+        found["stacks"] += stacks
+        found["settings"][str((TOYS if args.toy else SIZES)[name].w)] = asdict(best)
+        if args.json:
+            args.json.write_text(json.dumps(found, indent=1))
+    print(f"done in {now():.0f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main()
