@@ -114,18 +114,21 @@ def gelus(backwards: bool) -> list[GeluTiles]:
 
 
 def products(w: int, slope: bool, backwards: bool) -> list[Product]:
+    """Of what compiles for sm_90 almost without spilling registers; two or more programs to a multiprocessor first."""
     near = Product(128, 128, 64, 8, 3, tma=True)
-    forms = [near, replace(near, stages=2), replace(near, cols=64, warps=4), replace(near, rows=64, warps=4)]
-    forms += [replace(near, cols=256), replace(near, tma=False)]
+    thin, low = replace(near, cols=64, warps=4), replace(near, rows=64, warps=4)
+    forms = [near, replace(near, stages=2), thin, low, replace(near, tma=False)]
     if w == 192:
         forms += [Product(128, 128, 64, 8, 2, keep=True), Product(64, 128, 64, 4, 2, keep=True, programs=2)]
     else:
         forms += [Product(64, 128, 128, 4, 2, keep=True), Product(128, 128, 128, 8, 1, keep=True)]
     if slope:
         forms += [replace(near, rows=256), replace(near, tma=False, cols=256), replace(near, stages=4)]
-        forms += [replace(near, cols=64, warps=4, stages=2), replace(near, rows=64, warps=4, tma=False)]
+        forms += [replace(thin, stages=2), replace(low, tma=False)]
     if backwards:
-        forms += [replace(near, early=True), replace(near, cols=64, warps=4, early=True)]
+        forms += [replace(near, registers=128), replace(near, tma=False, registers=128)]
+    if backwards and slope:
+        forms += [replace(near, early=True), replace(thin, early=True), replace(near, cols=256)]
     return forms
 
 

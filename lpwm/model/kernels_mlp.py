@@ -224,6 +224,8 @@ def _sizes(w: int, f: int, product: Product, slope: bool) -> dict[str, int | boo
         "BK": product.depth,
     }
     sizes |= {"SLOPE": slope, "num_warps": product.warps}
+    if product.registers:
+        sizes["maxnreg"] = product.registers
     return sizes | {"STAGES" if product.keep else "num_stages": product.stages}
 
 

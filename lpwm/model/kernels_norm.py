@@ -83,7 +83,7 @@ def _norm_backward(
             g = (gs[p] - a - xs[p] * b) * one[:, None]
             to = (ss[p].to(tl.float32) + g).to(out.dtype.element_ty)
             tl.store(out + start + p * PART, to, mask=keep)
-            grown = grown + (totals[p] + g,)  # type: ignore[assignment]  # noqa: RUF005
+            grown = grown + (totals[p] + g,)  # noqa: RUF005
         totals = grown
     for p in tl.static_range(PARTS):
         at = p * PART + col

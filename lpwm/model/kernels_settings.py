@@ -54,6 +54,7 @@ class Product:
     keep: bool = False
     programs: int = 1
     tma: bool = False
+    registers: int = 0  # most of a thread; 0: as many as it needs
     early: bool = False  # backwards, unless `keep`: what the epilogue reads is read before the product
 
 
