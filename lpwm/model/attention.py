@@ -116,24 +116,26 @@ def _gelu_errors(width: int, mlp: int, device: torch.device) -> list[float]:
 def _product_errors(
     chosen: kernels_settings.Settings, width: int, mlp: int, device: torch.device
 ) -> list[float]:
+    if chosen.up is None and chosen.down is None:
+        return []
+    first, second = (p if kernels_mlp.serves(p, width, mlp) else None for p in (chosen.up, chosen.down))
+    kept = chosen.slope and first is not None and second is not None  # as in `stack`
     x, g = (_noise(ROWS, width, device=device, key=key) for key in ("stream", "slope"))
-    up, down, bias = (
-        _noise(mlp, n, device=device, key=key) for n, key in ((width, "up"), (width, "down"), (1, "b"))
-    )
-    up, down, bias = up * width**-0.5, (down * width**-0.5).t().contiguous(), bias[:, 0].contiguous()
-    before = (x.float() @ up.float().t() + bias.float()).requires_grad_()
-    want = F.gelu(before)
-    (first,) = torch.autograd.grad(want.sum(), before, retain_graph=True)
-    (slope,) = torch.autograd.grad(want, before, g.float() @ down.float())
-    wide = before.detach().bfloat16()
-    active, out, errors = torch.empty_like(wide), torch.empty_like(wide), []
-    kept = chosen.slope and chosen.up is not None and chosen.down is not None
-    if chosen.up is not None and kernels_mlp.serves(chosen.up, width, mlp):
-        kernels_mlp.up(x, up, bias, out, active, chosen.up, kept)
-        errors += [_far(out, first if kept else before), _far(active, want)]
-    if chosen.down is not None and kernels_mlp.serves(chosen.down, width, mlp):
-        sums = torch.empty(kernels_mlp.pieces(ROWS, mlp, chosen.down, device), mlp, device=device)
-        kernels_mlp.down_backward(g, down, first.bfloat16() if kept else wide, out, sums, chosen.down, kept)
+    up = _noise(mlp, width, device=device, key="up") * width**-0.5
+    down = _noise(width, mlp, device=device, key="down") * width**-0.5
+    bias = _noise(mlp, device=device, key="bias")
+    u = (x.float() @ up.float().t() + bias.float()).requires_grad_()
+    want = F.gelu(u)
+    (derivative,) = torch.autograd.grad(want.sum(), u, retain_graph=True)
+    (slope,) = torch.autograd.grad(want, u, g.float() @ down.float())
+    hidden = (derivative if kept else u.detach()).to(x.dtype)
+    out, active, errors = torch.empty_like(hidden), torch.empty_like(hidden), []
+    if first is not None:
+        kernels_mlp.up(x, up, bias, out, active, first, kept)
+        errors += [_far(out, derivative if kept else u), _far(active, want)]
+    if second is not None:
+        sums = torch.empty(kernels_mlp.pieces(ROWS, mlp, second, device), mlp, device=device)
+        kernels_mlp.down_backward(g, down, hidden, out, sums, second, kept)
         errors += [_far(out, slope), _far(sums.sum(0), slope.sum(0))]
     return errors
 

@@ -9,6 +9,7 @@ from einops import rearrange
 
 from lpwm.model import attention
 from lpwm.model.encoder import EncoderConfig, ViT
+from lpwm.model.kernels_settings import Product, Settings
 
 CONFIG = EncoderConfig(image=32, patch=8, width=64, depth=3, heads=2, head_dim=64, mlp=128)
 cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
@@ -142,13 +143,47 @@ class Plain:
         )
         return self.scale("attention's gradient") * d, self.scale("attention's sums") * d.float().sum(1)
 
-    def gelu_forward(self, x):
+    def gelu_forward(self, x, tiles):
         return self.scale("gelu") * F.gelu(x)
 
-    def gelu_backward(self, grad, x, span):
+    def gelu_backward(self, grad, x, tiles):
         y = x.detach().requires_grad_()
         (d,) = torch.autograd.grad(F.gelu(y), y, grad)
         return self.scale("gelu's gradient") * d, self.scale("gelu's sums") * d.float().sum(0, keepdim=True)
+
+
+class PlainProducts(Plain):
+    def serves(self, product, w, f):
+        return True
+
+    def pieces(self, *_):
+        return 1
+
+    def up(self, x, w, bias, hidden, active, product, slope):
+        u = (x.float() @ w.float().t() + bias.float()).requires_grad_()
+        y = F.gelu(u)
+        (d,) = torch.autograd.grad(y.sum(), u)
+        hidden.copy_(self.scale("up") * (d if slope else u.detach()))
+        active.copy_(self.scale("gelu after up") * y.detach())
+
+    def down_backward(self, grad, w, hidden, out, sums, product, slope):
+        d, u = grad.float() @ w.float(), hidden.float().requires_grad_()
+        d = d * (hidden.float() if slope else torch.autograd.grad(F.gelu(u).sum(), u)[0])
+        out.copy_(self.scale("down's gradient") * d)
+        sums.copy_(self.scale("down's sums") * d.sum(0, keepdim=True))
+
+
+PRODUCTS = ["up", "gelu after up", "down's gradient", "down's sums"]
+
+
+@pytest.mark.parametrize("slope", [False, True])
+@pytest.mark.parametrize("broken", ["", *PRODUCTS])
+def test_the_trial_of_products_tells_right_from_wrong(monkeypatch, broken, slope):
+    monkeypatch.setattr(attention, "kernels_mlp", PlainProducts(broken))
+    chosen = Settings(up=Product(), down=Product(), slope=slope)
+    errors = attention._product_errors(chosen, 32, 64, torch.device("cpu"))
+    assert all((error < 0.02) == (name != broken) for name, error in zip(PRODUCTS, errors, strict=True))
+    assert attention._product_errors(Settings(), 32, 64, torch.device("cpu")) == []
 
 
 def plain_patches(frames, scale, shift, patch):
@@ -178,7 +213,7 @@ def test_the_trial_tells_right_from_wrong(monkeypatch, broken):
     cpu = torch.device("cpu")
     errors = [
         *attention._attention_errors(17, 2, cpu),
-        *attention._gelu_errors(32, cpu),
+        *attention._gelu_errors(24, 32, cpu),
         attention._cut_error(4, cpu),
     ]
     assert all((error < 0.02) == (name != broken) for name, error in zip(KINDS, errors, strict=True))
