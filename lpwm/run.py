@@ -293,7 +293,7 @@ class Run:
         graphed = (
             device.type == "cuda"
             and c.train.compile != "off"
-            and ranks.ranks == 1
+            and ranks.alone
             and c.train.accumulate == 1
         )
         options = {"fused": True, "capturable": True} if device.type == "cuda" else {}
