@@ -202,8 +202,8 @@ class Clips:
 class Captured:
     """A renderer on CUDA as one graph: the thousand small kernels of a frame cost the host more than the device.
 
-    Captured at the second call with the same number of states (the first lets the libraries allocate, and compiles
-    where asked); other numbers are drawn as they come.
+    Captured at the third call, for as many states as the second had (the first two let the libraries allocate, and
+    compile where asked); other numbers are drawn as they come.
     """
 
     def __init__(self, draw: Renderer, compiled: bool) -> None:

@@ -11,7 +11,6 @@ from lpwm.model import attention
 from lpwm.model.encoder import EncoderConfig, ViT
 
 CONFIG = EncoderConfig(image=32, patch=8, width=64, depth=3, heads=2, head_dim=64, mlp=128)
-cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 
 
 def noise(*shape, seed=0):
@@ -34,7 +33,6 @@ def exact(qkv, g, heads):
 
 
 @pytest.mark.gpu
-@cuda
 @pytest.mark.parametrize("n", [17, 64, 65, 100, 257])
 @pytest.mark.parametrize("heads", [1, 3])
 @pytest.mark.parametrize("split", [False, True])
@@ -54,7 +52,6 @@ def test_attention_is_float64s_up_to_bfloat16(monkeypatch, n, heads, split):
 
 
 @pytest.mark.gpu
-@cuda
 @pytest.mark.parametrize("split", [False, True])
 def test_large_scores_stay_finite(monkeypatch, split):
     kernels = pytest.importorskip("lpwm.model.kernels")
@@ -67,7 +64,6 @@ def test_large_scores_stay_finite(monkeypatch, split):
 
 
 @pytest.mark.gpu
-@cuda
 @pytest.mark.parametrize("shape", [(3, 257, 768), (1, 5, 96)])
 def test_gelu_and_its_bias(shape):
     kernels = pytest.importorskip("lpwm.model.kernels_pointwise")
@@ -82,7 +78,6 @@ def test_gelu_and_its_bias(shape):
 
 
 @pytest.mark.gpu
-@cuda
 def test_patches_are_those_of_the_plain_path():
     vit = ViT(EncoderConfig(image=56, width=8, depth=1, heads=1, head_dim=8, mlp=8, pixels="imagenet")).cuda()
     frames = torch.randint(0, 256, (3, 3, 56, 56), dtype=torch.uint8, generator=torch.Generator()).cuda()
@@ -93,7 +88,6 @@ def test_patches_are_those_of_the_plain_path():
 
 
 @pytest.mark.gpu
-@cuda
 def test_the_compiled_encoder_is_the_eager_one():
     """Loss and gradients in bfloat16, compiled with the kernels, are as near to float32 as eager bfloat16 is."""
     config = EncoderConfig(image=56, width=192, depth=3, mlp=384)
