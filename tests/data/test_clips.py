@@ -24,7 +24,9 @@ from lpwm.data import (
     read,
     split_episodes,
 )
-from lpwm.data.clips import Captured, clip_starts, permutation, resize
+from lpwm.data.clips import Captured
+from lpwm.data.order import clip_starts, permutation
+from lpwm.data.resize import resize
 from lpwm.errors import UserError
 
 quick = settings(deadline=None, max_examples=25, derandomize=True)
