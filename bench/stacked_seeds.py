@@ -2,10 +2,16 @@
 
     python bench/stacked_seeds.py [--device cuda] [--seeds 2 4 8] [--cases wall-lti1 small …] [--json OUT]
 
-"alone" is `lpwm.train.step.Stepper` as `lpwm train` runs it (on CUDA compiled and captured as a graph); "stacked" is
-`lpwm.sweep.stacked.StackedStepper` captured as a graph, and once more with its networks compiled. Clips, slices and
-targets are drawn beforehand: what is timed is the update. Given is the time of one update of all N seeds, the median
-of groups of ten, and the ratio alone/stacked (above 1: stacking pays). Dropout is 0, as stacks require.
+"alone" is `lpwm.train.step.Stepper`, one model after another, "stacked" is `lpwm.sweep.stacked.StackedStepper`, each
+
+    eager       as Python calls it
+    graph       captured as a CUDA graph (train.compile=graph; what a sweep with --stack-seeds runs on CUDA)
+    compiled    compiled, then captured; alone it also has our kernels, and is what `lpwm train` runs on CUDA
+
+so that `ratios` compares like with like, and `ratio` is the best alone over the best stacked (above 1: stacking pays).
+Clips, slices and targets are drawn beforehand: what is timed is the update. Given is the time of one update of all N
+seeds, the median of groups of ten. Dropout is 0, as stacks require. A form that fails says why, one that takes longer
+than --patience seconds (compiling, mostly) is left, and none is begun after --limit; JSON is written after each.
 """
 
 from __future__ import annotations
@@ -14,6 +20,7 @@ import argparse
 import gc
 import json
 import platform
+import signal
 import statistics
 import time
 from collections.abc import Callable
@@ -38,6 +45,8 @@ CASES: dict[str, RunConfig] = {
     "tiny": tiny(),
 }
 ACTIONS = 10
+FORMS = ("eager", "graph", "compiled")
+BEGAN = time.perf_counter()
 
 
 def batches(config: RunConfig, seeds: int, device: str) -> tuple[Any, ...]:
@@ -61,13 +70,14 @@ def models_of(config: RunConfig, seeds: int, device: str) -> list[WorldModel]:
     return out
 
 
-def alone(config: RunConfig, seeds: int, device: str) -> Callable[[int], None]:
+def alone(config: RunConfig, seeds: int, device: str, form: str) -> Callable[[int], None]:
     pixels, actions, draws, objective = batches(config, seeds, device)
-    cuda = device == "cuda"
+    cuda, compiled = device == "cuda", form == "compiled"
     options = {"fused": True, "capturable": True} if cuda else {}
     steppers = [
         Stepper(m, objective, build(m, config.optim, **options), config.train.batch, clip=config.optim.clip,
-                precision=torch.bfloat16 if cuda else torch.float32, compiled=cuda, graphed=cuda, kernels=cuda)
+                precision=torch.bfloat16 if cuda else torch.float32, compiled=compiled,
+                graphed=form != "eager", kernels=compiled)
         for m in models_of(config, seeds, device)
     ]  # fmt: skip
 
@@ -78,14 +88,14 @@ def alone(config: RunConfig, seeds: int, device: str) -> Callable[[int], None]:
     return step
 
 
-def stacked(config: RunConfig, seeds: int, device: str, compiled: bool) -> Callable[[int], None]:
+def stacked(config: RunConfig, seeds: int, device: str, form: str) -> Callable[[int], None]:
     pixels, actions, draws, objective = batches(config, seeds, device)
     cuda = device == "cuda"
     options = {"fused": True, "capturable": True} if cuda else {}
     models = models_of(config, seeds, device)
     stepper = StackedStepper(
         models, objective, [build(m, config.optim, **options) for m in models], config.optim.clip,
-        torch.bfloat16 if cuda else torch.float32, compiled=compiled, graphed=cuda,
+        torch.bfloat16 if cuda else torch.float32, compiled=form == "compiled", graphed=form != "eager",
     )  # fmt: skip
 
     def step(i: int) -> None:
@@ -94,9 +104,12 @@ def stacked(config: RunConfig, seeds: int, device: str, compiled: bool) -> Calla
     return step
 
 
-def milliseconds(make: Callable[[], Callable[[int], None]], device: str, groups: int) -> float | str:
+def milliseconds(
+    make: Callable[[], Callable[[int], None]], device: str, groups: int, patience: float = 0
+) -> float | str:
     """The median over groups of ten updates; what failed, in words, rather than a number."""
     try:
+        signal.setitimer(signal.ITIMER_REAL, patience)
         step = make()
         for i in range(6):  # compile, capture, settle
             step(i)
@@ -110,8 +123,10 @@ def milliseconds(make: Callable[[], Callable[[int], None]], device: str, groups:
             times.append((time.perf_counter() - began) / 10)
         return 1000 * statistics.median(times)
     except Exception as error:  # a benchmark tells what does not work and goes on
-        return f"{type(error).__name__}: {str(error).splitlines()[0][:160]}"
+        return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:160]}"
     finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        step = None  # type: ignore[assignment]  # with its graphs
         gc.collect()
         if device == "cuda":
             torch.cuda.empty_cache()
@@ -122,51 +137,82 @@ def _sync(device: str) -> None:
         torch.cuda.synchronize()
 
 
+def too_long(*_: object) -> None:
+    raise TimeoutError("took longer than --patience")
+
+
+def summary(times: dict[str, float | str]) -> dict[str, Any]:
+    """Alone over stacked: form by form where both ran, and the best of each."""
+    known = {name: t for name, t in times.items() if isinstance(t, float)}
+    ratios = {
+        form: known[f"alone {form}"] / known[f"stacked {form}"]
+        for form in FORMS
+        if {f"alone {form}", f"stacked {form}"} <= set(known)
+    }
+    best = {kind: min((n for n in known if n.startswith(kind)), key=known.__getitem__, default=None)
+            for kind in ("alone", "stacked")}  # fmt: skip
+    found = [best["alone"], best["stacked"]]
+    ratio = known[found[0]] / known[found[1]] if found[0] and found[1] else None
+    return {"ratios": ratios, "best": best, "ratio": ratio}
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--seeds", type=int, nargs="+", default=[2, 4, 8])
-    parser.add_argument("--cases", nargs="+", default=list(CASES))
+    parser.add_argument("--cases", nargs="+", default=list(CASES), choices=list(CASES))
+    parser.add_argument("--forms", nargs="+", choices=FORMS, help="all on CUDA, eager alone on the CPU")
     parser.add_argument("--groups", type=int, default=10)
+    parser.add_argument("--patience", type=float, default=90.0, help="seconds for one form")
+    parser.add_argument("--limit", type=float, default=1e9, help="seconds after which no form is begun")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
-    rows = []
-    name = torch.cuda.get_device_name() if args.device == "cuda" else f"{torch.get_num_threads()} CPU threads"
-    print(
-        f"{name}, torch {torch.__version__}\n{'case':<14} {'N':>2} {'alone ms':>10} {'stacked':>10} {'compiled':>10}"
-    )
-    for case in args.cases:
-        config = CASES[case]
-        config = replace(
-            config, model=replace(config.model, predictor=replace(config.model.predictor, dropout=0.0))
+    signal.signal(signal.SIGALRM, too_long)
+    cuda = args.device == "cuda"
+    forms = args.forms or (FORMS if cuda else FORMS[:1])
+    name = torch.cuda.get_device_name() if cuda else f"{torch.get_num_threads()} CPU threads"
+    found: dict[str, Any] = {"device": name, "torch": torch.__version__, "python": platform.python_version(),
+                             "rows": []}  # fmt: skip
+    print(f"{name}, torch {torch.__version__}; milliseconds of one update of all seeds", flush=True)
+    # The quick forms of all come first: compiling may use up the time.
+    for form in (f for f in FORMS if f in forms):
+        for case in args.cases:
+            for n in args.seeds:
+                measure(case, n, form, args, found)
+
+
+def measure(case: str, seeds: int, form: str, args: argparse.Namespace, found: dict[str, Any]) -> None:
+    """One form of one case, alone and stacked, added to its row."""
+    config = CASES[case]
+    predictor = replace(config.model.predictor, dropout=0.0)
+    config = replace(config, model=replace(config.model, predictor=predictor))
+    check_stackable(config)
+    row = next((r for r in found["rows"] if (r["case"], r["seeds"]) == (case, seeds)), None)
+    if row is None:
+        row = {"case": case, "seeds": seeds, "ms": {}}
+        found["rows"].append(row)
+    for kind, make in (("alone", alone), ("stacked", stacked)):
+        time_: float | str = "left out: the time was over"
+        if time.perf_counter() - BEGAN < args.limit:
+            time_ = milliseconds(
+                lambda make=make: make(config, seeds, args.device, form),  # type: ignore[misc]
+                args.device, args.groups, args.patience,
+            )  # fmt: skip
+        row["ms"][f"{kind} {form}"] = time_
+        row |= summary(row["ms"])
+        said = f"{time_:10.2f}" if isinstance(time_, float) else f"  {time_}"
+        like = row["ratios"].get(form)
+        more = f"   alone/stacked {like:.2f}×" if kind == "stacked" and like else ""
+        print(
+            f"{case:<14} {seeds:>2} {kind + ' ' + form:<17} {said}{more}  "
+            f"[{time.perf_counter() - BEGAN:.0f} s]",
+            flush=True,
         )
-        check_stackable(config)
-        for n in args.seeds:
-            one = milliseconds(lambda c=config, n=n: alone(c, n, args.device), args.device, args.groups)
-            many = milliseconds(
-                lambda c=config, n=n: stacked(c, n, args.device, False), args.device, args.groups
-            )
-            compiled: float | str = "not tried"
-            if args.device == "cuda":
-                compiled = milliseconds(
-                    lambda c=config, n=n: stacked(c, n, args.device, True), args.device, args.groups
-                )
-            row: dict[str, Any] = {"case": case, "seeds": n, "alone_ms": one, "stacked_ms": many,
-                                   "stacked_compiled_ms": compiled}  # fmt: skip
-            best = [v for v in (many, compiled) if isinstance(v, float)]
-            row["ratio"] = one / min(best) if isinstance(one, float) and best else None
-            rows.append(row)
-            shown = [f"{v:10.2f}" if isinstance(v, float) else f"  {v}" for v in (one, many, compiled)]
-            ratio = f"{row['ratio']:.2f}×" if row["ratio"] else "–"
-            print(f"{case:<14} {n:>2} {' '.join(shown)}  alone/stacked {ratio}", flush=True)
-    if args.json:
-        found = {
-            "device": name,
-            "torch": torch.__version__,
-            "python": platform.python_version(),
-            "rows": rows,
-        }
-        args.json.write_text(json.dumps(found, indent=1) + "\n")
+        found["seconds"] = time.perf_counter() - BEGAN
+        if args.json:
+            args.json.write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":

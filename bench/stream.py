@@ -1,8 +1,7 @@
-"""Clips of stored frames, streamed: beside stable-worldmodel's HDF5 loader, within a memory limit, on a GPU.
+"""Clips of stored frames, streamed: beside stable-worldmodel's HDF5 loader, and within a memory limit.
 
     python bench/stream.py --peer-python PATH_TO_A_PYTHON_WITH_STABLE_WORLDMODEL [--json PATH]
     python bench/stream.py --limit-mb 600
-    python bench/stream.py --device cuda
 
 The file holds 224² frames of a synthetic camera (which no compression shrinks) or of Wall (which gzip does), in
 episodes of 101 frames; a clip is 4 frames 5 steps apart, a batch 64 clips. Both loaders read the same files, which are
@@ -14,8 +13,7 @@ are of full batches.
 --limit-mb streams a file of ten times that many megabytes and samples the memory of all its processes (the
 proportional set size, shared pages shared out; the kernel's page cache, which it drops when asked, does not count).
 
---device cuda trains the PushT-sized step (MLP∘LTI, D=384) on streamed clips and on one clip again and again; the
-difference is the share of the time the GPU waits for data.
+How long a GPU waits for streamed clips is stream_idle.py's question.
 """
 
 from __future__ import annotations
@@ -104,11 +102,11 @@ def make(path: Path, kind: str, episodes: int, ours: bool) -> None:
         f["ep_offset"] = np.arange(episodes, dtype=np.int64) * EPISODE
 
 
-def clips_of(path: Path, workers: int, device: str = "cpu"):
+def clips_of(path: Path, workers: int):
     from lpwm.data import StreamedClips, read
 
     return StreamedClips(
-        read(path), frames=FRAMES, frameskip=SKIP, batch=BATCH, workers=workers, device=device, holdout=0.02
+        read(path), frames=FRAMES, frameskip=SKIP, batch=BATCH, workers=workers, holdout=0.02
     )
 
 
@@ -222,70 +220,6 @@ def limited(folder: Path, limit_mb: int, workers: int) -> dict:
     }  # fmt: skip
 
 
-def on_gpu(folder: Path, kind: str, episodes: int, workers: int, steps: int) -> dict:
-    """Milliseconds of a training step on streamed clips, and on one clip again and again."""
-    import torch
-
-    from lpwm.losses import Objective, ObjectiveConfig, RDMRegConfig
-    from lpwm.model import ModelConfig, PredictorConfig, WorldModel
-    from lpwm.optim import OptimConfig, build, initialise
-    from lpwm.train.step import Stepper
-
-    path = folder / "frames.h5"
-    make(path, kind, episodes, ours=True)
-    clips = clips_of(path, workers, "cuda")
-    model = WorldModel(
-        ModelConfig(latent=384, predictor=PredictorConfig(rung="mlp-lti", history=FRAMES - 1)), 2 * SKIP
-    )
-    initialise(model, 0)
-    model.cuda().train()
-    objective = Objective(ObjectiveConfig(rdmreg=RDMRegConfig(slices=8192)), model.config.sparse)
-    optimiser = build(model, OptimConfig(lr=1e-4), fused=True, capturable=True)
-    stepper = Stepper(
-        model, objective, optimiser, BATCH, precision=torch.bfloat16, compiled=True, graphed=True
-    )
-    waited = [0.0]
-
-    def run(first: int, count: int, fixed) -> float:
-        torch.cuda.synchronize()
-        begin = time.perf_counter()
-        for i in range(first, first + count):
-            clip = fixed or clips.batch(i)
-            draw = objective.draw((0, i), BATCH, FRAMES, 384, "cuda")
-            stepper(clip.pixels, clip.actions, draw, 1.0, i)
-        torch.cuda.synchronize()
-        return 1000 * (time.perf_counter() - begin) / count
-
-    run(0, 8, None)  # compiles, captures, and starts the workers
-    real = clips._pool
-    assert real is not None
-    inner = real.wait
-
-    def timed(slot: int):
-        begin = time.perf_counter()
-        try:
-            return inner(slot)
-        finally:
-            waited[0] += time.perf_counter() - begin
-
-    real.wait = timed  # type: ignore[method-assign]
-    rows = []
-    for round_ in range(3):
-        waited[0] = 0.0
-        streamed = run(100 + round_ * steps, steps, None)
-        fixed = run(100, steps, clips.batch(100))
-        rows.append(
-            {"streamed_ms": streamed, "same_clip_ms": fixed, "host_waits_ms": 1000 * waited[0] / steps}
-        )
-    clips.close()
-    middle = {key: statistics.median(row[key] for row in rows) for key in rows[0]}
-    return {
-        **middle, "gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "frames": kind, "workers": workers,
-        "idle_share": max(0.0, 1 - middle["same_clip_ms"] / middle["streamed_ms"]),
-        "file_MB": path.stat().st_size / 1e6, "rounds": rows,
-    }  # fmt: skip
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -294,11 +228,8 @@ def main() -> None:
         "--peer-python", help="an interpreter that can import stable_worldmodel 0.1.1 and hdf5plugin"
     )
     parser.add_argument("--limit-mb", type=int, default=0, help="stream a file ten times this size")
-    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
-    parser.add_argument("--frames", default="camera", choices=("camera", "wall"), help="with --device cuda")
     parser.add_argument("--episodes", type=int, default=40, help="of 101 frames, in the file")
     parser.add_argument("--workers", type=int, default=0, help="0: one fewer than cores")
-    parser.add_argument("--steps", type=int, default=200, help="with --device cuda")
     parser.add_argument("--seconds", type=float, default=4.0, help="of each measurement")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--folder", type=Path, help="for the files; a temporary one when not given")
@@ -314,10 +245,7 @@ def main() -> None:
     found: dict = {"cores": len(os.sched_getaffinity(0)), "load_before": load, "batch": BATCH, "side": SIDE}
     with tempfile.TemporaryDirectory(dir=args.folder) as temporary:
         folder = Path(temporary)
-        if args.device == "cuda":
-            found["gpu"] = on_gpu(folder, args.frames, args.episodes, workers, args.steps)
-            print(json.dumps({k: v for k, v in found["gpu"].items() if k != "rounds"}, indent=1))
-        elif args.limit_mb:
+        if args.limit_mb:
             found["memory"] = limited(folder, args.limit_mb, workers)
             print(json.dumps(found["memory"], indent=1))
         else:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import json
+import signal
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -11,15 +14,115 @@ import pytest
 BENCH = Path(__file__).parents[1] / "bench"
 
 
-@pytest.mark.parametrize("path", sorted(BENCH.glob("*.py")), ids=lambda p: p.stem)
-def test_a_benchmark_imports_and_explains_itself(path, monkeypatch, capsys):
+def load(path, monkeypatch):
     monkeypatch.syspath_prepend(str(BENCH))
     spec = importlib.util.spec_from_file_location(f"bench_{path.stem}", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, spec.name, module)
     spec.loader.exec_module(module)
+    return module
+
+
+def run(name, monkeypatch, *arguments):
+    module = load(BENCH / f"{name}.py", monkeypatch)
+    monkeypatch.setattr(sys, "argv", [name, *map(str, arguments)])
+    module.main()
+    return module
+
+
+@pytest.mark.parametrize("path", sorted(BENCH.glob("*.py")), ids=lambda p: p.stem)
+def test_a_benchmark_imports_and_explains_itself(path, monkeypatch, capsys):
+    module = load(path, monkeypatch)
     monkeypatch.setattr(sys, "argv", [str(path), "--help"])
     with pytest.raises(SystemExit) as left:
         module.main()
     assert left.value.code == 0 and "usage" in capsys.readouterr().out
+
+
+def test_the_idle_share_is_what_lies_between_the_steps(monkeypatch):
+    account = load(BENCH / "stream_idle.py", monkeypatch).account
+    # 10 ms of work each; nothing, 5 ms and 15 ms between: 20 of the 50 ms after the first step's end.
+    found = account([(0, 10), (10, 20), (25, 35), (50, 60)])
+    assert found == pytest.approx({"step_ms": 50 / 3, "work_ms": 10, "idle_share": 0.4, "longest_gap_ms": 15})
+    assert account([(0, 10), (9.5, 20)])["idle_share"] == 0  # marks on one stream may read a little early
+    with pytest.raises(ValueError, match="two steps"):
+        account([(0, 10)])
+
+
+def test_a_dry_run_of_the_idle_share(tmp_path, monkeypatch, capsys):
+    arguments = [
+        "--toy",
+        "--device",
+        "cpu",
+        "--episodes",
+        2,
+        "--steps",
+        5,
+        "--frames",
+        "random",
+        "--workers",
+        1,
+    ]
+    module = run("stream_idle", monkeypatch, *arguments, "--json", tmp_path / "a.json")
+    resident, streamed = json.loads((tmp_path / "a.json").read_text())["rows"]
+    assert resident["workers"] == resident["wait_ms"] == 0 and streamed["workers"] == 1
+    for row in (resident, streamed):
+        assert row["work_ms"] == pytest.approx((1 - row["idle_share"]) * row["step_ms"])
+        assert row["clips_per_second"] == pytest.approx(8000 / row["step_ms"])  # tiny has batches of 8
+    monkeypatch.setattr(module.StreamedClips, "batch", lambda self, step: 1 / 0)
+    monkeypatch.setattr(sys, "argv", ["idle", *map(str, arguments), "2", "--json", str(tmp_path / "b.json")])
+    module.main()
+    resident, *failed = json.loads((tmp_path / "b.json").read_text())["rows"]
+    assert (
+        "step_ms" in resident and [f["error"] for f in failed] == ["ZeroDivisionError: division by zero"] * 2
+    )
+    monkeypatch.setattr(sys, "argv", ["idle", *map(str, arguments), "--limit", "0"])
+    module.main()
+    assert "left out: 0 s were over" in capsys.readouterr().out
+
+
+def test_stacked_seeds_compares_like_with_like_and_outlives_what_fails(tmp_path, monkeypatch, capsys):
+    def refuse(*_):
+        raise RuntimeError("no stream")
+
+    monkeypatch.setattr("torch.cuda.Stream", refuse)
+    arguments = [
+        "--device",
+        "cpu",
+        "--cases",
+        "tiny",
+        "--seeds",
+        2,
+        "--groups",
+        1,
+        "--forms",
+        "graph",
+        "eager",
+    ]
+    module = run("stacked_seeds", monkeypatch, *arguments, "--json", tmp_path / "a.json")
+    (row,) = json.loads((tmp_path / "a.json").read_text())["rows"]
+    eager = row["ms"]["alone eager"] / row["ms"]["stacked eager"]
+    assert row["ratios"] == {"eager": pytest.approx(eager)} and row["ratio"] == pytest.approx(eager)
+    assert row["ms"]["alone graph"] == "RuntimeError: no stream"
+    times = {"alone eager": 8.0, "stacked eager": 9.0, "alone graph": 6.0, "stacked graph": 2.0,
+             "alone compiled": 4.0, "stacked compiled": "gave up"}  # fmt: skip
+    found = module.summary(times)
+    assert found["ratios"] == {"eager": 8 / 9, "graph": 3.0} and found["ratio"] == 2.0
+    assert found["best"] == {"alone": "alone compiled", "stacked": "stacked graph"}
+    assert module.summary({"alone eager": "no"}) == {
+        "ratios": {},
+        "best": {"alone": None, "stacked": None},
+        "ratio": None,
+    }
+    assert "alone/stacked" in capsys.readouterr().out
+
+
+def test_a_form_that_takes_too_long_is_left(monkeypatch):
+    module = load(BENCH / "stacked_seeds.py", monkeypatch)
+    before = signal.signal(signal.SIGALRM, module.too_long)
+    try:
+        said = module.milliseconds(lambda: time.sleep(60), "cpu", 1, patience=0.05)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert said == "TimeoutError: took longer than --patience"

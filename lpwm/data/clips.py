@@ -2,16 +2,13 @@
 
 B clips of the global batch, b of this rank, T frames a clip, S state entries, A raw action entries.
 
-A clip starts at any frame s of an episode of L frames with s + (T − 1)·frameskip ≤ L − 1; its frames are
-frameskip apart, and block t holds the frameskip raw actions between frames t and t + 1. The order is a pure
-function of (seed, step): position i = step·B + j of an endless sequence is clip perm_e[i mod n] of epoch
-e = i div n, so every epoch sees every clip once, batches are always full, and any step can be drawn alone.
+Frames of a clip are frameskip apart, and block t holds the frameskip raw actions between frames t and t + 1. Which
+clips a step holds is `order`'s business.
 """
 
 from __future__ import annotations
 
 import copy
-import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
@@ -19,12 +16,13 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from lpwm import rng
 from lpwm.data.episodes import EpisodeData
 from lpwm.data.memory import free_bytes
 from lpwm.data.normalise import ActionStats, to_blocks
+from lpwm.data.order import ClipIndex, clip_starts
+from lpwm.data.resize import frame_shape, resize
 from lpwm.errors import UserError
-from lpwm.frames import Frames, StoredFrames
+from lpwm.frames import StoredFrames
 from lpwm.worlds.base import Renderer, World
 
 _CHUNK = 512  # frames moved to the device at a time
@@ -58,102 +56,6 @@ class ClipSource(Protocol):
     def close(self) -> None:
         """Give back what the source holds beside memory."""
         ...
-
-
-def split_episodes(count: int, holdout: float) -> tuple[Tensor, Tensor]:
-    """Training and held-out episodes, int64 and ascending: a function of (count, holdout) alone.
-
-    So training, evaluation and a copy of the file with or without pixels all agree. A smaller holdout is a
-    subset of a larger one.
-    """
-    if not 0 <= holdout < 1:
-        raise UserError(f"holdout is {holdout}: give a fraction of the episodes, 0 ≤ holdout < 1.")
-    held = round(holdout * count)
-    if holdout > 0:
-        held = min(max(held, 1), count - 1)
-    order = permutation(count, rng.seed_of("split"), "cpu")
-    return order[held:].sort().values, order[:held].sort().values
-
-
-def permutation(n: int, key: int, device: torch.device | str) -> Tensor:
-    """A permutation of 0…n−1 by sorting keyed 64-bit words: the same on every device, without waiting for it."""
-    seed = torch.full((), key, dtype=torch.int64, device=device)  # filled there: copying a number would wait
-    words = rng.bits_at(rng.fold(seed, torch.arange(n, device=device)), 1)[:, 0]
-    return torch.sort(words, stable=True).indices
-
-
-def clip_starts(lengths: Tensor, offsets: Tensor, reach: int) -> Tensor:
-    """The rows at which a clip that spans `reach` transitions may start, ascending: (n,) int64."""
-    counts = (lengths - reach).clamp(min=0)
-    first = torch.repeat_interleave(offsets, counts)
-    within = torch.arange(int(counts.sum())) - torch.repeat_interleave(counts.cumsum(0) - counts, counts)
-    return first + within
-
-
-class ClipIndex:
-    """Which clips a step holds: the split, its clips, and their order in every epoch.
-
-    All sources draw from it, so that where frames lie changes nothing. `device` is where the order is kept.
-    """
-
-    def __init__(
-        self,
-        episodes: EpisodeData,
-        *,
-        frames: int,
-        frameskip: int,
-        batch: int,
-        seed: int,
-        split: str,
-        holdout: float,
-        rank: int,
-        ranks: int,
-        device: torch.device,
-    ):
-        _check(frames, frameskip, batch, split, rank, ranks)
-        self.train, held = splits(episodes, holdout)
-        self.chosen = self.train if split == "train" else held
-        starts = clip_starts(
-            episodes.lengths[self.chosen], episodes.offsets[self.chosen], (frames - 1) * frameskip
-        )
-        if not len(starts):
-            longest = int(episodes.lengths[self.chosen].max()) if len(self.chosen) else 0
-            raise UserError(
-                f"the {split} split ({len(self.chosen)} episodes, the longest of {longest} frames) holds no clip of "
-                f"{frames} frames {frameskip} steps apart, which needs {(frames - 1) * frameskip + 1}."
-            )
-        self.batch, self.seed, self.split, self.device = batch, seed, split, device
-        self.slice = (rank * batch // ranks, (rank + 1) * batch // ranks)
-        self._n, self._starts = len(starts), starts.to(device)
-        self._orders: dict[int, Tensor] = {}
-
-    def __len__(self) -> int:
-        return self._n
-
-    def reordered(self, seed: int) -> ClipIndex:
-        """The same clips in the order of another seed."""
-        other = copy.copy(self)
-        other.seed, other._orders = seed, {}
-        return other
-
-    def at(self, step: int) -> Tensor:
-        """The rows at which this rank's clips of a step start. Nothing here waits for the device."""
-        position, last = (step * self.batch + edge for edge in self.slice)
-        pieces = []
-        while position < last:
-            epoch, begin = divmod(position, self._n)
-            end = min(self._n, begin + last - position)
-            pieces.append(self._order(epoch)[begin:end])
-            position += end - begin
-        return self._starts[torch.cat(pieces)] if pieces else self._starts[:0]
-
-    def _order(self, epoch: int) -> Tensor:
-        if epoch not in self._orders:
-            if len(self._orders) > 1:  # a batch spans at most two epochs, unless it is larger than one
-                self._orders.pop(next(iter(self._orders)))
-            key = rng.seed_of("clips", self.split, self.seed, epoch)
-            self._orders[epoch] = permutation(self._n, key, self.device)
-        return self._orders[epoch]
 
 
 class Clips:
@@ -202,8 +104,8 @@ class Clips:
 class Captured:
     """A renderer on CUDA as one graph: the thousand small kernels of a frame cost the host more than the device.
 
-    Captured at the third call with the same number of states (the first two let the libraries allocate, and compile
-    where asked); other numbers are drawn as they come.
+    Captured at the third call, for as many states as the second had (the first two let the libraries allocate, and
+    compile where asked); other numbers are drawn as they come.
     """
 
     def __init__(self, draw: Renderer, compiled: bool) -> None:
@@ -287,15 +189,6 @@ class ResidentClips(Clips):
         return Clip(flat.view(*row_bT.shape, *flat.shape[1:]), actions, states)
 
 
-def splits(episodes: EpisodeData, holdout: float) -> tuple[Tensor, Tensor]:
-    """Training and held-out episodes: as the makers of the data split them, or else by `split_episodes`."""
-    if episodes.held_out is None:
-        return split_episodes(episodes.episodes, holdout)
-    train = torch.ones(episodes.episodes, dtype=torch.bool)
-    train[episodes.held_out] = False
-    return train.nonzero()[:, 0], episodes.held_out
-
-
 def load_frames(
     episodes: EpisodeData, chosen: Tensor, size: int | None, device: torch.device
 ) -> tuple[Tensor, Tensor]:
@@ -341,58 +234,9 @@ def _cut(start: int, stop: int) -> Iterator[tuple[int, int]]:
     return ((at, min(at + _CHUNK, stop)) for at in range(start, stop, _CHUNK))
 
 
-def frame_shape(pixels: Frames, size: int | None) -> tuple[int, int]:
-    return (pixels.shape[1], pixels.shape[2]) if size is None else (size, size)
-
-
-def resize(frames: Tensor, shape: tuple[int, int]) -> Tensor:
-    """uint8 (n, 3, h, w) -> uint8 (n, 3, *shape): smaller by averaging areas, larger bilinearly, rounded.
-
-    The weights are whole numbers, the sums exact, and halves are rounded up: the same bits on every device, however
-    many frames are resized together.
-    """
-    height, width = frames.shape[2:]
-    if (height, width) == shape:
-        return frames
-    (rows, above), (columns, below) = (_weights(a, b) for a, b in zip((height, width), shape, strict=True))
-    whole = above * below  # what the weights of one pixel add up to
-    exact = torch.float32 if 255 * whole < 2**24 and frames.device.type == "cpu" else torch.float64
-    sums = rows.to(frames.device, exact) @ frames.to(exact) @ columns.to(frames.device, exact).T
-    return ((2 * sums.to(torch.int64) + whole) // (2 * whole)).to(torch.uint8)
-
-
-@functools.lru_cache(maxsize=16)
-def _weights(size: int, new: int) -> tuple[Tensor, int]:
-    """Whole numbers (new, size) that add up to the second value in every row: what each pixel gives to each new one."""
-    table = torch.zeros(new, size, dtype=torch.float64)
-    if new <= size:  # pixel i covers [i·new, (i+1)·new), new pixel j covers [j·size, (j+1)·size)
-        i, j = torch.arange(size), torch.arange(new)[:, None]
-        overlap = torch.minimum((i + 1) * new, (j + 1) * size) - torch.maximum(i * new, j * size)
-        return overlap.clamp(min=0).to(torch.float64), size
-    at = ((2 * torch.arange(new) + 1) * size - new).clamp(
-        min=0
-    )  # the middle of a new pixel, in 1/(2·new) pixels
-    low = at // (2 * new)
-    part = (at - low * 2 * new).to(torch.float64)
-    rows = torch.arange(new)
-    table[rows, low] += 2 * new - part
-    table[rows, (low + 1).clamp(max=size - 1)] += part
-    return table, 2 * new
-
-
 def _rows_of(episodes: EpisodeData, chosen: Tensor) -> Tensor:
     """The actions that lead somewhere, of these episodes."""
     return episodes.actions[clip_starts(episodes.lengths[chosen], episodes.offsets[chosen], 1)]
-
-
-def _check(frames: int, frameskip: int, batch: int, split: str, rank: int, ranks: int) -> None:
-    for name, value, least in (("frames", frames, 1), ("frameskip", frameskip, 1), ("batch", batch, 1)):
-        if value < least:
-            raise UserError(f"{name} is {value}: give at least {least}.")
-    if split not in ("train", "val"):
-        raise UserError(f"split is {split!r}: give 'train' or 'val'.")
-    if not 0 <= rank < ranks:
-        raise UserError(f"rank {rank} of {ranks}: give 0 ≤ rank < ranks.")
 
 
 def check_frames(episodes: EpisodeData, world: World | None, size: int | None) -> None:

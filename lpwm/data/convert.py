@@ -13,9 +13,9 @@ import torch
 from numpy.typing import NDArray
 
 from lpwm import worlds
-from lpwm.data.clips import resize
 from lpwm.data.episodes import EpisodeData
 from lpwm.data.reader import read
+from lpwm.data.resize import resize
 from lpwm.data.store import writing
 from lpwm.errors import UserError
 from lpwm.frames import StoredFrames

@@ -6,8 +6,8 @@ All on the same episodes, through the same loop.
 from __future__ import annotations
 
 import hashlib
+import io
 import json
-import os
 import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -20,7 +20,7 @@ from torch import Tensor
 from lpwm import rng
 from lpwm.config import to_dict
 from lpwm.data import ActionStats
-from lpwm.data.files import disk_errors, make_folder
+from lpwm.data.files import make_folder, write_whole
 from lpwm.evaluate.agent import PlanActor
 from lpwm.evaluate.episodes import Record
 from lpwm.evaluate.goals import EpisodeSet
@@ -154,12 +154,7 @@ class Store:
                 pass
         record = make()
         make_folder(self.folder)
-        temporary = self.folder / f".{path.name}.{os.getpid()}.tmp"
-        with disk_errors(path):
-            try:
-                with temporary.open("wb") as file:
-                    np.savez_compressed(file, **record.arrays())  # type: ignore[arg-type]
-                os.replace(temporary, path)
-            finally:
-                temporary.unlink(missing_ok=True)
+        packed = io.BytesIO()
+        np.savez_compressed(packed, **record.arrays())  # type: ignore[arg-type]
+        write_whole(path, packed.getvalue())
         return record, False

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from lpwm import rng
 from lpwm.data import EpisodeData, splits
-from lpwm.data.clips import clip_starts, permutation
+from lpwm.data.order import clip_starts, permutation
 from lpwm.errors import UserError
 from lpwm.worlds.base import World
 

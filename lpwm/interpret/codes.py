@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from lpwm import rng
 from lpwm.data import EpisodeData, splits
-from lpwm.data.clips import resize
+from lpwm.data.resize import resize
 from lpwm.errors import UserError
 from lpwm.interpret.supports import Bools, Ints, support
 from lpwm.run import Loaded

@@ -59,6 +59,21 @@ class _Reduce(torch.autograd.Function):
         return total
 
 
+def join(device: str, local: int) -> None:
+    """Meet the processes torchrun started: through NCCL on GPUs, each with its own, and gloo on CPUs."""
+    if device != "cuda":
+        dist.init_process_group("gloo")
+        return
+    count = torch.cuda.device_count()
+    if local >= count:
+        raise UserError(
+            f"process {local + 1} of this machine needs a GPU of its own and there are {count}: start at most {count} "
+            f"(torchrun --nproc-per-node {count}), or run with --device cpu."
+        )
+    torch.cuda.set_device(local)
+    dist.init_process_group("nccl", device_id=torch.device("cuda", local))
+
+
 @dataclass(frozen=True)
 class Ranks:
     """This process among its peers. One process alone is `Ranks()`."""
@@ -75,10 +90,13 @@ class Ranks:
             return cls()
         local = int(os.environ.get("LOCAL_RANK", "0"))
         if not dist.is_initialized():
-            if device == "cuda":
-                torch.cuda.set_device(local)
-            dist.init_process_group("nccl" if device == "cuda" else "gloo")
+            join(device, local)
         return cls(dist.get_rank(), ranks, local)
+
+    @property
+    def alone(self) -> bool:
+        """Whether there is nobody to talk to."""
+        return self.ranks == 1
 
     @property
     def first(self) -> bool:
@@ -101,7 +119,7 @@ class Ranks:
 
     def gather(self, batch: int) -> Any:
         """The all-gather of a global batch, or None for a lone process."""
-        if self.ranks == 1:
+        if self.alone:
             return None
         sizes, rank = self.sizes(batch), self.rank
 
@@ -113,18 +131,18 @@ class Ranks:
 
     @torch.compiler.disable
     def reduce(self, x: Tensor) -> Tensor:
-        return _Reduce.apply(x) if self.ranks > 1 else x
+        return x if self.alone else _Reduce.apply(x)
 
     def join_norms(self, model: nn.Module) -> None:
         """Give every BatchNorm the statistics of the global batch."""
-        if self.ranks > 1:
+        if not self.alone:
             for module in model.modules():
                 if isinstance(module, BatchNorm):
                     module.reduce = self.reduce
 
     @torch.no_grad()
     def average_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
-        if self.ranks == 1:
+        if self.alone:
             return
         with_grad = [p for p in parameters if p.requires_grad]
         for p in with_grad:
@@ -140,7 +158,7 @@ class Ranks:
     @torch.no_grad()
     def mean(self, values: dict[str, Tensor]) -> dict[str, Tensor]:
         """Scalars averaged over ranks, in one call."""
-        if self.ranks == 1 or not values:
+        if self.alone or not values:
             return values
         flat = torch.stack([v.detach().float() for v in values.values()])
         dist.all_reduce(flat)
@@ -149,16 +167,16 @@ class Ranks:
 
     def agree(self, value: bool, device: torch.device) -> bool:
         """Whether any rank says yes: interrupts and deaths must stop all of them at the same step."""
-        if self.ranks == 1:
+        if self.alone:
             return value
         flag = torch.tensor(float(value), device=device)
         dist.all_reduce(flag)
         return bool(flag.item())
 
     def wait(self) -> None:
-        if self.ranks > 1:
+        if not self.alone:
             dist.barrier()
 
     def leave(self) -> None:
-        if self.ranks > 1 and dist.is_initialized():
+        if not self.alone and dist.is_initialized():
             dist.destroy_process_group()

@@ -132,7 +132,7 @@ def train(
                 metric = _evaluate(callbacks, done, logger)
             # Ranks must stop at the same step, so they compare notes where they log anyway.
             asked = (
-                interrupts.asked if ranks.ranks == 1 else log_due and ranks.agree(interrupts.asked, device)
+                interrupts.asked if ranks.alone else log_due and ranks.agree(interrupts.asked, device)
             )
             dead = bool(death) and config.stop_dead
             if callbacks.save and (last or asked or dead or done % config.checkpoint_every == 0):

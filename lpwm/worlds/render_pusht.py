@@ -6,13 +6,8 @@ light one over it), the walls, a red mark at every contact; then it resizes bili
 pixel of the smaller picture is a mixture of 2×2 pixels of the canvas. Here only those pixels are coloured, and only in
 two windows, around the block and around the pusher; the rest is a picture made beforehand.
 
-Everything drawn is convex, so it meets a row of the canvas in one span [first, last], which has a closed form:
-  fat line    pygame's Bresenham walk, k_n = ⌈(n·dx − ⌊dy/2⌋)/dy⌉ across after n pixels along, 4 pixels wide; over it
-              the parallelogram with corners ±o off both ends, o = round(2·(|dy|, |dx|)/length); the absolute values
-              are the original's, which makes the corners of some sides poke out;
-  disc        a table of half widths per radius.
-A bar's row is therefore [outer [hole] outer]: dark between its outermost spans, light between the inner ends of the
-sides left and right of it. Quotients of whole numbers are floored as ⌊(a + ½)/b⌋, which the last bit cannot change.
+Everything drawn is convex, so it meets a row of the canvas in one span (see `pygame_spans`). A bar's row is therefore
+[outer [hole] outer]: dark between its outermost spans, light between the inner ends of the sides left and right of it.
 
 What is left out: marks where the block touches a wall. The marks where the pusher touches the block are drawn in whole
 pixels (the original blends their edges).
@@ -33,6 +28,17 @@ from torch import Tensor
 
 from lpwm.errors import UserError
 from lpwm.worlds.base import Renderer
+from lpwm.worlds.pygame_spans import (
+    DISCS,
+    FAR,
+    Span,
+    disc_span,
+    fat_span,
+    fill_span,
+    half_widths,
+    line_span,
+    only,
+)
 
 CANVAS = 512
 NATIVE = 224  # the size when none is asked for
@@ -49,93 +55,8 @@ PALETTE = (
     (255, 255, 255), (144, 238, 144), (211, 211, 211), (143, 163, 184), (119, 136, 153),
     (65, 105, 225), (78, 126, 255), (231, 76, 60),
 )  # fmt: skip
-# Half widths of pygame's filled discs, from the middle row outwards; the row below the centre begins the mirror image.
-DISCS = {
-    15: (15, 15, 15, 14, 14, 14, 13, 13, 12, 11, 10, 9, 8, 6, 3),
-    11: (11, 11, 11, 10, 10, 9, 8, 8, 6, 5, 3),
-    2: (2, 1),
-}
-FAR = 4096.0  # an empty span is [FAR, −FAR]
 PHASES = 8  # a table of all mixtures is kept where a picture has at most this many different weights per axis
 ROWS, PIXELS = 64, 16  # frames in flight on a CPU, in rows and in pixels: what its cache holds
-
-Span = tuple[Tensor, Tensor]
-
-
-def _only(first: Tensor, last: Tensor, where: Tensor) -> Span:
-    return torch.where(where, first, FAR), torch.where(where, last, -FAR)
-
-
-def line_span(p: Tensor, q: Tensor, y: Tensor, before: float = 1.0, after: float = 2.0) -> Span:
-    """The row y of a Bresenham line from p to q that spans `before` and `after` pixels across: (…, 2) ×2, (…)."""
-    d = q - p
-    dx, dy = d.abs().unbind(-1)
-    sx, sy = torch.where(d[..., 0] > 0, 1.0, -1.0), torch.where(d[..., 1] > 0, 1.0, -1.0)
-    n = (y - p[..., 1]) * sy
-    # Steep: one step down per pixel, ⌊n·dx/dy + c⌋ + 1 across.
-    per = 1.0 / dy.clamp(min=1.0)
-    x = torch.floor(n * (dx * per) - (torch.floor(dy / 2) + 0.5) * per) * sx + (p[..., 0] + sx)
-    # Flat: the steps n along the line whose pixels come within reach of this row, which are neighbours.
-    down = d[..., 1] > 0
-    per = 1.0 / dy.clamp(min=2.0**-10)
-    half, run = (torch.floor(dx / 2) + 0.5) * per, dx * per
-    low, high = torch.where(down, after, before), torch.where(down, before, after)
-    first = (torch.floor(n * run + (half - (low + 1) * run)) + 1).clamp(min=0.0)
-    last = torch.minimum(torch.floor(n * run + (half + high * run)), dx)
-    a, b = p[..., 0] + sx * first, p[..., 0] + sx * last
-    steep = dx <= dy
-    there = torch.where(steep, (n >= 0) & (n <= dy), first <= last)
-    start = torch.where(steep, x - before, torch.minimum(a, b))
-    end = torch.where(steep, x + after, torch.maximum(a, b))
-    return _only(start, end, there)
-
-
-def fill_span(corners: tuple[Tensor, ...], y: Tensor) -> Span:
-    """The row y of pygame's filled convex polygon; corners (…, 2) in the order in which it meets the sides.
-
-    Of the two crossings the side met first is rounded down and the other up, whichever is left.
-    """
-    bottom = functools.reduce(torch.maximum, [c[..., 1] for c in corners])
-    first = last = met = None
-    for p, q in zip(corners, (*corners[1:], corners[0]), strict=True):
-        swap = (p[..., 1] > q[..., 1]).unsqueeze(-1)
-        p, q = torch.where(swap, q, p), torch.where(swap, p, q)
-        rise = q[..., 1] - p[..., 1]
-        rows = torch.where((q[..., 1] == bottom) & (rise > 0), rise + 1, rise)  # the last row belongs to it
-        t = y - p[..., 1]
-        here = (t >= 0) & (t < rows)
-        per = 1.0 / rise.clamp(min=1.0)
-        x, shift = t * ((q[..., 0] - p[..., 0]) * per), 0.5 * per
-        if met is None:
-            x = torch.floor(x + shift) + p[..., 0]
-        else:
-            x = torch.floor(x + torch.where(met, -shift, shift)) + (met + p[..., 0])
-        low, high = _only(x, x, here)
-        first = low if first is None else torch.minimum(first, low)
-        last = high if last is None else torch.maximum(last, high)
-        met = here if met is None else met | here
-    assert first is not None and last is not None
-    return first, last
-
-
-def fat_span(p: Tensor, q: Tensor, y: Tensor) -> Span:
-    """A side of a bar, or a wall: the line and the parallelogram over it."""
-    d = (q - p).abs()
-    o = torch.round(d.flip(-1) * (2.0 / torch.sqrt(d.square().sum(-1, keepdim=True))))
-    line, over = line_span(p, q, y), fill_span((q - o, p - o, p + o, q + o), y)
-    return torch.minimum(line[0], over[0]), torch.maximum(line[1], over[1])
-
-
-def disc_span(centre: Tensor, y: Tensor, widths: Tensor) -> Span:
-    """centre (…, 2); widths: one of DISCS as a tensor, from the middle row outwards."""
-    off = y - centre[..., 1]
-    row = torch.where(off < 0, -1.0 - off, off)
-    half = widths[row.clamp(max=len(widths) - 1).to(torch.int64)]
-    return _only(centre[..., 0] - half, centre[..., 0] + half - 1, row < len(widths))
-
-
-def _widths(radius: int, device: torch.device | str = "cpu") -> Tensor:
-    return torch.tensor(DISCS[radius], dtype=torch.float32, device=device)
 
 
 @functools.cache
@@ -162,8 +83,8 @@ def _ground() -> Tensor:
     ):
         p, q = (torch.tensor([end]) for end in ends)
         paint(fat_span(p, q, rows), WALL)
-        paint(disc_span(p, rows, _widths(2)), WALL)
-        paint(disc_span(q, rows, _widths(2)), WALL)
+        paint(disc_span(p, rows, half_widths(2)), WALL)
+        paint(disc_span(q, rows, half_widths(2)), WALL)
     return out
 
 
@@ -226,7 +147,7 @@ class PushTFrames:
         self.share = f32(axis.share)
         self.palette = f32(PALETTE)
         self.bars = f32(BARS)
-        self.discs = {radius: _widths(radius, device) for radius in DISCS}
+        self.discs = {radius: half_widths(radius, device) for radius in DISCS}
         self.phase = torch.tensor(axis.phase, dtype=torch.int32, device=device)
         self.phases = len(axis.shares)
         host = device.type == "cpu"
@@ -322,7 +243,7 @@ class PushTFrames:
         rise = (q - p)[..., 1]
         after = torch.where(rise <= 0, last, -FAR).amax(2) + 1.0  # the sides left of the hole end here
         until = torch.where(rise >= 0, first, FAR).amin(2) - 1.0
-        hole = _only(after, until, (after > 1.0 - FAR) & (until < FAR - 1.0))  # (N, Q, R)
+        hole = only(after, until, (after > 1.0 - FAR) & (until < FAR - 1.0))  # (N, Q, R)
         outer = torch.minimum(first, tip[0]).amin(2), torch.maximum(last, tip[1]).amax(2)
         return torch.stack((outer[0], hole[0]), 2).flatten(1, 2), torch.stack((outer[1], hole[1]), 2).flatten(
             1, 2
@@ -332,7 +253,7 @@ class PushTFrames:
         """Both discs, and the mark on either bar: (N, 4, R)."""
         discs = [disc_span(middle[:, None], rows, self.discs[r]) for r in (15, 11)]
         a, b, touch = (m[:, :, None] for m in marks)
-        mark = _only(*line_span(a, b, rows[:, None], 0.0, 0.0), touch)
+        mark = only(*line_span(a, b, rows[:, None], 0.0, 0.0), touch)
         first, last = (torch.stack([d[i] for d in discs], 1) for i in (0, 1))
         return torch.cat((first, mark[0]), 1), torch.cat((last, mark[1]), 1)
 

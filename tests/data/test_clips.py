@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+from types import SimpleNamespace
+from typing import ClassVar
+
 import h5py
 import numpy as np
 import pytest
@@ -20,7 +24,9 @@ from lpwm.data import (
     read,
     split_episodes,
 )
-from lpwm.data.clips import clip_starts, permutation, resize
+from lpwm.data.clips import Captured
+from lpwm.data.order import clip_starts, permutation
+from lpwm.data.resize import resize
 from lpwm.errors import UserError
 
 quick = settings(deadline=None, max_examples=25, derandomize=True)
@@ -245,16 +251,88 @@ def test_a_batch_does_not_wait_for_the_device(tmp_path):
     data = read(tmp_path / "a.h5")
     kw = dict(world=world, frames=4, batch=64, size=64)
     here, there = ResidentClips(data, **kw), ResidentClips(data, device="cuda", **kw)
-    for step in range(4):  # the renderer is captured at the third batch, once, and that does wait
-        there.batch(step)
+    for step in range(3):
+        there.batch(step)  # the third is captured, which waits
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")
     try:
-        clips = [there.batch(step) for step in range(4, 60)]  # epochs turn on the way
+        clips = [there.batch(step) for step in range(1, 60)]  # epochs turn on the way
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    for step, clip in enumerate(clips, 4):
+    for step, clip in enumerate(clips, 1):
         expected = here.batch(step)
         assert torch.equal(clip.states.cpu(), expected.states)
         torch.testing.assert_close(clip.actions.cpu(), expected.actions)
         assert (clip.pixels.cpu().int() - expected.pixels.int()).abs().max() <= 1
+
+
+class Tape:
+    """A CUDA graph on the CPU: what was drawn while it was captured is drawn again, from and into the same memory."""
+
+    made: ClassVar[list] = []
+    capturing: ClassVar[list] = []
+
+    def __init__(self):
+        self.calls = []
+        Tape.made.append(self)
+
+    def replay(self):
+        for again in self.calls:
+            again()
+
+
+@contextlib.contextmanager
+def recorded(tape):
+    Tape.capturing.append(tape)
+    yield
+    Tape.capturing.pop()
+
+
+def drawn(states):
+    """(n, 2) -> (n, 3, 1, 1): what a renderer gives, and a note for the tape."""
+    frames = states.sum(1)[:, None, None, None].expand(-1, 3, 1, 1).clone()
+    if Tape.capturing:
+        Tape.capturing[-1].calls.append(
+            lambda: frames.copy_(states.sum(1)[:, None, None, None].expand(-1, 3, 1, 1))
+        )
+    return frames
+
+
+def test_a_captured_renderer_draws_each_of_its_calls(monkeypatch):
+    """The third call captures; its memory is the graph's own, and what it gave stays what it was."""
+    Tape.made.clear()
+    monkeypatch.setattr("torch.cuda.CUDAGraph", Tape)
+    monkeypatch.setattr("torch.cuda.graph", recorded)
+    monkeypatch.setattr("torch.cuda.current_stream", lambda *_: SimpleNamespace(synchronize=lambda: None))
+    draw, states = Captured(drawn, compiled=False), [torch.randn(5, 2) for _ in range(6)]
+    lent = [s.clone() for s in states]
+    found = []
+    for i, s in enumerate(lent):
+        found.append(draw(s))
+        assert len(Tape.made) == (i >= 2)
+        s.zero_()  # the caller's memory is its own again
+    few = draw(states[0][:2])  # another number of states is drawn as it comes
+    assert len(Tape.made) == 1 and len(Tape.made[0].calls) == 1
+    for s, frames in zip(states, found, strict=True):
+        assert torch.equal(frames, drawn(s))
+    assert torch.equal(few, drawn(states[0][:2])) and torch.equal(draw(states[3]), drawn(states[3]))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("name", "compiled"), [("piecewise", False), ("wall", False), ("wall", True), ("pusht", False)]
+)
+def test_a_captured_renderer_on_a_gpu(name, compiled):
+    world = worlds.make(name)
+    plain = world.renderer(32, torch.device("cuda"))
+    draw = Captured(plain, compiled)
+    states = [world.sample_state(16, (i,)).cuda() for i in range(6)]
+    with torch.cuda.stream(torch.cuda.Stream()):  # as training does, ahead of its steps
+        torch.cuda.synchronize()
+        found = [draw(s) for s in states]
+        few = draw(states[0][:3])
+    torch.cuda.synchronize()
+    for s, frames in zip([*states, states[0][:3]], [*found, few], strict=True):
+        apart = (frames.int() - plain(s).int()).abs()
+        assert frames.dtype == torch.uint8 and (apart <= 1).float().mean() > 0.999
+    assert draw._graph is not None

@@ -30,8 +30,8 @@ from lpwm.data import (
     streamed,
     write,
 )
-from lpwm.data.clips import resize
 from lpwm.data.memory import free_bytes, group_free
+from lpwm.data.resize import resize
 from lpwm.errors import UserError
 from lpwm.recipes import recipe
 from lpwm.run import DataConfig, Run, RunConfig, run_hash

@@ -12,7 +12,6 @@ from lpwm.model.encoder import EncoderConfig, ViT
 from lpwm.model.kernels_settings import Product, Settings
 
 CONFIG = EncoderConfig(image=32, patch=8, width=64, depth=3, heads=2, head_dim=64, mlp=128)
-cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 
 
 def noise(*shape, seed=0):
@@ -35,7 +34,6 @@ def exact(qkv, g, heads):
 
 
 @pytest.mark.gpu
-@cuda
 @pytest.mark.parametrize("n", [17, 64, 65, 100, 257])
 @pytest.mark.parametrize("heads", [1, 3])
 @pytest.mark.parametrize("split", [False, True])
@@ -55,7 +53,6 @@ def test_attention_is_float64s_up_to_bfloat16(monkeypatch, n, heads, split):
 
 
 @pytest.mark.gpu
-@cuda
 @pytest.mark.parametrize("split", [False, True])
 def test_large_scores_stay_finite(monkeypatch, split):
     kernels = pytest.importorskip("lpwm.model.kernels")
@@ -68,7 +65,6 @@ def test_large_scores_stay_finite(monkeypatch, split):
 
 
 @pytest.mark.gpu
-@cuda
 @pytest.mark.parametrize("shape", [(3, 257, 768), (1, 5, 96)])
 def test_gelu_and_its_bias(shape):
     kernels = pytest.importorskip("lpwm.model.kernels_pointwise")
@@ -83,7 +79,6 @@ def test_gelu_and_its_bias(shape):
 
 
 @pytest.mark.gpu
-@cuda
 def test_patches_are_those_of_the_plain_path():
     vit = ViT(EncoderConfig(image=56, width=8, depth=1, heads=1, head_dim=8, mlp=8, pixels="imagenet")).cuda()
     frames = torch.randint(0, 256, (3, 3, 56, 56), dtype=torch.uint8, generator=torch.Generator()).cuda()
@@ -94,7 +89,6 @@ def test_patches_are_those_of_the_plain_path():
 
 
 @pytest.mark.gpu
-@cuda
 def test_the_compiled_encoder_is_the_eager_one():
     """Loss and gradients in bfloat16, compiled with the kernels, are as near to float32 as eager bfloat16 is."""
     config = EncoderConfig(image=56, width=192, depth=3, mlp=384)

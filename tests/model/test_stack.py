@@ -276,7 +276,6 @@ def test_kernels_in_the_interpreter():
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 def test_the_operator_on_cuda_is_the_plain_blocks():
     """Output and gradients in bfloat16, as near to float32 as eager bfloat16 is."""
     torch.manual_seed(0)

@@ -16,7 +16,6 @@ CONFIG = ModelConfig(
     encoder=EncoderConfig(image=28, width=64, depth=3, heads=1, mlp=128),
     predictor=PredictorConfig(rung="mlp-lti"),
 )
-cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 
 
 def maker(objective, device, made=None):
@@ -85,7 +84,6 @@ def test_the_stepper_watches_which_units_live():
 
 
 @pytest.mark.gpu
-@cuda
 def test_on_cuda_they_are_made_one_step_early_and_are_the_same():
     made = []
     stepper, objective = trainer("cuda", False)
@@ -101,7 +99,6 @@ def test_on_cuda_they_are_made_one_step_early_and_are_the_same():
 
 
 @pytest.mark.gpu
-@cuda
 @pytest.mark.parametrize("fast", [False, True])
 def test_replayed_monitors_are_the_eager_ones(fast):
     stepper, objective = trainer("cuda", fast)

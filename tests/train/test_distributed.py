@@ -1,10 +1,12 @@
 """N processes equal one: loss and every gradient, for each regulariser and norm, uneven batches included."""
 
 import functools
+import json
 import os
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,7 +15,7 @@ from lpwm.errors import UserError
 from lpwm.losses import Objective, ObjectiveConfig, RDMRegConfig, SIGRegConfig
 from lpwm.model import EncoderConfig, ModelConfig, PredictorConfig, ProjectorConfig, WorldModel
 from lpwm.optim import OptimConfig, build, initialise
-from lpwm.train.distributed import Ranks
+from lpwm.train.distributed import Ranks, join
 from lpwm.train.step import Stepper
 
 FRAMES, LATENT = 4, 12
@@ -136,3 +138,39 @@ def test_more_ranks_than_clips_is_refused():
 
 if __name__ == "__main__":  # one rank
     worker(*map(int, sys.argv[1:5]), sys.argv[5])
+
+
+def test_gpus_meet_through_nccl_each_with_its_own(monkeypatch):
+    """What is asked of torch, in its place: no GPU is needed to see it."""
+    met = []
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    monkeypatch.setattr("torch.cuda.set_device", lambda local: met.append(local))
+    monkeypatch.setattr("torch.distributed.init_process_group", lambda *a, **kw: met.append((a, kw)))
+    join("cuda", 1)
+    assert met == [1, (("nccl",), {"device_id": torch.device("cuda", 1)})]
+    with pytest.raises(UserError, match=r"process 3 .* there are 2: start at most 2"):
+        join("cuda", 2)
+    join("cpu", 7)
+    assert met[2:] == [(("gloo",), {})]
+
+
+@pytest.mark.parametrize(
+    "device", [pytest.param("cpu", marks=pytest.mark.soak), pytest.param("cuda", marks=pytest.mark.gpu)]
+)
+def test_torchrun_and_a_group_of_one_train_as_one_process_does(tmp_path, device):
+    bench = Path(__file__).parents[2] / "bench" / "nccl.py"
+    command = [
+        sys.executable,
+        str(bench),
+        "--device",
+        device,
+        "--steps",
+        "8",
+        "--json",
+        str(tmp_path / "a.json"),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = json.loads((tmp_path / "a.json").read_text())["rows"]
+    assert {"alone", "joined", "torchrun 1"} <= set(rows)
+    assert all(len(row["losses"]) == 8 and row["apart"] < 1e-3 for row in rows.values())

@@ -144,16 +144,18 @@ def test_runs_from_before_kernels_had_a_name_open(tmp_path):
 
 
 def test_a_run_waits_for_data_that_another_is_collecting(tmp_path, monkeypatch):
-    calls, real = [], runs.collect
+    from lpwm.run import config
+
+    calls, real = [], config.collect
 
     def busy_once(*args, **options):
         calls.append(1)
         if len(calls) == 1:
-            raise runs.Busy("another process is collecting")
+            raise config.Busy("another process is collecting")
         return real(*args, **options)
 
-    monkeypatch.setattr(runs, "collect", busy_once)
-    assert runs.prepare_data(tiny().data, tmp_path).episodes == 60 and len(calls) == 2
+    monkeypatch.setattr(config, "collect", busy_once)
+    assert config.prepare_data(tiny().data, tmp_path).episodes == 60 and len(calls) == 2
 
 
 def test_command_line_trains_and_reports(tmp_path, capsys):

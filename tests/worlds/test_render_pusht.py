@@ -11,7 +11,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from lpwm.errors import UserError
-from lpwm.worlds.render_pusht import DISCS, PALETTE, disc_span, fill_span, line_span, make_renderer
+from lpwm.worlds.pygame_spans import DISCS, disc_span, fill_span, line_span
+from lpwm.worlds.render_pusht import PALETTE, make_renderer
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "pusht_frames.npz"
 AWAY = torch.full((1, 7), -900.0)

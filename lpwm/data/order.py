@@ -1,0 +1,132 @@
+"""Which clips a step holds: the split, where clips may start, and their order in every epoch.
+
+A clip starts at any frame s of an episode of L frames with s + (T − 1)·frameskip ≤ L − 1. The order is a pure function
+of (seed, step): position i = step·B + j of an endless sequence is clip perm_e[i mod n] of epoch e = i div n, so every
+epoch sees every clip once, batches are always full, and any step can be drawn alone.
+"""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import Tensor
+
+from lpwm import rng
+from lpwm.data.episodes import EpisodeData
+from lpwm.errors import UserError
+
+
+def split_episodes(count: int, holdout: float) -> tuple[Tensor, Tensor]:
+    """Training and held-out episodes, int64 and ascending: a function of (count, holdout) alone.
+
+    So training, evaluation and a copy of the file with or without pixels all agree. A smaller holdout is a
+    subset of a larger one.
+    """
+    if not 0 <= holdout < 1:
+        raise UserError(f"holdout is {holdout}: give a fraction of the episodes, 0 ≤ holdout < 1.")
+    held = round(holdout * count)
+    if holdout > 0:
+        held = min(max(held, 1), count - 1)
+    order = permutation(count, rng.seed_of("split"), "cpu")
+    return order[held:].sort().values, order[:held].sort().values
+
+
+def permutation(n: int, key: int, device: torch.device | str) -> Tensor:
+    """A permutation of 0…n−1 by sorting keyed 64-bit words: the same on every device, without waiting for it."""
+    seed = torch.full((), key, dtype=torch.int64, device=device)  # filled there: copying a number would wait
+    words = rng.bits_at(rng.fold(seed, torch.arange(n, device=device)), 1)[:, 0]
+    return torch.sort(words, stable=True).indices
+
+
+def clip_starts(lengths: Tensor, offsets: Tensor, reach: int) -> Tensor:
+    """The rows at which a clip that spans `reach` transitions may start, ascending: (n,) int64."""
+    counts = (lengths - reach).clamp(min=0)
+    first = torch.repeat_interleave(offsets, counts)
+    within = torch.arange(int(counts.sum())) - torch.repeat_interleave(counts.cumsum(0) - counts, counts)
+    return first + within
+
+
+def splits(episodes: EpisodeData, holdout: float) -> tuple[Tensor, Tensor]:
+    """Training and held-out episodes: as the makers of the data split them, or else by `split_episodes`."""
+    if episodes.held_out is None:
+        return split_episodes(episodes.episodes, holdout)
+    train = torch.ones(episodes.episodes, dtype=torch.bool)
+    train[episodes.held_out] = False
+    return train.nonzero()[:, 0], episodes.held_out
+
+
+class ClipIndex:
+    """Which clips a step holds: the split, its clips, and their order in every epoch.
+
+    All sources draw from it, so that where frames lie changes nothing. `device` is where the order is kept.
+    """
+
+    def __init__(
+        self,
+        episodes: EpisodeData,
+        *,
+        frames: int,
+        frameskip: int,
+        batch: int,
+        seed: int,
+        split: str,
+        holdout: float,
+        rank: int,
+        ranks: int,
+        device: torch.device,
+    ):
+        _check(frames, frameskip, batch, split, rank, ranks)
+        self.train, held = splits(episodes, holdout)
+        self.chosen = self.train if split == "train" else held
+        starts = clip_starts(
+            episodes.lengths[self.chosen], episodes.offsets[self.chosen], (frames - 1) * frameskip
+        )
+        if not len(starts):
+            longest = int(episodes.lengths[self.chosen].max()) if len(self.chosen) else 0
+            raise UserError(
+                f"the {split} split ({len(self.chosen)} episodes, the longest of {longest} frames) holds no clip of "
+                f"{frames} frames {frameskip} steps apart, which needs {(frames - 1) * frameskip + 1}."
+            )
+        self.batch, self.seed, self.split, self.device = batch, seed, split, device
+        self.slice = (rank * batch // ranks, (rank + 1) * batch // ranks)
+        self._n, self._starts = len(starts), starts.to(device)
+        self._orders: dict[int, Tensor] = {}
+
+    def __len__(self) -> int:
+        return self._n
+
+    def reordered(self, seed: int) -> ClipIndex:
+        """The same clips in the order of another seed."""
+        other = copy.copy(self)
+        other.seed, other._orders = seed, {}
+        return other
+
+    def at(self, step: int) -> Tensor:
+        """The rows at which this rank's clips of a step start. Nothing here waits for the device."""
+        position, last = (step * self.batch + edge for edge in self.slice)
+        pieces = []
+        while position < last:
+            epoch, begin = divmod(position, self._n)
+            end = min(self._n, begin + last - position)
+            pieces.append(self._order(epoch)[begin:end])
+            position += end - begin
+        return self._starts[torch.cat(pieces)] if pieces else self._starts[:0]
+
+    def _order(self, epoch: int) -> Tensor:
+        if epoch not in self._orders:
+            if len(self._orders) > 1:  # a batch spans at most two epochs, unless it is larger than one
+                self._orders.pop(next(iter(self._orders)))
+            key = rng.seed_of("clips", self.split, self.seed, epoch)
+            self._orders[epoch] = permutation(self._n, key, self.device)
+        return self._orders[epoch]
+
+
+def _check(frames: int, frameskip: int, batch: int, split: str, rank: int, ranks: int) -> None:
+    for name, value, least in (("frames", frames, 1), ("frameskip", frameskip, 1), ("batch", batch, 1)):
+        if value < least:
+            raise UserError(f"{name} is {value}: give at least {least}.")
+    if split not in ("train", "val"):
+        raise UserError(f"split is {split!r}: give 'train' or 'val'.")
+    if not 0 <= rank < ranks:
+        raise UserError(f"rank {rank} of {ranks}: give 0 ≤ rank < ranks.")
