@@ -84,7 +84,8 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--broken", type=int, default=-1, help="the job that dies, for trying")
     args = parser.parse_args()
-    base, planning, cells, seeds, frames = small(), PLANNING, CELLS, (0, 1, 2), 3000
+    seeds: tuple[int, ...] = (0, 1, 2)
+    base, planning, cells, frames = small(), PLANNING, CELLS, 3000
     if args.quick:
         base, planning, cells, seeds, frames = tiny(), QUICK, QUICK_CELLS, (0, 1), 200
         base = replace(base, data=replace(base.data, holdout=0.3))

@@ -121,9 +121,8 @@ def overall(
             }
             # A seed's mean is over the same targets for every seed, or seeds would differ by them.
             whole = [line for line in gaps.values() if all(g is not None for g in line)]
-            over_seeds[n] = (
-                interval(np.mean(np.array(whole, dtype=float), axis=0).tolist()) if whole else None
-            )
+            found = interval(np.mean(np.array(whole, dtype=float), axis=0).tolist()) if whole else None
+            over_seeds[n] = found and found | {"targets": len(whole)}
             over_pairs[n] = interval([g for line in gaps.values() for g in line])
         out.append({"axis_fraction": axis, "cells": len(pairs), "measures": over_seeds, "pairs": over_pairs})
     return out

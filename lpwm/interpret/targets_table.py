@@ -150,6 +150,6 @@ def sentences(found: dict[str, Any]) -> list[str]:
                 continue
             out.append(
                 f"{upper(MEASURES.get(name, name))}, {100 * o['axis_fraction']:g} % coordinate − plain over "
-                f"{o['cells']} targets: {one(m or pairs, 3, True)}: {verdict(m, pairs)}{kind}."
+                f"{m['targets'] if m else o['cells']} targets: {one(m or pairs, 3, True)}: {verdict(m, pairs)}{kind}."
             )
     return out
