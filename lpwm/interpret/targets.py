@@ -91,6 +91,7 @@ def study(
     found = {job: kept for job in jobs if (kept := work.kept(job)) is not None}
     failed: dict[Job | None, str] = {}
     todo = [job for job in jobs if job not in found] if each is not None else []
+    todo.sort(key=lambda job: -1 if job is None else job[1])  # stopped early, whole seeds are there
     for number, result in each(todo, work) if each is not None and todo else ():
         job = todo[number]
         if isinstance(result, dict):

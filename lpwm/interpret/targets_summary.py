@@ -62,7 +62,13 @@ def summary(readings: Sequence[Reading], seeds: Sequence[int] | None = None) -> 
         follows(a, [c for c in cells if c.axis_fraction == a], target, by, seeds)
         for a in sorted({c.axis_fraction for c in cells})
     ]
-    return {"cells": rows, "differences": gaps, "follow": follow, "overall": overall(cells, by, seeds, names)}
+    return {
+        "cells": rows,
+        "differences": gaps,
+        "follow": follow,
+        "follow_differences": follow_differences(follow),
+        "overall": overall(cells, by, seeds, names),
+    }
 
 
 def value(by: By, cell: TargetCell, seed: int, name: str) -> float | None:
@@ -102,6 +108,24 @@ def follows(
         each.append(line)
     over = {n: interval([e[n] for e in each]) for n in ("off", "slope", "correlation")}
     return {"axis_fraction": axis, "cells": len(cells), **over, "seeds": each}
+
+
+def follow_differences(follow: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Coordinate − plain of what `follows` says of each seed."""
+    base = next((f for f in follow if f["axis_fraction"] == 0), None)
+    if base is None:
+        return []
+    return [
+        {
+            "axis_fraction": f["axis_fraction"],
+            **{
+                n: interval([minus(a[n], b[n]) for a, b in zip(f["seeds"], base["seeds"], strict=True)])
+                for n in ("off", "slope", "correlation")
+            },
+        }
+        for f in follow
+        if f["axis_fraction"]
+    ]
 
 
 def overall(

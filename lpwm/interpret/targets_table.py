@@ -58,10 +58,25 @@ FOLLOW_HEADS = ("slices", "mean |active − target|", "slope of active on target
 
 def follow_rows(found: dict[str, Any]) -> list[list[str]]:
     """How activity follows the target: a row a kind of slices, over seeds."""
+    lines = [(slices(f["axis_fraction"]), f) for f in found["follow"]]
+    lines += [(f"{slices(f['axis_fraction'])} − plain", f) for f in found["follow_differences"]]
     return [
-        [slices(f["axis_fraction"]), one(f["off"]), one(f["slope"], 2, True), one(f["correlation"], 2, True)]
-        for f in found["follow"]
+        [name, one(f["off"], 3, "−" in name), one(f["slope"], 2, True), one(f["correlation"], 2, True)]
+        for name, f in lines
     ]
+
+
+def obedience(slope: dict[str, Any] | None) -> str:
+    """What the interval of the slope says."""
+    if slope is None:
+        return ""
+    if not settled(slope):
+        return "; that it follows the target was not found"
+    if slope["estimate"] < 0:
+        return "; it goes against the target"
+    if slope["low"] <= 1 <= slope["high"]:
+        return "; it follows the target one to one, as far as can be seen"
+    return "; it follows the target in part" if slope["estimate"] < 1 else "; it overshoots the target"
 
 
 COMPARED_HEADS = ("coordinate − plain", "over seeds", "over (p, μ, seed)", "")
@@ -141,15 +156,17 @@ def sentences(found: dict[str, Any]) -> list[str]:
         r = f", correlation {one(f['correlation'], 2)}" if f["correlation"] else ""
         out.append(
             f"{upper(slices(f['axis_fraction']))}: activity is off its target by {one(f['off'])} on average over "
-            f"cells{slope}{r}."
+            f"cells{slope}{r}{obedience(f['slope'])}."
         )
     for o in found["overall"]:
         for name in ("ratio", "zone_support", "position_code", *ways(found)):
             m, pairs = o["measures"][name], o["pairs"][name]
             if m is None and pairs is None:
                 continue
+            n_targets = m["targets"] if m else o["cells"]
             out.append(
                 f"{upper(MEASURES.get(name, name))}, {100 * o['axis_fraction']:g} % coordinate − plain over "
-                f"{m['targets'] if m else o['cells']} targets: {one(m or pairs, 3, True)}: {verdict(m, pairs)}{kind}."
+                f"{n_targets} target{'s' if n_targets > 1 else ''}: {one(m or pairs, 3, True)}: "
+                f"{verdict(m, pairs)}{kind}."
             )
     return out

@@ -25,7 +25,19 @@ from lpwm.report.provenance import flat
 # Of pages of studies, one study of Piecewise, of Cube, and of how sparse a code is.
 STUDIES = ("lpwm interpretations", "lpwm interpretation", "lpwm contact", "lpwm sparsity")
 PLANNER = 300 * 30  # candidates the paper's planner scores
-NEEDED = ("base", "planning", "seeds", "expected", "frames", "controls", "runs", "cells", "follow", "overall")
+NEEDED = (
+    "base",
+    "planning",
+    "seeds",
+    "expected",
+    "frames",
+    "controls",
+    "runs",
+    "cells",
+    "follow",
+    "follow_differences",
+    "overall",
+)
 MADE = "lpwm claims"  # the kind of the file that is written here
 # Longest first: a family is the recipe of the paper's size, what follows its name is a size.
 FAMILIES = ("piecewise-2x2-visible", "piecewise-3x3-visible", "piecewise-2x2", "piecewise-3x3", "two-room", "pusht",

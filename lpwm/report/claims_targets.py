@@ -37,6 +37,7 @@ def _study(file: str, found: dict[str, Any]) -> list[str]:
     compared, told = compared_rows(found), [*sentences(found), *absent(found)]
     return [
         _protocol(file, found),
+        "\n".join(f"- {line}" for line in told),
         table(heads(found), rows(found)),
         "How activity follows the target, a number a seed over the targets (slope 1: obedience, 0: indifference):",
         table(FOLLOW_HEADS, follow_rows(found)),
@@ -50,7 +51,6 @@ def _study(file: str, found: dict[str, Any]) -> list[str]:
             if compared
             else []
         ),
-        "\n".join(f"- {line}" for line in told),
     ]
 
 

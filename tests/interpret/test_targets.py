@@ -137,8 +137,12 @@ def readings(active):
 
 
 def test_obedience_is_seen_and_disobedience_too():
-    """Plain slices ignore the target (0.4 whatever it is), coordinate ones halve the distance."""
-    made = summary(readings(lambda t, axis, seed: 0.01 * seed + (0.4 if axis == 0 else (t + 0.4) / 2)))
+    """Plain slices ignore the target (0.4 and noise), coordinate ones halve the distance."""
+
+    def active(t, axis, seed):
+        return 0.01 * seed + ((t + 0.4) / 2 if axis else 0.4 + 0.02 * (seed - 1) * t)
+
+    made = summary(readings(active))
     plain, axis = made["follow"]
     assert plain["slope"]["estimate"] == pytest.approx(0, abs=1e-9) and axis["slope"][
         "estimate"
@@ -147,6 +151,11 @@ def test_obedience_is_seen_and_disobedience_too():
     assert len(made["cells"]) == 18 and len(made["differences"]) == 9
     text = sentences(made | {"seeds": [0, 1, 2]})
     assert text[0].startswith("Plain slices: activity is off its target by 0.2")
+    assert text[0].endswith("was not found.") and text[1].endswith("it follows the target in part.")
+    assert plain["correlation"]["values"] == pytest.approx([-1, 1]) and plain["correlation"]["missing"] == 1
+    assert axis["correlation"]["estimate"] == pytest.approx(1)
+    (apart,) = made["follow_differences"]
+    assert apart["slope"]["values"] == pytest.approx([0.52, 0.5, 0.48]) and apart["off"]["estimate"] < 0
     assert any("Error / copying" in s and "no difference found (3 seeds: exploratory)" in s for s in text)
 
 
