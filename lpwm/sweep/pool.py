@@ -82,6 +82,8 @@ def each(
                         crew.remove(worker)
     finally:
         for worker in crew:
+            worker.ask()
+        for worker in crew:
             worker.stop()
 
 
@@ -138,10 +140,12 @@ class Worker:
         self.pipe.close()
         self.process.join(PATIENCE)
 
-    def stop(self) -> None:
-        """Asked first: training then writes its checkpoint."""
+    def ask(self) -> None:
+        """To stop: training then writes its checkpoint."""
         self.pipe.close()
         self.process.terminate()
+
+    def stop(self) -> None:
         self.process.join(PATIENCE)
         if self.process.is_alive():
             self.process.kill()

@@ -10,7 +10,7 @@ from lpwm.errors import UserError
 from lpwm.sweep.pool import Failure, each
 
 
-def square(job):
+def work(job):
     if job == "user":
         raise UserError("give a number.")
     if job == "error":
@@ -19,18 +19,14 @@ def square(job):
         os.kill(os.getpid(), signal.SIGKILL)
     if job == "slow":
         time.sleep(600)
-    return job * job, os.getpid()
+    if job == "leaves":
+        raise SystemExit(7)
+    return items() if job == "items" else (job * job, os.getpid())
 
 
-def items(job):
-    for i in range(job):
-        if i == 3:
-            raise UserError("three is too many.")
-        yield i
-
-
-def lost(job):
-    raise SystemExit(7)
+def items():
+    yield from range(3)
+    raise UserError("three is enough.")
 
 
 class Unwilling:
@@ -41,34 +37,32 @@ class Unwilling:
         raise AssertionError("never here")
 
 
-def test_every_job_ends_once_whatever_becomes_of_its_process():
-    jobs = [2, "user", 3, "error", "killed", 4, 5]
-    found = list(each(jobs, square, 2))
-    assert sorted(number for number, _ in found) == list(range(7))
+def test_every_job_ends_once_and_a_death_costs_its_own_job_alone():
+    found = list(each([2, "user", "items", 3, "killed", 4], work, 1))
+    assert [n for n, _ in found] == [0, 1, 2, 2, 2, 2, 3, 4, 5]
+    values = [v for _, v in found]
+    assert (values[0][0], values[6][0], values[8][0]) == (4, 9, 16)
+    assert values[1:6] == [Failure("give a number."), 0, 1, 2, Failure("three is enough.")]
+    assert values[7] == Failure("its process ended (signal 9).")
+    first, second, third = (values[i][1] for i in (0, 6, 8))
+    assert first == second != third and os.getpid() not in (first, third)
+
+
+@pytest.mark.soak
+def test_several_workers_errors_lateness_and_leaving():
+    jobs = [2, "error", "slow", 3, "leaves", 4]
+    found = list(each(jobs, work, 2, limit_s=5))
+    assert sorted(n for n, _ in found) == list(range(6))
     got = dict(found)
-    assert [got[i][0] for i in (0, 2, 5, 6)] == [4, 9, 16, 25]
-    assert got[1] == Failure("give a number.")
-    assert got[3].why == "EOFError: by hand, not the pipe's" and "raise EOFError" in got[3].detail
-    assert got[4].why == "its process ended (signal 9)."
-    assert os.getpid() not in {got[i][1] for i in (0, 2, 5, 6)}
+    assert [got[i][0] for i in (0, 3, 5)] == [4, 9, 16]
+    assert got[1].why == "EOFError: by hand, not the pipe's" and "raise EOFError" in got[1].detail
+    assert got[2].why == "its process ended (killed after 5 s)."
+    assert got[4].why == "its process ended (status 7)."
 
 
-def test_a_process_takes_job_after_job_and_a_late_one_is_killed():
-    found = dict(each([1, 2, "slow"], square, 1, limit_s=3))
-    assert found[0][1] == found[1][1]
-    assert found[2].why == "its process ended (killed after 3 s)."
-
-
-def test_items_come_one_by_one_and_stay_when_a_later_one_fails():
-    found = list(each([2, 5], items, 1))
-    assert [v for n, v in found if n == 0] == [0, 1]
-    assert [v for n, v in found if n == 1] == [0, 1, 2, Failure("three is too many.")]
-
-
-def test_jobs_that_leave_and_workers_that_never_come():
-    assert dict(each([0], lost, 1))[0].why == "its process ended (status 7)."
+def test_workers_that_never_come_and_nothing_to_do():
     with pytest.raises(UserError, match="before they take a job"):
         list(each([1, 2], Unwilling(), 1))
     with pytest.raises(UserError, match="0 workers do nothing"):
-        list(each([1], square, 0))
-    assert list(each([], square, 3)) == []
+        list(each([1], work, 0))
+    assert list(each([], work, 3)) == []
