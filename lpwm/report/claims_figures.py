@@ -9,10 +9,11 @@ from matplotlib.figure import Figure
 
 from lpwm.data.files import disk_errors, make_folder
 from lpwm.evaluate.stats import success_interval
-from lpwm.report import palette
+from lpwm.report import palette, targets
 from lpwm.report.claims import METHODS, RANDOM, Claim
 from lpwm.report.claims_evidence import Evidence, groups, result_of
 from lpwm.report.claims_read import Results
+from lpwm.report.claims_targets import FIGURE as TARGETS
 from lpwm.report.drawn import style
 
 PAPER, INK = "#c9c5ba", palette.LIGHT[0]
@@ -26,6 +27,7 @@ def write(folder: Path, found: Found, results: Results) -> list[Path]:
         "differences": lambda: differences(found),
         "piecewise": lambda: piecewise(found),
         "horizons": lambda: horizons(results),
+        TARGETS: lambda: targets.figure(list(results.targets.values())[-1]) if results.targets else None,
     }
     written = []
     with style():

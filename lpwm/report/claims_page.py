@@ -11,7 +11,7 @@ from typing import Any
 from lpwm.data.files import make_folder, write_whole
 from lpwm.errors import UserError, nearest
 from lpwm.evaluate.stats import MIN_SEEDS
-from lpwm.report import claims_figures
+from lpwm.report import claims_figures, claims_targets
 from lpwm.report.claims import CLAIMS, ROWS, Claim
 from lpwm.report.claims_evidence import Evidence, conflicts, evidence
 from lpwm.report.claims_read import MADE, Results, read_results
@@ -50,10 +50,10 @@ def read_notes(path: Path) -> dict[str, str]:
     if not path.exists():
         return {}
     first, *rest = re.split(r"^## +(.+?)\s*$", path.read_text(), flags=re.M)
-    parts = {"": first.strip("\n")}
+    parts, known = {"": first.strip("\n")}, (*ROWS, claims_targets.ROW)
     for name, text in zip(rest[::2], rest[1::2], strict=True):
-        if name not in ROWS:
-            raise UserError(f"{path} has a part {name!r} that is no row of claims: {nearest(name, ROWS)}.")
+        if name not in known:
+            raise UserError(f"{path} has a part {name!r} that is no row of claims: {nearest(name, known)}.")
         parts[name] = text.strip("\n")
     return parts
 
@@ -81,6 +81,10 @@ def page(found: Found, results: Results, notes: Mapping[str, str], figures: list
             blocks.append(_figure(figures, "piecewise.png", "Random goals: ours beside the paper's"))
         if row == "probes":
             blocks.append(_figure(figures, "horizons.png", "Success against the horizon"))
+    if results.targets or claims_targets.ROW in notes:
+        name, caption = f"{claims_targets.FIGURE}.png", claims_targets.CAPTION
+        blocks += [f"## {claims_targets.TITLE}", claims_targets.section(results.targets),
+                   _figure(figures, name, caption), notes.get(claims_targets.ROW, "")]  # fmt: skip
     blocks += ["## Every evaluation, beside its controls", controls(results), "## Where the numbers come from",
                provenance(results)]  # fmt: skip
     return "\n\n".join(b for b in blocks if b) + "\n"
@@ -88,11 +92,6 @@ def page(found: Found, results: Results, notes: Mapping[str, str], figures: list
 
 def _figure(figures: list[str], name: str, caption: str) -> str:
     return f"![{caption}](figures/{name})\n\n*{caption}.*" if name in figures else ""
-
-
-def _table(heads: list[str], rows: list[list[str]]) -> str:
-    lines = [heads, ["---"] * len(heads), *rows]
-    return "\n".join("| " + " | ".join(c.replace("|", "\\|") for c in line) + " |" for line in lines)
 
 
 def verdict_text(line: Evidence | None) -> str:
@@ -124,7 +123,7 @@ def glance(found: Found) -> str:
     tail = f"\n\n{silent} further numbers (active fraction by rung and width) were not run." if silent else ""
     return (
         f"{len(found)} claims: {counts}. Of those that were run, {reduced} rest on reduced sizes only.\n\n"
-        + _table(["claim", "paper", "ours", "seeds", "size", "verdict"], rows)
+        + claims_targets.table(["claim", "paper", "ours", "seeds", "size", "verdict"], rows)
         + tail
     )
 
@@ -145,7 +144,11 @@ def section(lines: Mapping[Claim, list[Evidence]]) -> str:
     silent = [c.text for c, many in lines.items() if not many]
     parts = []
     if rows:
-        parts.append(_table(["claim", "paper", "ours (95 %)", "seeds", "size and protocol", "verdict"], rows))
+        parts.append(
+            claims_targets.table(
+                ["claim", "paper", "ours (95 %)", "seeds", "size and protocol", "verdict"], rows
+            )
+        )
     if more:
         parts.append(f"{more} further lines are in claims.json.")
     if len(silent) > 8:
@@ -170,7 +173,7 @@ def controls(results: Results) -> str:
     if not rows:
         return "None yet."
     heads = ["file", "goals", "method", "seeds", "steps", "latched, %", "terminal, %"]
-    return _table(heads, rows)
+    return claims_targets.table(heads, rows)
 
 
 def provenance(results: Results) -> str:
@@ -185,7 +188,7 @@ def provenance(results: Results) -> str:
     rows += [_sweep(folder, cells) for folder, cells in sweeps.items()]
     heads = ["file", "recipes", "run hashes", "seeds", "commit", "versions", "device", "training minutes",
              "evaluation minutes", "provenance missing"]  # fmt: skip
-    text = _table(heads, rows) if rows else "No result yet."
+    text = claims_targets.table(heads, rows) if rows else "No result yet."
     for line in conflicts(results):
         text += f"\n\n**Evaluated twice with different outcomes** (the first file counts): {line}."
     if results.others:

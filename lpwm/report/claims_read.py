@@ -1,7 +1,7 @@
 """Every JSON under a folder of results, as runs with what is known of them.
 
-Understood: what `lpwm eval --out`, `lpwm interpret --out` and `lpwm sweep` (a ledger's cells/HASH.json) wrote. Whatever
-else is there is listed, not read.
+Understood: what `lpwm eval --out`, `lpwm interpret --out` and `lpwm sweep` (a ledger's cells/HASH.json) wrote, and
+target studies. Whatever else is there is listed, not read.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import numpy as np
 
 from lpwm.config import to_dict
 from lpwm.errors import UserError
+from lpwm.interpret.targets_grid import KIND as TARGETS
 from lpwm.recipes import RECIPES, recipe
 from lpwm.report.claims import METHODS, TITLES
 from lpwm.report.provenance import flat
@@ -24,6 +25,19 @@ from lpwm.report.provenance import flat
 # Of pages of studies, one study of Piecewise, of Cube, and of how sparse a code is.
 STUDIES = ("lpwm interpretations", "lpwm interpretation", "lpwm contact", "lpwm sparsity")
 PLANNER = 300 * 30  # candidates the paper's planner scores
+NEEDED = (
+    "base",
+    "planning",
+    "seeds",
+    "expected",
+    "frames",
+    "controls",
+    "runs",
+    "cells",
+    "follow",
+    "follow_differences",
+    "overall",
+)
 MADE = "lpwm claims"  # the kind of the file that is written here
 # Longest first: a family is the recipe of the paper's size, what follows its name is a size.
 FAMILIES = ("piecewise-2x2-visible", "piecewise-3x3-visible", "piecewise-2x2", "piecewise-3x3", "two-room", "pusht",
@@ -179,6 +193,7 @@ class Results:
     runs: list[Trained]  # every checkpoint once
     documents: dict[str, Mapping[str, Any]]  # by file
     others: dict[str, str]  # file -> what it says it is
+    targets: dict[str, Mapping[str, Any]] = field(default_factory=dict)  # target studies, by file
 
 
 def read_results(folder: str | Path) -> Results:
@@ -212,6 +227,9 @@ def _take(found: Results, name: str, document: Any, kind: str | None) -> None:
             found.studied.append(Studied(trained(study["run"], study["run"]["hash"]), study, name))
     elif isinstance(document, dict) and {"cell", "result", "hash"} <= document.keys():
         found.planned.extend(_ledger(found, document, name))
+    elif kind == TARGETS:
+        found.targets[name] = {k: document[k] for k in (*NEEDED, *document)}  # what is missing is told here
+        return
     else:
         found.others[name] = str(kind or "unknown")
         return

@@ -10,8 +10,19 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from lpwm.interpret.targets import MEASURES
-from lpwm.interpret.targets_table import heads, rows, sentences, upper, ways
+from lpwm.interpret.targets_grid import MEASURES
+from lpwm.interpret.targets_table import (
+    COMPARED_HEADS,
+    FOLLOW_HEADS,
+    absent,
+    compared_rows,
+    follow_rows,
+    heads,
+    rows,
+    sentences,
+    upper,
+    ways,
+)
 from lpwm.report import palette
 from lpwm.report.drawn import GREY, picture, save
 from lpwm.report.markup import table
@@ -90,7 +101,7 @@ def section(documents: Sequence[Mapping[str, Any]]) -> str | None:
         "intervals are 95 % over seeds. The last column's controls on the same episodes: "
         f"{escape(_controls(found))}.</p>"
     )
-    lines = "".join(f"<li>{escape(s)}</li>" for s in sentences(found))
+    lines = "".join(f"<li>{escape(s)}</li>" for s in (*sentences(found), *absent(found)))
     body = [
         ("", [escape(f"p {row[0]}, μ {row[1]}".replace("-", "−")), *(_two_lines(c) for c in row[2:])])
         for row in rows(found)
@@ -103,8 +114,14 @@ def section(documents: Sequence[Mapping[str, Any]]) -> str | None:
         intro
         + f'<ul class="plain">{lines}</ul>'
         + drawn
+        + table("How activity follows the target, over seeds", list(FOLLOW_HEADS), _body(follow_rows(found)))
+        + table("What coordinate slices changed", list(COMPARED_HEADS), _body(compared_rows(found)))
         + table("Every cell", ["Target", *heads(found)[2:]], body)
     )
+
+
+def _body(lines: list[list[str]]) -> list[tuple[str, list[str]]]:
+    return [("", [_two_lines(c) for c in line]) for line in lines]
 
 
 def _two_lines(cell: str) -> str:
@@ -114,5 +131,7 @@ def _two_lines(cell: str) -> str:
 
 
 def _controls(found: Mapping[str, Any]) -> str:
+    if not found["controls"]:
+        return "not run"
     name, rates = list(found["controls"].items())[-1]
     return f"{name}: " + ", ".join(f"{who} {100 * r['terminal']:.0f} %" for who, r in rates.items())

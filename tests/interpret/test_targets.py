@@ -20,7 +20,7 @@ from lpwm.evaluate.protocol import EvalConfig
 from lpwm.interpret import sparsity
 from lpwm.interpret.sparsity import arrange, numbers, table
 from lpwm.interpret.targets import CELLS, MEASURES, TargetCell, flat, law_distance, study, summary
-from lpwm.interpret.targets_table import sentences
+from lpwm.interpret.targets_table import sentences, verdict
 from lpwm.interpret.targets_table import table as study_table
 from lpwm.losses.targets import RectifiedGeneralisedGaussian
 from lpwm.recipes import dense, tiny
@@ -54,7 +54,7 @@ def seen():
 def found(root, seen):
     return study(
         base(), root, cells=CHOSEN, seeds=(0, 1), steps=25, device="cpu", planning=PLANNING, frames=60,
-        progress=lambda done, of: seen.append((done, of)),
+        progress=lambda done, of, why: seen.append((done, of)),
     )  # fmt: skip
 
 
@@ -71,7 +71,7 @@ def test_the_study_is_json_and_has_every_cell_and_seed(found, seen):
         (0.25, 0),
         (0.25, 1),
     ]
-    assert seen == [(1, 4), (2, 4), (3, 4), (4, 4)]
+    assert seen == [(0, 4), (1, 4), (2, 4), (3, 4), (4, 4)]  # the controls first
     assert set(found["runs"][0]["measures"]) == set(MEASURES)
     assert set(found["controls"]["random H=2 R=1"]) == {"do nothing", "random actions", "oracle"}
     assert found["base"]["train"]["steps"] == 25
@@ -137,8 +137,12 @@ def readings(active):
 
 
 def test_obedience_is_seen_and_disobedience_too():
-    """Plain slices ignore the target (0.4 whatever it is), coordinate ones halve the distance."""
-    made = summary(readings(lambda t, axis, seed: 0.01 * seed + (0.4 if axis == 0 else (t + 0.4) / 2)))
+    """Plain slices ignore the target (0.4 and noise), coordinate ones halve the distance."""
+
+    def active(t, axis, seed):
+        return 0.01 * seed + ((t + 0.4) / 2 if axis else 0.4 + 0.02 * (seed - 1) * t)
+
+    made = summary(readings(active))
     plain, axis = made["follow"]
     assert plain["slope"]["estimate"] == pytest.approx(0, abs=1e-9) and axis["slope"][
         "estimate"
@@ -147,24 +151,97 @@ def test_obedience_is_seen_and_disobedience_too():
     assert len(made["cells"]) == 18 and len(made["differences"]) == 9
     text = sentences(made | {"seeds": [0, 1, 2]})
     assert text[0].startswith("Plain slices: activity is off its target by 0.2")
+    assert text[0].endswith("was not found.") and text[1].endswith("it follows the target in part.")
+    assert plain["correlation"]["values"] == pytest.approx([-1, 1]) and plain["correlation"]["missing"] == 1
+    assert axis["correlation"]["estimate"] == pytest.approx(1)
+    (apart,) = made["follow_differences"]
+    assert apart["slope"]["values"] == pytest.approx([0.52, 0.5, 0.48]) and apart["off"]["estimate"] < 0
     assert any("Error / copying" in s and "no difference found (3 seeds: exploratory)" in s for s in text)
 
 
 def test_a_measure_that_a_dead_run_lacks_is_left_out():
-    made = readings(lambda t, axis, seed: t)
-    made[0]["measures"]["ratio"] = None
+    """Its cell is over the other seeds, and says so; a seed's mean is over the targets that all seeds have."""
+    made = readings(lambda t, axis, seed: t + 0.1 * (axis > 0))
+    for r in made:
+        r["measures"]["ratio"] = 0.5 + r["seed"] + (1 if r["cell"]["axis_fraction"] else 0)
+    made[0]["measures"]["ratio"], made[0]["failed"] = None, "diverged"
+    made[1]["dead"] = "its codes are constant"
     made[4]["measures"]["active"] = None
     found = summary(made)
-    assert found["cells"][0]["measures"]["ratio"] is None
-    assert found["cells"][1]["measures"]["ratio"] is not None
-    assert found["overall"][0]["measures"]["ratio"] is None and found["follow"][0]["off"] is None
-    assert found["follow"][1]["off"] is not None
-    assert not any(s.startswith("Plain") for s in sentences(found | {"seeds": [0, 1, 2]}))
+    first, second = found["cells"][:2]
+    assert first["measures"]["ratio"]["values"] == [1.5, 2.5] and first["measures"]["ratio"]["missing"] == 1
+    assert (first["dead"], first["runs"], second["dead"]) == (2, 3, 0)
+    assert second["measures"]["ratio"]["missing"] == 0 and second["measures"]["active"]["missing"] == 1
+    (overall,) = found["overall"]
+    assert overall["measures"]["ratio"]["values"] == pytest.approx([1, 1, 1])
+    assert len(overall["pairs"]["ratio"]["values"]) == 26 and overall["pairs"]["ratio"]["missing"] == 1
+    assert found["follow"][0]["off"]["estimate"] == pytest.approx(0, abs=1e-9)
+    assert found["follow"][1]["off"]["estimate"] == pytest.approx(0.1)
+    assert len(found["follow"][0]["seeds"]) == 3
+    text = study_table(found | {"seeds": [0, 1, 2], "runs": made})
+    assert "3, 2 dead" in text and "(n=2)" in text and "seed 0: diverged" in text and "constant" in text
+
+
+def test_pairs_and_seeds_by_hand():
+    """A difference that every pair shows but that varies with the seed is settled over pairs alone."""
+    shift = {0: 0.01, 1: 0.05, 2: 0.09}
+    made = summary(readings(lambda t, axis, seed: t + (shift[seed] if axis else 0)))
+    (overall,) = made["overall"]
+    m, pairs = overall["measures"]["active"], overall["pairs"]["active"]
+    assert m["estimate"] == pytest.approx(0.05) == pairs["estimate"]
+    half = 4.302653 * 0.04 / np.sqrt(3)  # t with 2 degrees of freedom
+    assert m["low"] == pytest.approx(0.05 - half, rel=1e-5) and m["low"] < 0 < pairs["low"]
+    assert verdict(m, pairs) == "more over pairs, not settled over seeds"
+    assert verdict(pairs, None) == "more" and verdict(m, m) == "no difference found"
+
+
+def test_a_study_that_is_not_whole_is_tabulated(found, root):
+    """Three seeds are asked for, two are there; nothing is trained."""
+    made = study(
+        base(),
+        root,
+        cells=CHOSEN,
+        seeds=(0, 1, 2),
+        steps=25,
+        device="cpu",
+        planning=PLANNING,
+        frames=60,
+        each=None,
+    )
+    assert made["expected"] == 6 and made["missing"] == [f"{c.name} seed 2" for c in CHOSEN]
+    assert made["runs"] == found["runs"] and made["controls"] == found["controls"]
+    assert made["cells"][0]["measures"]["active"]["missing"] == 1
+    assert "2 of 6 runs are missing" in study_table(made)
+    with pytest.raises(UserError, match="no reading"):
+        study(base(), root, cells=CHOSEN, seeds=(7, 8), steps=25, device="cpu", planning=PLANNING, each=None)
+
+
+def test_a_run_that_fails_is_told_and_the_rest_goes_on(found, root):
+    class Broken:
+        why = "its process ended (signal 9)."
+
+    def each(jobs, work):
+        assert [j[1] for j in jobs] == [9, 9]  # what is kept is not asked for again
+        yield 0, work(jobs[0])
+        yield 1, Broken()
+
+    told = []
+    made = study(
+        base(), root, cells=CHOSEN, seeds=(0, 1, 9), steps=25, device="cpu", planning=PLANNING, frames=60, each=each,
+        progress=lambda *a: told.append(a),
+    )  # fmt: skip
+    name = f"{CHOSEN[1].name} seed 9"
+    assert made["failed"] == [{"run": name, "why": Broken.why}] and not made["missing"]
+    assert (
+        [t[:2] for t in told] == [(5, 6), (6, 6)]
+        and told[0][2] == ""
+        and told[1][2] == f"{name}: {Broken.why}"
+    )
+    assert f"Failed: {name}" in study_table(made)
 
 
 def test_a_run_that_diverged_is_a_row_and_not_the_end(found, root, monkeypatch):
     """Codes that are not finite: the reading says so, and the study goes on."""
-    monkeypatch.setattr("lpwm.interpret.targets.controls", lambda *_: found["controls"])
     monkeypatch.setattr("lpwm.model.WorldModel.encode", lambda self, x: torch.full((len(x), 16), torch.nan))
     made = study(
         base(), root, cells=CHOSEN[:1], seeds=(0, 1), steps=25, device="cpu", planning=PLANNING, frames=61
@@ -195,7 +272,7 @@ def test_table_and_figure(found, tmp_path):
     assert text.splitlines()[0].startswith("p  μ") and "25 % coordinate slices: activity is off" in text
     assert {p.name for p in write(found, tmp_path)} == {"target-study.png", "target-study.pdf"}
     holed = copy.deepcopy(found)
-    holed["cells"][0]["measures"]["active"] = None
+    holed["cells"][0]["measures"]["active"] = holed["cells"][0]["measures"]["ratio"] = None
     assert "–" in study_table(holed) and write(holed, tmp_path, ("png",))
 
 
@@ -206,7 +283,6 @@ def test_table_and_figure(found, tmp_path):
         ({"cells": ()}, "at least one cell"),
         ({"cells": (CHOSEN[0], CHOSEN[0])}, "no cell or seed twice"),
         ({"base": dense(base())}, "needs a sparse base"),
-        ({"workers": 0}, "workers do nothing"),
         ({"base": replace(base(), data=replace(base().data, world="wall"))}, "zones of piecewise"),
     ],
 )

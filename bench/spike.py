@@ -1,0 +1,317 @@
+"""Exploration: many small runs over one GPU, each judged at several training lengths on episodes no result uses.
+
+    python bench/spike.py OUT --grid FILE.json [--device cuda --workers 12] [--seed 900] [--episodes 100]
+    python bench/spike.py OUT --grid FILE.json --table
+
+FILE.json is a list of entries; all but the first two fields may be left out:
+
+    {"name": "lam1-r3", "recipe": "piecewise-2x2-small/lpwm",
+     "changes": {"objective.lam": 1.0, "objective.rollout_steps": 3, "train.steps": 8000},
+     "seeds": [0], "lengths": [500, 1000, 2000, 4000, 8000], "eval": "random"}
+
+lengths  training steps at which the one run is judged, from its checkpoints: points of one schedule, not runs of
+         that length. Without them: the end.
+eval     random: random goals, R=1 and R=5, budgets 50 and 100; pusht: the ladder's dataset goals, closed loop.
+
+A line of OUT/spike.jsonl for every length as it comes (dead and failed runs too); a second call makes what is missing.
+Runs and data are in OUT/runs, or where --runs says. Training uses train.compile = graph unless an entry changes it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lpwm import recipes
+from lpwm.config import digest, to_dict
+from lpwm.data.files import make_folder
+from lpwm.errors import UserError, choose, nearest
+from lpwm.evaluate.evaluate import evaluate
+from lpwm.evaluate.outcome import plain
+from lpwm.evaluate.protocol import PRESETS, EvalConfig
+from lpwm.evaluate.runs import agent_of
+from lpwm.model import WorldModel
+from lpwm.run import Run, RunConfig, load, pick_device, prepare_data
+from lpwm.sweep.grid import override
+from lpwm.sweep.pool import Failure, each
+from lpwm.train.log import read_log
+from lpwm.train.loop import Callbacks, DeadRun
+
+FIELDS = ("name", "recipe", "changes", "seeds", "lengths", "eval")
+EVALS = {
+    "random": EvalConfig(goals=("random",), episodes=100, planner_seeds=1, controls=()),
+    "pusht": replace(PRESETS["ladder"], goals=("dataset",), episodes=50, planner_seeds=1, controls=()),
+}
+LINES = "spike.jsonl"
+
+
+@dataclass(frozen=True)
+class Job:
+    """One training run and the lengths at which it is to be judged."""
+
+    name: str
+    config: RunConfig
+    lengths: tuple[int, ...]
+    judge: EvalConfig
+
+    def key(self, length: int) -> str:
+        return digest({"config": to_dict(self.config), "step": length, "eval": to_dict(self.judge)})
+
+
+def read(path: Path, args: argparse.Namespace) -> list[Job]:
+    """Everything is checked before anything starts."""
+    try:
+        entries = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read as JSON ({error}).") from None
+    jobs = []
+    for entry in entries:
+        for name in entry:
+            if name not in FIELDS:
+                raise UserError(f"{path}: unknown field {name!r} of an entry: {nearest(name, FIELDS)}.")
+        judge = choose("evaluation", entry.get("eval", "random"), EVALS)
+        judge = replace(
+            judge, seed=args.seed, precision=args.precision, episodes=args.episodes or judge.episodes
+        )
+        if args.quick:
+            small = {"samples": 16, "elites": 4, "iterations": 2}
+            judge = replace(judge, episodes=4, options=small, curve=64)
+        for seed in entry.get("seeds", [0]):
+            changes = {"train.compile": "graph", **entry.get("changes", {}), "train.seed": seed}
+            config = override(recipes.recipe(entry["recipe"]), changes)
+            lengths = tuple(sorted(set(entry.get("lengths", [config.train.steps]))))
+            if not lengths or lengths[0] < 1 or lengths[-1] > config.train.steps:
+                raise UserError(
+                    f"{entry['name']}: lengths {list(lengths)} lie in 1 to {config.train.steps}, its steps."
+                )
+            every = reduce(math.gcd, (*lengths, config.train.steps))
+            train = replace(config.train, eval_every=every, checkpoint_every=every, keep=len(lengths) + 2)
+            jobs.append(Job(entry["name"], replace(config, train=train), lengths, judge))
+    names = [(j.name, j.config.train.seed) for j in jobs]
+    if len(set(names)) != len(names):
+        raise UserError(f"{path} has the same name and seed twice.")
+    return jobs
+
+
+@dataclass
+class Sparing(Run):
+    """Keeps the checkpoints that are asked for, of all that the loop offers."""
+
+    lengths: tuple[int, ...] = ()
+
+    def callbacks(self, *args: Any) -> Callbacks:
+        made = super().callbacks(*args)
+        save, every = made.save, self.config.train.checkpoint_every
+        assert save is not None
+
+        def wanted(step: int, metric: float | None) -> None:
+            if step in self.lengths or step % every:  # the latter: interrupted, or dead
+                save(step, metric)
+
+        return replace(made, save=wanted)
+
+
+@dataclass(frozen=True)
+class Work:
+    """Train a job, then judge it, a dictionary a length."""
+
+    root: Path
+    device: str
+
+    def __call__(self, job: Job) -> Iterator[dict[str, Any]]:
+        device, begun, dead = torch.device(self.device), time.perf_counter(), ""
+        found = Run.create(job.config, self.root, job.name)
+        run = Sparing(found.config, found.folder, found.data, found.hash, job.lengths)
+        try:
+            run.train(device, console=False)
+        except DeadRun as error:  # no use for its GPU time here; what it was before is still judged
+            dead = str(error)
+        trained = time.perf_counter() - begun
+        for length in job.lengths:
+            folder = run.folder / "checkpoints" / f"step-{length:08d}"
+            if folder.exists():
+                yield {**judged(run, job, length, folder, device), "train_s": round(trained, 1), "dead": dead}
+            else:
+                yield {"failed": dead or "it has no such checkpoint.", "dead": dead}
+
+
+def judged(run: Run, job: Job, length: int, folder: Path, device: torch.device) -> dict[str, Any]:
+    begun = time.perf_counter()
+    latest = load(run.folder, device=device)
+    loaded = replace(latest, model=WorldModel.from_pretrained(str(folder), device=str(device)), step=length)
+    agent = agent_of(loaded)
+    found = evaluate([agent], loaded.world, job.judge, device=device, holdout=loaded.holdout,
+                     data=run.data if "dataset" in job.judge.goals else None)  # fmt: skip
+    rates = {
+        f"R{cell.receding}@{budget}": {
+            m: round(float(cell.rows[0].success(m, budget).mean()), 4) for m in ("latched", "terminal")
+        }
+        for cell in found.cells
+        for budget in job.judge.budgets
+    }
+    train, held = (last(run.folder, kind, length) for kind in ("train", "val"))
+    curve = found.curves[agent.name].as_dict()
+    return {
+        "error": held.get("error_depth"),
+        "copy": held.get("copy_error_depth"),
+        "active": train.get("active_fraction"),
+        "dimension": train.get("effective_dimension"),
+        "rates": rates,
+        "curve": curve["relative"],
+        "edges": curve["edges"],
+        "saturates": curve["saturates"],
+        "spearman": curve["spearman"],
+        "eval_s": round(time.perf_counter() - begun, 1),
+    }
+
+
+def last(folder: Path, kind: Any, step: int) -> dict[str, Any]:
+    """The last record up to this step."""
+    return next((r for r in reversed(read_log(folder, kind)) if r["step"] <= step), {})
+
+
+# Lines and table --------------------------------------------------------------------------------------------
+
+
+def lines_of(path: Path) -> dict[str, dict[str, Any]]:
+    """By key, later ones for earlier ones; a line that an interruption cut is passed over."""
+    found = {}
+    for text in path.read_text().splitlines() if path.exists() else ():
+        try:
+            line = json.loads(text)
+            found[line["key"]] = line
+        except (ValueError, KeyError):
+            continue
+    return found
+
+
+def number(value: float | None, digits: int) -> str:
+    return "–" if value is None else f"{value:.{digits}f}"
+
+
+def table(jobs: list[Job], lines: dict[str, dict[str, Any]]) -> str:
+    """In the order of the grid. Rates are latched/terminal, in %."""
+    ways = list(dict.fromkeys(w for line in lines.values() for w in line.get("rates", ())))
+    heads = [
+        "name",
+        "seed",
+        "steps",
+        "error/copy",
+        "deepest",
+        "dim",
+        "active",
+        *ways,
+        "curve",
+        "saturates",
+        "s",
+    ]
+    rows, missing = [heads], 0
+    for job in jobs:
+        for length in job.lengths:
+            line = lines.get(job.key(length))
+            missing += line is None
+            if line is None:
+                continue
+            first = [job.name, str(job.config.train.seed), str(length)]
+            if "failed" in line:
+                rows.append([*first, line["failed"]])
+                continue
+            e, c = line["error"] or [None], line["copy"] or [None]
+            each_way = [line["rates"].get(w) for w in ways]
+            rows.append(
+                [*first, f"{number(e[0], 4)}/{number(c[0], 4)}", f"{number(e[-1], 3)}/{number(c[-1], 3)}",
+                 number(line["dimension"], 1), number(line["active"], 2)]
+                + [f"{100 * r['latched']:.0f}/{100 * r['terminal']:.0f}" if r else "–" for r in each_way]
+                + [" ".join(number(v, 2) for v in line["curve"]), number(line["saturates"], 0),
+                   f"{line['train_s']:.0f}+{line['eval_s']:.0f}" + (" dead later" if line["dead"] else "")]
+            )  # fmt: skip
+    wide = [max((len(r[i]) for r in rows if len(r) == len(heads)), default=0) for i in range(len(heads))]
+    shown = ["  ".join(c.ljust(w) for c, w in zip(r, wide, strict=False)).rstrip() for r in rows]
+    return "\n".join([*shown, *([f"{missing} points are missing."] if missing else [])])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--grid", type=Path, required=True)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=900, help="of the episodes: one that no result uses")
+    parser.add_argument("--episodes", type=int, default=0, help="instead of 100 (random) and 50 (pusht)")
+    parser.add_argument("--precision", choices=("float32", "bfloat16"), default="float32")
+    parser.add_argument("--limit", type=float, default=600, help="seconds after which one run is given up")
+    parser.add_argument("--within", type=float, default=1e9, help="seconds after which all stops")
+    parser.add_argument("--runs", type=Path, help="folder of runs and data, if not OUT/runs")
+    parser.add_argument(
+        "--quick", action="store_true", help="4 episodes and a toy planner: shows that it runs"
+    )
+    parser.add_argument("--table", action="store_true", help="train nothing: what is there")
+    args = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        go(args)
+    except UserError as error:
+        sys.exit(str(error))
+
+
+def go(args: argparse.Namespace) -> None:
+    jobs, path = read(args.grid, args), args.out / LINES
+    make_folder(args.out)
+    if not args.table:
+        root = args.runs or args.out / "runs"
+        try:
+            run(jobs, path, root, args)
+        except KeyboardInterrupt:
+            print("interrupted: what follows is what is there", file=sys.stderr)
+    print(table(jobs, lines_of(path)))
+
+
+def run(jobs: list[Job], path: Path, root: Path, args: argparse.Namespace) -> None:
+    # A dead run would die again; one that failed may not.
+    there = {key for key, line in lines_of(path).items() if "failed" not in line or line.get("dead")}
+    todo = []
+    for job in jobs:
+        left = tuple(n for n in job.lengths if job.key(n) not in there)
+        if left:
+            todo.append(replace(job, lengths=left))
+            prepare_data(job.config.data, root / "data")  # once, before many ask for them
+    work, begun = Work(root, str(pick_device(args.device))), time.monotonic()
+    at = [0] * len(todo)  # lengths heard of, of each job
+    with path.open("a", encoding="utf-8") as file:
+        for i, found in each(todo, work, args.workers, limit_s=args.limit):
+            job = todo[i]
+            if isinstance(found, Failure):
+                print(found.detail or found.why, file=sys.stderr)
+                rest, found = job.lengths[at[i] :], {"failed": found.why}
+            else:
+                rest = job.lengths[at[i] : at[i] + 1]
+            for length in rest:
+                at[i] += 1
+                line = {
+                    "key": job.key(length),
+                    "name": job.name,
+                    "seed": job.config.train.seed,
+                    "step": length,
+                    **found,
+                }
+                file.write(json.dumps(plain(line), allow_nan=False) + "\n")
+                file.flush()
+                print(f"{time.monotonic() - begun:6.1f} s  {job.name} seed {line['seed']} step {length}: "
+                      f"{found.get('failed') or found['rates']}", file=sys.stderr, flush=True)  # fmt: skip
+            if time.monotonic() - begun > args.within:
+                return
+
+
+if __name__ == "__main__":
+    main()
