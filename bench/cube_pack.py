@@ -51,7 +51,8 @@ if [ -d "$here/debs" ]; then
 fi
 
 # The driver's EGL: where the loader knows it, or in the folders drivers are put in.
-nvidia=$( (ldconfig -p || /sbin/ldconfig -p) 2>/dev/null | sed -n 's/.*libEGL_nvidia\.so\.0 .*x86-64.* => //p' | head -n 1 || true)
+nvidia=$( (ldconfig -p || /sbin/ldconfig -p) 2>/dev/null |
+  sed -n 's/.*libEGL_nvidia\.so\.0 .*x86-64.* => //p' | head -n 1 || true)
 known=$nvidia
 if [ -z "$nvidia" ]; then
   nvidia=$(IFS=:; for folder in $LD_LIBRARY_PATH /usr/lib/x86_64-linux-gnu /usr/lib64 /usr/local/nvidia/lib64 \
@@ -60,7 +61,8 @@ if [ -z "$nvidia" ]; then
   done | head -n 1 || true)
 fi
 if [ -z "$nvidia" ]; then
-  nvidia=$(find /usr/lib /usr/lib64 /usr/local /opt /run/nvidia -maxdepth 7 -name 'libEGL_nvidia.so.*' 2>/dev/null | head -n 1 || true)
+  nvidia=$(find /usr/lib /usr/lib64 /usr/local /opt /run/nvidia -maxdepth 7 -name 'libEGL_nvidia.so.*' 2>/dev/null |
+    head -n 1 || true)
 fi
 if [ -n "$nvidia" ]; then
   # A system's folder goes last: torch's own libraries must not be found there first.
@@ -68,7 +70,7 @@ if [ -n "$nvidia" ]; then
   own=$here/nvidia.json
   [ -w "$here" ] || own=/tmp/lpwm-nvidia-egl.json
   printf '{"file_format_version": "1.0.0", "ICD": {"library_path": "%s"}}\n' "$nvidia" > "$own"
-  vendor=$(find /usr/share/glvnd /etc/glvnd /usr/local/nvidia /usr/local/share/glvnd "$(dirname "$nvidia")" -maxdepth 4 \
+  vendor=$(find /usr/share/glvnd /etc/glvnd /usr/local/nvidia /usr/local/share "$(dirname "$nvidia")" -maxdepth 4 \
     -path '*egl_vendor.d/*nvidia*.json' 2>/dev/null | head -n 1 || true)
   export __EGL_VENDOR_LIBRARY_FILENAMES="${vendor:-$own}" LPWM_EGL_VENDOR_OWN="$own"
   echo "cube: $nvidia, named by ${vendor:-$own}" >&2

@@ -23,7 +23,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -48,8 +47,12 @@ def parse() -> argparse.Namespace:
     p.add_argument("--seeds", type=int, default=1, help="training seeds 1 … N, all side by side")
     p.add_argument("--device", default="cuda")
     p.add_argument("--workers", type=int, default=16)
-    p.add_argument("--compile", default="graph", choices=("graph", "auto", "off"),
-                   help="auto compiles: about a minute first, then faster steps; worth it from some 10,000 steps on")  # fmt: skip
+    p.add_argument(
+        "--compile",
+        default="graph",
+        choices=("graph", "auto", "off"),
+        help="auto compiles: about a minute first, then faster steps; worth it from some 10,000 steps on",
+    )
     p.add_argument("--goals", type=int, default=50, help="episodes to plan in")
     p.add_argument("--planner-seeds", type=int, default=3)
     p.add_argument(
@@ -86,9 +89,9 @@ def data_config(args: argparse.Namespace) -> Any:
 def eval_options(args: argparse.Namespace) -> list[str]:
     oracle = ["--oracle-options", *args.oracle.split()] if args.oracle else []
     return [
-        "--preset", "quick" if args.quick else "paper", "--goals", "dataset", "--episodes", str(args.goals), "--budgets",
-        "50", "--receding", "5", "--planner-seeds", str(args.planner_seeds), "--controls", "nothing", "random",
-        *(("oracle",) if args.oracle else ()), *oracle,
+        "--preset", "quick" if args.quick else "paper", "--goals", "dataset", "--episodes", str(args.goals),
+        "--budgets", "50", "--receding", "5", "--planner-seeds", str(args.planner_seeds),
+        "--controls", "nothing", "random", *(("oracle",) if args.oracle else ()), *oracle,
     ]  # fmt: skip
 
 
@@ -273,14 +276,11 @@ class Pair:
             jobs[name] = self.start(name, [*command, "--train.compile", a.compile])
         controls = self.start("controls", self.stage("controls"))
         codes = self.wait(jobs)
-        again = {
-            n: self.start(n, [*words[n], "--train.compile", "off"])
-            for n, c in codes.items()
-            if c not in (0, -9)
-        }
+        other = "auto" if a.compile == "graph" else "off"
+        again = {n: [*words[n], "--train.compile", other] for n, c in codes.items() if c not in (0, -9)}
         if again:
-            say("trying again without CUDA graphs")
-            codes |= self.wait(again)
+            say(f"trying again with --train.compile {other}")
+            codes |= self.wait({n: self.start(n, command) for n, command in again.items()})
         if self.wait({"controls": controls})["controls"] != 0:
             a.oracle = ""  # what is missing of the others is run by lpwm eval
         done = [n for n, c in codes.items() if c == 0]
@@ -289,7 +289,7 @@ class Pair:
     def read(self, runs: list[str]) -> None:
         a, name = self.args, self.args.recipe
         device = ["--device", a.device]
-        contact = ["-m", "lpwm", "interpret", *runs, "--frames", "20000", *device, "--what"]
+        reading = ["-m", "lpwm", "interpret", *runs, "--frames", "20000", *device, "--what"]
         evaluation = [
             "-m",
             "lpwm",
@@ -302,9 +302,10 @@ class Pair:
         ]
         self.wait({
             "eval": self.start("eval", [*evaluation, "--out", str(self.results / f"{name}-dataset-goals.json")]),
-            "contact": self.start("contact", [*contact, "contact", "--out", str(self.results / f"{name}-contact.json")]),
-            "sparsity": self.start("sparsity",
-                                   [*contact, "sparsity", "--out", str(self.results / f"{name}-sparsity.json")]),
+            **{
+                what: self.start(what, [*reading, what, "--out", str(self.results / f"{name}-{what}.json")])
+                for what in ("contact", "sparsity")
+            },
         })  # fmt: skip
         for shown in ("eval", "contact", "sparsity"):
             print((self.logs / f"{shown}.out").read_text(errors="replace")[-6000:], flush=True)

@@ -1,7 +1,8 @@
 """Frames of Cube states: MuJoCo's own renderer, the camera `front`, in this process or over all cores.
 
 A frame takes a tenth of a second without a GPU, so batches are shared out over worker processes, each with a context
-of its own; with one, milliseconds, and small batches are drawn here. Inside a worker process (of a collection, say) frames are drawn there and then.
+of its own; with one, milliseconds, and small batches are drawn here. Inside a worker process (of a collection, say)
+frames are drawn there and then.
 """
 
 from __future__ import annotations
