@@ -204,8 +204,9 @@ class Pair:
             if self.left <= 1:
                 for name, job in jobs.items():
                     if name not in codes:
-                        say(f"{name} is stopped: the limit of {self.args.limit:.0f} s is reached")
                         job.kill()
+                        job.wait()
+                        say(f"{name} is stopped: the limit of {self.args.limit:.0f} s is reached")
             elif time.time() - told > every:
                 told = time.time()
                 say("; ".join(f"{n}: {self.last(n)}" for n in jobs if n not in codes))
@@ -254,14 +255,22 @@ class Pair:
         raise SystemExit("Cube cannot be drawn here: see the lines above, and lpwm doctor.")
 
     def fit(self, frames_per_second: float) -> None:
-        """As many episodes as there is time for; physics and the expert take 1.5 ms a step and a core."""
-        a = self.args
+        """As many episodes as there is time for; physics and the expert take 1.5 ms a step and a core.
+
+        Decided once for what was asked: the same command must find its data again.
+        """
+        a, note = self.args, self.args.work / f"episodes-{self.args.episodes}.txt"
         per_episode = (a.length + 1) * (1 / frames_per_second + 0.002 / a.workers)
-        say(f"collecting {a.episodes} episodes will take about {a.episodes * per_episode:.0f} s")
-        most = int((a.collect_seconds - 8) / per_episode) // GRAIN * GRAIN
-        if not a.quick and a.episodes > max(most, GRAIN):
-            a.episodes = max(most, GRAIN)
-            say(f"drawing is too slow for that: {a.episodes} episodes")
+        say(f"collecting {a.episodes} episodes takes about {a.episodes * per_episode:.0f} s")
+        most = max(GRAIN, int((a.collect_seconds - 8) / per_episode) // GRAIN * GRAIN)
+        if a.quick:
+            return
+        if note.exists():
+            most = int(note.read_text())
+        elif a.episodes > most:
+            say(f"drawing is too slow for that: {most} episodes")
+        a.episodes = min(a.episodes, most)
+        note.write_text(str(a.episodes))
 
     def train(self) -> list[str]:
         a, jobs = self.args, {}
