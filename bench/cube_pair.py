@@ -222,13 +222,14 @@ class Pair:
         """The last line it said; of training, where it is."""
         for path in (self.args.work / "runs").glob("*/log.jsonl") if name.startswith("train") else ():
             method, seed = name.split()[1:]
-            if f"-{method}-" in path.parent.name and json.loads((path.parent / "run.json").read_text())[
-                "config"
-            ]["train"]["seed"] == int(seed):
-                lines = [json.loads(x) for x in path.read_text().splitlines() if '"train"' in x]
-                if lines:
+            run = json.loads((path.parent / "run.json").read_text())
+            if (run["name"], run["config"]["train"]["seed"]) == (f"{self.args.recipe}/{method}", int(seed)):
+                found = [
+                    json.loads(x) for x in path.read_text().splitlines() if x.endswith("}") and '"train"' in x
+                ]
+                if found:
                     return (
-                        f"step {lines[-1]['step']}, error {lines[-1].get('relative_error', float('nan')):.3f}"
+                        f"step {found[-1]['step']}, error {found[-1].get('relative_error', float('nan')):.3f}"
                     )
         lines = self.tail(name).replace("\r", "\n").strip().splitlines()
         return lines[-1][:110] if lines else ""

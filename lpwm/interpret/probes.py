@@ -97,9 +97,7 @@ def probe(frames: Frames, config: ProbeConfig | None = None) -> Probes:
     """
     config = config or ProbeConfig()
     _check(frames, config)
-    from sklearn.model_selection import (
-        GroupKFold,
-    )  # slow to import, and readings without probes do not need it
+    from sklearn.model_selection import GroupKFold  # slow to import; only probes need it
 
     splits = list(GroupKFold(config.folds).split(frames.z_ND, groups=frames.trajectory_N))
     seen = features(frames, splits)
