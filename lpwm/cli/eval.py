@@ -67,7 +67,8 @@ class Args:
     oracle_options: tuple[str, ...] = ()
     """What the oracle's solver does differently, e.g. --oracle-options samples=64 iterations=10."""
     workers: int | None = None
-    """Processes for the oracle's live simulators (PushT); without it, one per core. Nothing depends on it."""
+    """Processes for live simulators (PushT, Cube); without it, one per core for the oracle's and one for the others.
+    Nothing depends on it."""
     consensus: str = ""
     """Evaluate the runs together too, voting by borda or median."""
     goal_image: Path | None = None

@@ -19,7 +19,6 @@ from lpwm.config import digest, to_dict
 from lpwm.data.files import disk_errors, make_folder
 from lpwm.errors import UserError
 from lpwm.interpret import ProbeConfig, StudyConfig, compare, study
-from lpwm.interpret.figures import draw, jaccard_map
 from lpwm.interpret.supports import check_cell, check_resolution, piecewise_of
 from lpwm.interpret.table import table
 from lpwm.run import Loaded, load, pick_device
@@ -101,6 +100,8 @@ def run(args: Args) -> int:
         out.write_text(json_.dumps(content, allow_nan=False) + "\n")
     print(f"wrote {out}", file=sys.stderr)
     if args.pictures is not None:
+        from lpwm.interpret.figures import draw  # slow to import: matplotlib
+
         for path in draw(studies, args.pictures, config.cells):
             print(f"wrote {path}", file=sys.stderr)
     if args.json:
@@ -131,6 +132,8 @@ def heading(first: dict[str, Any]) -> str:
 
 def cell_lines(studies: list[dict[str, Any]], cell: tuple[int, int]) -> str:
     """The mean Jaccard index of one reference cell with the cells of every zone."""
+    from lpwm.interpret.figures import jaccard_map
+
     lines = [f"mean Jaccard index of cell {cell[0]} {cell[1]} with the cells of zone"]
     for one in studies:
         values, zones = jaccard_map(one, *cell), one["grid"]["zones"]

@@ -76,8 +76,13 @@ class Plan:
         }
 
     @property
+    def slow(self) -> bool:
+        """Frames of a live world: a shard takes seconds at least, so workers are always worth starting."""
+        return self.pixels and not isinstance(self.world, TensorWorld)
+
+    @property
     def shard(self) -> int:
-        return LIVE_SHARD if self.pixels and not isinstance(self.world, TensorWorld) else SHARD
+        return LIVE_SHARD if self.slow else SHARD
 
     @property
     def shards(self) -> int:
@@ -273,7 +278,7 @@ def _make_shards(plan: Plan, folder: Path, workers: int | None, progress: Progre
     progress(done)
     if workers is None:
         workers = cores()
-        if missing and workers > 1:
+        if missing and workers > 1 and not plan.slow:
             began = time.monotonic()
             done += make_shard(plan, folder, missing.pop(0))
             progress(done)

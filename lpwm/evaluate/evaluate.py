@@ -132,6 +132,7 @@ class Evaluator:
             agent.frameskip,
             math.ceil(self.steps / (receding * agent.frameskip)),
             storable=bool(agent.weights),
+            workers=self.workers or 1,
         )
 
     def control_job(self, name: str, kind: str, horizon: int, receding: int, seed: int) -> Job:
@@ -142,7 +143,7 @@ class Evaluator:
                 "nothing": lambda _: Nothing(self.world, agent.frameskip),
                 "random": lambda _: RandomActions(self.world, agent.frameskip, seed),
             }
-            return Job(depends, make[name], episodes, agent.frameskip, 0)
+            return Job(depends, make[name], episodes, agent.frameskip, 0, workers=self.workers or 1)
         mpc = self.mpc(horizon, receding, None)
         depends = self._depends(
             episodes,
@@ -308,7 +309,8 @@ def evaluate(
 ) -> Evaluation:
     """All cells of `config` for these agents, beside their controls.
 
-    workers: processes for the oracle's live simulators, None for one per core; nothing depends on it.
+    workers: processes for live simulators; None is one per core for the oracle's, which branch, and one for the others.
+    Nothing depends on it.
     sets: the episodes, if they are not to be drawn from `config` (a picture as the goal, or a selection).
     progress: called with the number of plans made; `Evaluator.jobs` tells how many there will be.
     """

@@ -27,6 +27,7 @@ from lpwm.interpret.probes import ProbeConfig, bootstrap, shuffle_trajectories
 from lpwm.interpret.study import describe
 from lpwm.interpret.supports import Bools, Floats, Ints, instability, pack
 from lpwm.run import Loaded
+from lpwm.train.provenance import device_name, origin
 from lpwm.version import __version__
 
 KIND = "lpwm contact"
@@ -91,6 +92,8 @@ def contact_study(
     return {
         "kind": KIND,
         "lpwm": __version__,
+        **origin(),
+        "device": device_name(next(loaded.model.parameters()).device),
         "run": describe(loaded),
         "world": {"name": loaded.spec.name, "options": dict(loaded.spec.options)},
         "tj_weight": loaded.config.objective.tj_weight,

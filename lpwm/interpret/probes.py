@@ -11,17 +11,17 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.linear_model import LogisticRegression, Ridge
-from sklearn.model_selection import GroupKFold
 
 from lpwm import rng
 from lpwm.errors import UserError
 from lpwm.evaluate.stats import Interval
 from lpwm.interpret.supports import Bools, Floats, Ints, support
+
+if TYPE_CHECKING:
+    from sklearn.linear_model import Ridge
 
 ALPHA = 1.0  # ridge penalty on standardised features, summed loss: weak beside thousands of frames
 C = 1.0  # its counterpart for the logistic probe
@@ -97,6 +97,8 @@ def probe(frames: Frames, config: ProbeConfig | None = None) -> Probes:
     """
     config = config or ProbeConfig()
     _check(frames, config)
+    from sklearn.model_selection import GroupKFold  # slow to import; only probes need it
+
     splits = list(GroupKFold(config.folds).split(frames.z_ND, groups=frames.trajectory_N))
     seen = features(frames, splits)
     zone, position = {}, {}
@@ -189,6 +191,8 @@ def _predicted(model: Ridge, x: Floats) -> Floats:
 
 def _regress(seen: list[Fold], y_NS: Floats) -> Floats:
     """Held-out ridge predictions, (N, S)."""
+    from sklearn.linear_model import Ridge
+
     out = np.empty(y_NS.shape)
     for fold in seen:
         fitted = Ridge(alpha=ALPHA).fit(fold.x_NF[fold.train], y_NS[fold.train])
@@ -198,6 +202,9 @@ def _regress(seen: list[Fold], y_NS: Floats) -> Floats:
 
 def _classify(seen: list[Fold], label_N: Ints) -> tuple[Ints, bool]:
     """Held-out predictions of the multinomial logistic probe, and whether every fit converged."""
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.linear_model import LogisticRegression
+
     out, converged = np.empty_like(label_N), True
     for fold in seen:
         label = label_N[fold.train]

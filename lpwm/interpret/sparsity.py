@@ -28,6 +28,7 @@ from lpwm.interpret.supports import Floats
 from lpwm.model.predictors import RUNGS, TITLES
 from lpwm.run import Loaded
 from lpwm.train.monitors import effective_dimension
+from lpwm.train.provenance import device_name, origin
 from lpwm.version import __version__
 
 KIND = "lpwm sparsity"
@@ -55,6 +56,8 @@ def sparsity(
     return {
         "kind": KIND,
         "lpwm": __version__,
+        **origin(),
+        "device": device_name(next(loaded.model.parameters()).device),
         "run": describe(loaded),
         "world": {"name": loaded.spec.name, "options": dict(loaded.spec.options)},
         "rung": model.predictor.rung,

@@ -45,7 +45,7 @@ def evidence(claim: Claim, results: Results) -> list[Evidence]:
 
 def wanted(run: Trained, reads: Reads, method: str) -> bool:
     family = run.family in reads.families
-    same = run.parts[2] == method and (not reads.rung or run.parts[1] == reads.rung)
+    same = run.method == method and (not reads.rung or run.parts[1] == reads.rung)
     weight = reads.tj if method == "lpwm-tj" or not method.startswith("lpwm") else None
     tj = run.tj is None or weight is None or math.isclose(run.tj, weight)
     if method == "lpwm-tj" and reads.tj is None:  # the paper's weight for Piecewise

@@ -198,7 +198,7 @@ def provenance(results: Results) -> str:
 
 
 def _provenance(file: str, d: Mapping[str, Any]) -> list[str]:
-    studies = d.get("studies") or ([d] if "run" in d else [])
+    studies = d.get("studies") or d.get("readings") or ([d] if "run" in d else [])
     entries = d.get("runs") or [s["run"] for s in studies]
     first = studies[0] if studies else d
     versions = first.get("versions") or {"lpwm": first.get("lpwm", "?")}

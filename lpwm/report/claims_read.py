@@ -7,6 +7,7 @@ target studies. Whatever else is there is listed, not read.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -23,7 +24,7 @@ from lpwm.report.claims import METHODS, TITLES
 from lpwm.report.provenance import flat
 
 # Of pages of studies, one study of Piecewise, of Cube, and of how sparse a code is.
-STUDIES = ("lpwm interpretations", "lpwm interpretation", "lpwm contact", "lpwm sparsity")
+STUDIES = ("lpwm interpretations", "lpwm interpretation", "lpwm readings", "lpwm contact", "lpwm sparsity")
 PLANNER = 300 * 30  # candidates the paper's planner scores
 NEEDED = (
     "base",
@@ -69,6 +70,11 @@ class Trained:
         """(world with size, rung, method)."""
         words = self.recipe.split("/")
         return words[0], "/".join(words[1:-1]), words[-1]
+
+    @property
+    def method(self) -> str:
+        """The method as the claims call it: Cube's recipes carry the weight of TJ in their names (lpwm-tj0.1)."""
+        return re.sub(r"^lpwm-tj[\d.]+$", "lpwm-tj", self.parts[2])
 
     @property
     def family(self) -> str:
@@ -223,7 +229,7 @@ def _take(found: Results, name: str, document: Any, kind: str | None) -> None:
     if kind == "lpwm evaluation":
         found.planned.extend(_evaluation(document, name))
     elif kind in STUDIES:
-        for study in document.get("studies", [document]):
+        for study in document.get("studies") or document.get("readings") or [document]:
             found.studied.append(Studied(trained(study["run"], study["run"]["hash"]), study, name))
     elif isinstance(document, dict) and {"cell", "result", "hash"} <= document.keys():
         found.planned.extend(_ledger(found, document, name))

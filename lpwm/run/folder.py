@@ -1,9 +1,9 @@
 """A run is a folder, made or found again.
 
-    run.json          the config, the data's digest, and the hash of both (which names the run)
-    log.jsonl         what was logged;  tensorboard/ the same
-    training.json     how long each stretch of training took, where, and by which code
-    checkpoints/      step-00001000/ …; each also loads as a pretrained model
+run.json          the config, the data's digest, and the hash of both (which names the run)
+log.jsonl         what was logged;  tensorboard/ the same
+training.json     how long each stretch of training took, where, and by which code
+checkpoints/      step-00001000/ …; each also loads as a pretrained model
 """
 
 from __future__ import annotations

@@ -131,9 +131,7 @@ def train(
             if callbacks.evaluate and (last or (config.eval_every and done % config.eval_every == 0)):
                 metric = _evaluate(callbacks, done, logger)
             # Ranks must stop at the same step, so they compare notes where they log anyway.
-            asked = (
-                interrupts.asked if ranks.alone else log_due and ranks.agree(interrupts.asked, device)
-            )
+            asked = interrupts.asked if ranks.alone else log_due and ranks.agree(interrupts.asked, device)
             dead = bool(death) and config.stop_dead
             if callbacks.save and (last or asked or dead or done % config.checkpoint_every == 0):
                 callbacks.save(done, metric)

@@ -102,6 +102,11 @@ class Cube:
     def success(self, state: Tensor, goal: Tensor) -> Tensor:
         return self.distance(state, goal) <= SUCCESS
 
+    def goal_groups(self, start: Tensor, goal: Tensor) -> dict[str, Tensor]:
+        """Goals to be reported apart: where the cube is there already, doing nothing succeeds."""
+        there = self.success(start, goal)
+        return {"cube must move": ~there, "cube is there": there}
+
     def factors(self, state: Tensor) -> dict[str, Tensor]:
         """contact: the gripper touches the cube. Positions in metres."""
         named = {f"effector_{a}": state[..., EFFECTOR.start + i] for i, a in enumerate("xyz")}

@@ -1,16 +1,19 @@
 """Frames of Cube states: MuJoCo's own renderer, the camera `front`, in this process or over all cores.
 
-A frame takes tens of milliseconds without a GPU, so batches are shared out over worker processes, each with a context
-of its own. Inside a worker process (of a collection, say) frames are drawn there and then.
+A frame takes a tenth of a second without a GPU, so batches are shared out over worker processes, each with a context
+of its own; with one, milliseconds, and small batches are drawn here. Inside a worker process (of a collection, say)
+frames are drawn there and then.
 """
 
 from __future__ import annotations
 
 import atexit
 import functools
+import math
 import multiprocessing
 import os
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -28,6 +31,7 @@ from lpwm.worlds.pool import cores, start_worker, worker_context
 CAMERA = "front"
 CHUNK = 8  # frames given to a worker at a time
 ALONE = 32  # fewer frames than this are not worth waking workers for
+ALONE_S = 2.0  # nor is less drawing than this, in seconds: a GPU draws a frame in milliseconds, workers take seconds
 
 Frames = NDArray[np.uint8]
 LARGEST = 2048  # pixels a side
@@ -40,6 +44,7 @@ class Painter:
         self._mujoco = mujoco = import_mujoco()
         self._model = model = scene().model
         self._size = 0
+        self.pace = math.inf  # seconds a frame, the fastest so far
         self._data = mujoco.MjData(model)
         self._scene = mujoco.MjvScene(model, maxgeom=1000)
         self._look = mujoco.MjvOption()
@@ -63,6 +68,7 @@ class Painter:
         rectangle = mujoco.MjrRect(0, 0, size, size)
         with self._turn:
             self.context.make_current()
+            began = time.perf_counter()
             if size != self._size:
                 mujoco.mjr_resizeOffscreen(size, size, self._gl)
                 self._size = size
@@ -73,6 +79,7 @@ class Painter:
                 mujoco.mjv_updateScene(model, data, self._look, None, self._camera, everything, self._scene)
                 mujoco.mjr_render(rectangle, self._scene, self._gl)
                 mujoco.mjr_readPixels(frame, None, rectangle, self._gl)
+            self.pace = min(self.pace, (time.perf_counter() - began) / max(len(qpos), 1))
             self.context.release()
         return np.ascontiguousarray(out[:, ::-1])  # OpenGL's first row is the lowest
 
@@ -86,6 +93,15 @@ def painter() -> Painter:
 def backend() -> str:
     """egl or osmesa: what this process draws with."""
     return painter().context.name
+
+
+def _quick(qpos: NDArray[Any], size: int) -> bool:
+    """Whether this process draws all of it before workers could have begun. Finding out takes a few frames, once."""
+    one = painter()
+    if math.isinf(one.pace):
+        one.paint(qpos[:2], size)  # the first frames also compile and allocate
+        one.paint(qpos[:CHUNK], size)
+    return len(qpos) * one.pace < ALONE_S
 
 
 def _paint(size: int, qpos: NDArray[Any]) -> Frames:
@@ -105,6 +121,8 @@ def draw(state: NDArray[Any], size: int) -> Frames:
         raise UserError(f"Cube frames need a positive side, of 8 to {LARGEST} pixels, not {size}.")
     qpos = np.asarray(state, np.float64)[:, :NQ]
     if len(qpos) < ALONE or cores() == 1 or multiprocessing.parent_process() is not None:
+        return _paint(size, qpos)
+    if _quick(qpos, size):
         return _paint(size, qpos)
     work: Callable[[NDArray[Any]], Frames] = functools.partial(_paint, size)
     try:

@@ -262,3 +262,27 @@ def test_a_world_that_workers_cannot_import(tmp_path):
     with pytest.raises(UserError, match="cannot be sent to worker processes"):
         collect(Local(), tmp_path / "a.h5", episodes=3 * SHARD, steps=1, workers=2)
     collect(Local(), tmp_path / "a.h5", episodes=3 * SHARD, steps=1, workers=1)
+
+
+def test_frames_of_a_live_world_go_to_the_workers_at_once(tmp_path, monkeypatch):
+    """Elsewhere the first shard is made here, to see whether workers are worth starting."""
+    module = sys.modules["lpwm.data.collect"]
+
+    made: list[int] = []
+    pooled: list[list[int]] = []
+
+    def in_pool(plan, folder, missing, workers):
+        pooled.append(list(missing))
+        for index in missing:
+            yield module.make_shard(plan, folder, index)
+
+    real = module.make_shard
+    monkeypatch.setattr(module, "make_shard", lambda plan, folder, i: made.append(i) or real(plan, folder, i))
+    monkeypatch.setattr(module, "_in_pool", in_pool)
+    monkeypatch.setattr(module, "cores", lambda: 2)
+    monkeypatch.setattr(module, "_POOL_COSTS", 1e9)
+    collect(WORLD, tmp_path / "a.h5", episodes=SHARD + 1, steps=2, workers=None)
+    assert made == [0, 1] and not pooled
+    monkeypatch.setattr(module.Plan, "slow", property(lambda self: True))
+    collect(WORLD, tmp_path / "b.h5", episodes=17, steps=2, pixels=True, size=8, workers=None)
+    assert pooled == [[0, 1]]

@@ -284,6 +284,35 @@ def test_contact_and_sparsity_readings(tmp_path):
     assert first("active-lti-384", results).found.estimate == 0.42  # held out, not the log's 0.9
 
 
+def test_the_cube_pair(tmp_path):
+    """Readings come as one document for all runs, and Cube's recipes carry the weight in their names."""
+    readings = []
+    for name, tj, r in (("lpwm", 0.0, 0.87), ("lpwm-tj0.05", 0.05, 0.1), ("lpwm-tj0.1", 0.1, 0.6)):
+        score = {
+            "estimate": r,
+            "low": r - 0.02,
+            "high": r + 0.02,
+            "level": 0.95,
+            "unit": "episodes of one checkpoint",
+        }
+        config = config_of("cube-112/lpwm", 1, objective__tj_weight=tj)
+        run = {"name": name, "hash": name, "method": f"cube-112-{name} abcd", "seed": 1, "step": 1,
+               "recipe": f"cube-112/{name}", "config": config, "monitors": {}}  # fmt: skip
+        readings.append({"kind": "lpwm contact", "run": run, "world": {"name": "cube", "options": {}},
+                         "correlations": dict.fromkeys(("effector", "cube", "contact"), score)})  # fmt: skip
+    rates = {"cube-112/lpwm": {1: 0.5}, "cube-112/lpwm-tj0.1": {1: 0.55}}
+    planned = evaluation(rates, goals="dataset")
+    results = put(tmp_path, c={"kind": "lpwm readings", "readings": readings}, p=planned)
+    assert first("cube-effector-tj0", results).found.estimate == 0.87
+    assert first("cube-contact-tj0.1", results).found.estimate == 0.6
+    assert first("cube-contact-tj0.1", results).verdict.verdict == REPRODUCED
+    line = first("cube-planning", results)
+    assert line.reduced and line.found.estimate == pytest.approx(0.05)
+    assert "112² frames" in line.size and "5,000 steps of 128, data 512 × 200" in line.size
+    page = Path(write(tmp_path)["files"][0]).read_text()
+    assert "cube-112/lpwm, cube-112/lpwm-tj0.05" in page  # the provenance of all of them
+
+
 def ledger_cell(rate, latent, score):
     settings = to_dict(EvalConfig(goals=("dataset",), receding=(5,), budgets=(250,)))
     config = config_of("pusht/mlp-lti/lpwm", 0, optim__lr=rate, model__latent=latent)

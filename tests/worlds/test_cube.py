@@ -288,6 +288,17 @@ print(hashlib.sha256(states.numpy().tobytes() + actions.numpy().tobytes()).hexdi
 """
 
 
+def test_goals_that_need_no_move_are_told_apart() -> None:
+    world = Cube()
+    state = world.sample_state(3, (2,))
+    goal = state.clone()
+    goal[1, 14] += 0.05
+    goal[2, :14] += 0.5  # the arm alone
+    groups = world.goal_groups(state, goal)
+    assert groups["cube must move"].tolist() == [False, True, False]
+    assert groups["cube is there"].tolist() == [True, False, True]
+
+
 def test_the_same_seed_is_the_same_episode_in_another_process() -> None:
     world = make("cube")
     start, goal = world.sample_state(1, (4,)), world.sample_goal(1, (4,))

@@ -16,7 +16,7 @@ import torch
 
 from lpwm.cli import doctor
 from lpwm.errors import UserError
-from lpwm.worlds import cube_gl
+from lpwm.worlds import cube_draw, cube_gl
 from lpwm.worlds.cube import Cube
 from lpwm.worlds.cube_draw import backend, draw
 from lpwm.worlds.cube_sim import SIZE
@@ -95,6 +95,37 @@ def test_many_processes_draw_what_one_draws(drawing: str) -> None:
     together = Cube().render(state, 64)
     alone = torch.cat([Cube().render(part, 64) for part in state.split(8)])
     assert torch.equal(together, alone)
+
+
+@pytest.mark.parametrize(("pace", "pooled"), [(0.001, False), (0.2, True)])
+def test_workers_are_woken_for_slow_drawing_alone(
+    monkeypatch: pytest.MonkeyPatch, pace: float, pooled: bool
+) -> None:
+    calls: list[str] = []
+
+    class Painted:
+        def __init__(self) -> None:
+            self.pace = float("inf")
+
+        def paint(self, qpos: np.ndarray, size: int) -> np.ndarray:
+            calls.append("here")
+            self.pace = pace
+            return np.zeros((len(qpos), size, size, 3), np.uint8)
+
+    class Pool:
+        def map(self, work: object, parts: list[np.ndarray]) -> list[np.ndarray]:
+            calls.append("pool")
+            return [np.zeros((len(part), 8, 8, 3), np.uint8) for part in parts]
+
+    one = Painted()
+    monkeypatch.setattr(cube_draw, "painter", lambda: one)
+    monkeypatch.setattr(cube_draw, "_workers", Pool)
+    monkeypatch.setattr(cube_draw, "cores", lambda: 4)
+    assert draw(np.zeros((50, SIZE)), 8).shape == (50, 8, 8, 3)
+    assert ("pool" in calls) is pooled and calls[:2] == ["here", "here"]
+    before = len(calls)
+    draw(np.zeros((50, SIZE)), 8)
+    assert len(calls) == before + 1  # the pace is known by now
 
 
 def test_a_size_that_cannot_be() -> None:
