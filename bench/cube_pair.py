@@ -16,6 +16,7 @@ would take longer than --collect-seconds, fewer episodes are collected, and the 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import shutil
@@ -166,7 +167,9 @@ def stage_controls(args: argparse.Namespace) -> None:
 
 class Pair:
     def __init__(self, args: argparse.Namespace) -> None:
-        self.args, self.stages = args, {}  # type: argparse.Namespace, dict[str, Any]
+        self.args = args
+        self.stages: dict[str, Any] = {}
+        self.started: list[subprocess.Popen[bytes]] = []
         self.results, self.logs = args.out / "results", args.out / "logs"
         for folder in (self.results, self.logs, args.work):
             folder.mkdir(parents=True, exist_ok=True)
@@ -181,7 +184,9 @@ class Pair:
         if show:
             say(f"{name}: lpwm {' '.join(words[2:])}" if words[:2] == ["-m", "lpwm"] else f"{name}")
         with (self.logs / f"{name}.out").open("wb") as out, (self.logs / f"{name}.err").open("wb") as err:
-            return subprocess.Popen([sys.executable, *words], env=self.env, cwd=ROOT, stdout=out, stderr=err)
+            job = subprocess.Popen([sys.executable, *words], env=self.env, stdout=out, stderr=err)
+        self.started.append(job)
+        return job
 
     def stage(self, name: str) -> list[str]:
         own = [str(Path(__file__).resolve()), *sys.argv[1:], "--stage", name]
@@ -220,19 +225,21 @@ class Pair:
 
     def last(self, name: str) -> str:
         """The last line it said; of training, where it is."""
-        for path in (self.args.work / "runs").glob("*/log.jsonl") if name.startswith("train") else ():
-            method, seed = name.split()[1:]
-            run = json.loads((path.parent / "run.json").read_text())
-            if (run["name"], run["config"]["train"]["seed"]) == (f"{self.args.recipe}/{method}", int(seed)):
-                found = [
-                    json.loads(x) for x in path.read_text().splitlines() if x.endswith("}") and '"train"' in x
-                ]
-                if found:
-                    return (
-                        f"step {found[-1]['step']}, error {found[-1].get('relative_error', float('nan')):.3f}"
-                    )
+        if name.startswith("train"):
+            with contextlib.suppress(OSError, ValueError, KeyError):  # a line may be half written
+                return self.step(*name.split()[1:])
         lines = self.tail(name).replace("\r", "\n").strip().splitlines()
         return lines[-1][:110] if lines else ""
+
+    def step(self, method: str, seed: str) -> str:
+        for path in (self.args.work / "runs").glob("*/log.jsonl"):
+            run = json.loads((path.parent / "run.json").read_text())
+            if (run["name"], run["config"]["train"]["seed"]) == (f"{self.args.recipe}/{method}", int(seed)):
+                found = [r for r in map(json.loads, path.read_text().splitlines()) if r["kind"] == "train"][
+                    -1:
+                ]
+                return "".join(f"step {r['step']}, error {r['relative_error']:.3f}" for r in found)
+        return "starting"
 
     # ------------------------------------------------------------------------------------------------------
 
@@ -344,6 +351,8 @@ class Pair:
             self.read(runs)
             figures(self.args)
         finally:
+            for job in self.started:
+                job.kill()  # those that ended are left alone
             self.keep(runs)
             say(f"done: {', '.join(p.name for p in sorted(self.results.glob('*.json'))) or 'no result'}")
         return 0 if len(list(self.results.glob("*.json"))) == 3 and len(runs) == 2 * self.args.seeds else 1
