@@ -1,4 +1,4 @@
-"""`lpwm sweep NAME|FILE`: a grid of runs that survives everything; `lpwm sweep status FOLDER` shows where it stands."""
+"""A grid of runs that survives everything; `lpwm sweep status` tells where it is."""
 
 from __future__ import annotations
 

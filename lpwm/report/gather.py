@@ -21,7 +21,7 @@ from lpwm.evaluate.runs import load_team
 from lpwm.interpret.study import KIND as STUDY
 from lpwm.report.readings import KINDS, pick
 from lpwm.report.tables import cells, headline
-from lpwm.run import parse_options
+from lpwm.run import parse_options, read_record
 from lpwm.train.log import read_log
 
 EPISODES = 12  # kept of each cell, for the page to replay
@@ -75,14 +75,11 @@ def gather(folders: Sequence[str | Path], also: Sequence[str | Path] = ()) -> Ga
 
 def run_of(folder: Path) -> dict[str, Any]:
     """A run folder as plain values: run.json, its log, its world."""
+    run = read_record(folder)
     try:
-        record = json.loads((folder / "run.json").read_text())
-        run = {key: record[key] for key in ("hash", "name", "data", "version", "config")}
         data = run["config"]["data"]
         run["world"] = {"name": data["world"], "options": parse_options(tuple(data["options"]))}
-    except FileNotFoundError:
-        raise UserError(f"{folder} is not a run: it has no run.json. lpwm train makes one.") from None
-    except (ValueError, KeyError, TypeError):
+    except (KeyError, TypeError):
         raise UserError(f"{folder / 'run.json'} is damaged: restore it, or start the run again.") from None
     records = read_log(folder) if (folder / "log.jsonl").exists() else []
     run["train"] = [r for r in records if r["kind"] == "train"]

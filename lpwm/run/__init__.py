@@ -9,7 +9,7 @@ from lpwm.run.config import (
     prepare_data,
     run_hash,
 )
-from lpwm.run.folder import Loaded, Run, load
+from lpwm.run.folder import Loaded, Run, load, read_record
 
 __all__ = [
     "DataConfig",
@@ -21,5 +21,6 @@ __all__ = [
     "parse_options",
     "pick_device",
     "prepare_data",
+    "read_record",
     "run_hash",
 ]

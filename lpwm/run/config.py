@@ -15,6 +15,7 @@ from lpwm import worlds
 from lpwm.config import digest, to_dict
 from lpwm.data import EpisodeData, collect, read
 from lpwm.data.collect import Busy
+from lpwm.data.files import make_folder
 from lpwm.data.memory import free_bytes
 from lpwm.data.streamed import SOURCES
 from lpwm.errors import UserError, nearest
@@ -150,7 +151,7 @@ def prepare_data(
                    **({"frames": config.frames} if config.frames else {})})  # fmt: skip
     path = folder / f"{config.world}-{name}.h5"
     while not path.exists():
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         try:
             collect(
                 world, path, episodes=config.episodes, steps=steps, policy=policy, seed=config.seed, workers=None,

@@ -29,7 +29,7 @@ from lpwm.data import (
     open_clips,
     world_of,
 )
-from lpwm.data.files import write_whole
+from lpwm.data.files import make_folder, write_whole
 from lpwm.errors import UserError
 from lpwm.frames import StoredFrames
 from lpwm.losses import Objective
@@ -69,7 +69,7 @@ class Run:
         code = run_hash(config, data.digest)
         folder = root / f"{name.replace('/', '-')}-{code}"
         if ranks.first:
-            folder.mkdir(parents=True, exist_ok=True)
+            make_folder(folder)
             text = json.dumps(
                 {
                     "hash": code,
@@ -86,7 +86,7 @@ class Run:
 
     @classmethod
     def open(cls, folder: Path) -> Run:
-        record = _read_run(folder)
+        record = read_record(folder)
         config = from_dict(RunConfig, record["config"])
         data = prepare_data(config.data, folder.parent / "data")
         if data.digest != record["data"]:
@@ -300,7 +300,7 @@ class Loaded:
 def load(path: str | Path, device: str | torch.device = "cpu", checkpoint: str = "latest") -> Loaded:
     """The model of a run folder, ready to plan with."""
     folder = Path(path)
-    record = _read_run(folder)
+    record = read_record(folder)
     config = from_dict(RunConfig, record["config"])
     model = WorldModel.from_pretrained(str(folder), device=str(device), checkpoint=checkpoint)
     meta = model.meta
@@ -327,14 +327,24 @@ def _out_of_memory(cost: Cost, batch: int, device: torch.device) -> Any:
         ) from None
 
 
-def _read_run(folder: Path) -> dict[str, Any]:
+def read_record(folder: Path) -> dict[str, Any]:
+    """run.json of a run folder, as this version writes it."""
     try:
         record = json.loads((folder / "run.json").read_text())
         kernels = record["config"]["train"].get("kernels")
         if isinstance(kernels, bool):  # as it was written before "auto"
             record["config"]["train"]["kernels"] = "auto" if kernels else "off"
         return {key: record[key] for key in ("hash", "name", "data", "version", "config")}
-    except FileNotFoundError:
-        raise UserError(f"{folder} is not a run: it has no run.json. lpwm train makes one.") from None
+    except (FileNotFoundError, NotADirectoryError):
+        raise UserError(_no_run(folder)) from None
     except (ValueError, KeyError, TypeError):
         raise UserError(f"{folder / 'run.json'} is damaged: restore it, or start the run again.") from None
+
+
+def _no_run(folder: Path) -> str:
+    if not folder.exists():
+        return f"{folder} does not exist: give the folder of a run, as lpwm train named it."
+    inside = sorted(found.parent for found in folder.glob("*/run.json"))
+    if inside:
+        return f"{folder} is not a run but holds {len(inside)}: give their folders, for instance {inside[0]}."
+    return f"{folder} is not a run: it has no run.json. lpwm train makes one."

@@ -79,12 +79,21 @@ def test_recipes_are_valid_and_priced(capsys):
         (["train", "tiny/lpwm", "--data.world", "piecewis"], "did you mean 'piecewise'"),
         (["train", "tiny/lpwm", "--device", "tpu9"], "device"),
         (["train", "tiny/lpwm", "--train.batch", "1000000000"], "fits"),
-        (["train", "--resume", "nowhere"], "not a run"),
+        (["train", "--resume", "nowhere"], "nowhere does not exist: give the folder of a run"),
+        (["train", "--resume", "."], "is not a run: it has no run.json"),
+        (["train", "tiny/lpwm", "--out", "afile"], "cannot write afile"),
+        (["report", "nowhere"], "nowhere does not exist"),
+        (["report", "."], "is not a run: it has no run.json"),
+        (["report", "afile"], "is not a run: it has no run.json"),
+        (["eval", "holds"], "holds is not a run but holds 1: give their folders, for instance holds/a."),
         (["recipes", "nothing*"], "no recipe"),
     ],
 )
 def test_mistakes_are_one_sentence_without_a_traceback(capsys, tmp_path, monkeypatch, argv, words):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "afile").write_text("")
+    (tmp_path / "holds" / "a").mkdir(parents=True)
+    (tmp_path / "holds" / "a" / "run.json").write_text("{}")
     status, out, err = lpwm(capsys, *argv)
     flat = " ".join((out + err).replace("│", " ").split())
     assert status == 2 and words in flat and "Traceback" not in flat

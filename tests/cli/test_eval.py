@@ -194,7 +194,7 @@ def test_bad_input_is_one_sentence(runs, argv, words, capsys):
 
 def test_folders_that_are_no_trained_runs(runs, root, tmp_path, capsys):
     assert call(tmp_path / "nowhere") == 2
-    assert "no run.json" in capsys.readouterr().err
+    assert "does not exist" in capsys.readouterr().err
     assert call(make_run(tmp_path, "empty", save=False)) == 2
     assert "no model" in capsys.readouterr().err
     assert call(runs[0], runs[0]) == 2

@@ -89,7 +89,7 @@ def test_json_on_stdout_with_zones_drawn(runs, capsys):
     ("argv", "words"),
     [
         ([], "at least one run folder"),
-        (["nowhere"], "not a run"),
+        (["nowhere"], "does not exist"),
         (["RUN", "RUN"], "given twice"),
         (["RUN", "--visible", "--hidden"], "not both"),
         (["RUN", "--resolution", "3"], "cannot be read"),
