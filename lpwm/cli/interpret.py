@@ -14,9 +14,8 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from lpwm.cli.collect import progress_bar
+from lpwm.cli.readings import keep, read_each, run_reading
 from lpwm.config import digest, to_dict
-from lpwm.data.files import disk_errors, make_folder
 from lpwm.errors import UserError
 from lpwm.interpret import ProbeConfig, StudyConfig, compare, study
 from lpwm.interpret.supports import check_cell, check_resolution, piecewise_of
@@ -74,8 +73,6 @@ def run(args: Args) -> int:
     if not args.runs:
         raise UserError("there is nothing to read: give at least one run folder.")
     if args.what != "zones":
-        from lpwm.cli.readings import run_reading
-
         return run_reading(args)
     config = settings(args)
     device = pick_device(args.device)
@@ -85,20 +82,11 @@ def run(args: Args) -> int:
     for one in loaded:  # before the first is read
         check_resolution(args.resolution, piecewise_of(one, config.visible).g)
     out = args.out or args.runs[0] / "interpret" / f"{_name(loaded, config)}.json"
-    for folder in (args.pictures, out.parent):
-        if folder is not None:
-            make_folder(folder)
-    studies = []
-    with progress_bar("runs", len(loaded)) as progress:
-        for i, one in enumerate(loaded):
-            studies.append(study(one, config))
-            progress(i + 1)
+    studies = read_each(args, loaded, lambda one: study(one, config), out)
     studies.sort(key=lambda s: not s["run"]["sparse"])  # sparse beside dense, in this order
     compared = compare(studies)
     content = {"kind": "lpwm interpretations", "studies": studies, "comparison": compared}
-    with disk_errors(out):
-        out.write_text(json_.dumps(content, allow_nan=False) + "\n")
-    print(f"wrote {out}", file=sys.stderr)
+    keep(content, out)
     if args.pictures is not None:
         from lpwm.interpret.figures import draw  # slow to import: matplotlib
 

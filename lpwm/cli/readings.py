@@ -6,11 +6,12 @@ import json as json_
 import sys
 from collections.abc import Callable
 from dataclasses import fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lpwm.cli.collect import progress_bar
 from lpwm.config import digest
-from lpwm.data.files import disk_errors, make_folder
+from lpwm.data.files import make_folder, write_whole
 from lpwm.errors import UserError
 from lpwm.interpret import contact
 from lpwm.interpret.codes import need_support
@@ -32,20 +33,30 @@ def run_reading(args: Args) -> int:
     name = digest({"what": args.what, "frames": args.frames, "seed": args.seed,
                    "runs": [[run.run_hash, run.step] for run in loaded]})  # fmt: skip
     out = args.out or args.runs[0] / "interpret" / f"{args.what}-{name}.json"
+    content, text = finish(read_each(args, loaded, one, out))
+    keep(content, out)
+    print(json_.dumps(content, allow_nan=False) if args.json else text)
+    return 0
+
+
+def read_each(
+    args: Args, loaded: list[Loaded], read: Callable[[Loaded], dict[str, Any]], out: Path
+) -> list[dict[str, Any]]:
+    """One reading per run, with a progress bar; the folders that will be needed are made first."""
     for folder in (args.pictures, out.parent):
         if folder is not None:
             make_folder(folder)
     readings = []
     with progress_bar("runs", len(loaded)) as progress:
         for i, run in enumerate(loaded):
-            readings.append(one(run))
+            readings.append(read(run))
             progress(i + 1)
-    content, text = finish(readings)
-    with disk_errors(out):
-        out.write_text(json_.dumps(content, allow_nan=False) + "\n")
+    return readings
+
+
+def keep(content: dict[str, Any], out: Path) -> None:
+    write_whole(out, json_.dumps(content, allow_nan=False) + "\n")
     print(f"wrote {out}", file=sys.stderr)
-    print(json_.dumps(content, allow_nan=False) if args.json else text)
-    return 0
 
 
 def _check(args: Args) -> None:
