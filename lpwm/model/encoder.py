@@ -18,10 +18,11 @@ from lpwm.model import attention, stack
 from lpwm.model.layers import TwoLayer, linear, short_attention
 
 # How uint8 pixels become numbers: (x/255 − mean)/std. The ladder pipeline centres, the support pipeline
-# uses the statistics of ImageNet.
+# uses the statistics of ImageNet; "white" makes a white background 0, for dots on it (see recipes.small).
 PIXELS = {
     "half": ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
     "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+    "white": ((1.0, 1.0, 1.0), (0.5, 0.5, 0.5)),
 }
 
 
@@ -36,7 +37,7 @@ class EncoderConfig:
     heads: int = 3
     head_dim: int = 64
     mlp: int = 768
-    pixels: Literal["half", "imagenet"] = "half"
+    pixels: Literal["half", "imagenet", "white"] = "half"
 
     def __post_init__(self) -> None:
         for name in ("image", "patch", "width", "depth", "heads", "head_dim", "mlp"):
@@ -78,13 +79,31 @@ class Block(nn.Module):
         self.down = linear(c.mlp, c.width)
 
     def forward(self, x: Tensor, cls_only: bool = False) -> Tensor:
-        q, k, v = rearrange(
-            self.qkv(self.norm1(x)), "b n (three h d) -> three b h n d", three=3, h=self.heads
-        )
+        y = self.norm1(x)
+        if cls_only and x.device.type == "cpu":
+            x = x[:, :1] + self.out(self._asked_once(y))
+            return x + self.down(F.gelu(self.up(self.norm2(x))))
+        # Split before the heads are moved: the gradients of q, k and v are then laid side by side in one copy, not two.
+        q, k, v = (t.transpose(1, 2) for t in self.qkv(y).unflatten(-1, (3, self.heads, -1)).unbind(dim=2))
         if cls_only:  # the last block: only token 0 is read, so only token 0 asks
             q, x = q[:, :, :1], x[:, :1]
-        x = x + self.out(rearrange(F.scaled_dot_product_attention(q, k, v), "b h n d -> b n (h d)"))
+        x = x + self.out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
         return x + self.down(F.gelu(self.up(self.norm2(x))))
+
+    def _asked_once(self, y_BNW: Tensor) -> Tensor:
+        """Attention of token 0 alone, (B, 1, h·d), without keys and values: with one query it is cheaper to carry the
+        query back through the keys' weights and the average forward through the values', ⟨q, K y⟩ = ⟨Kᵀq, y⟩ and
+        Σ a_n V y_n = V Σ a_n y_n. A fourth of the time for 17 tokens of width 64 on a CPU.
+        """
+        _, key_hdW, value_hdW = self.qkv.weight.unflatten(0, (3, self.heads, -1)).unbind(0)
+        query_bias, key_bias, value_bias = self.qkv.bias.unflatten(0, (3, self.heads, -1)).unbind(0)
+        inner = self.out.in_features
+        q_Bhd = F.linear(y_BNW[:, 0], self.qkv.weight[:inner], query_bias.flatten())
+        q_Bhd = q_Bhd.unflatten(-1, (self.heads, -1)) * (inner // self.heads) ** -0.5
+        asked_BhW = torch.einsum("bhd,hdw->bhw", q_Bhd, key_hdW)
+        score_BhN = asked_BhW @ y_BNW.transpose(1, 2) + (q_Bhd * key_bias).sum(-1, keepdim=True)
+        mean_BhW = score_BhN.softmax(dim=-1) @ y_BNW
+        return (torch.einsum("bhw,hdw->bhd", mean_BhW, value_hdW) + value_bias).flatten(1).unsqueeze(1)
 
     def first_token(self, x: Tensor) -> Tensor:
         """The last block for token 0, in the compiled step: products and sums that the compiler fuses suffice."""

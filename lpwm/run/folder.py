@@ -151,7 +151,7 @@ class Run:
         graphed = (
             device.type == "cuda" and c.train.compile != "off" and ranks.alone and c.train.accumulate == 1
         )
-        options = {"fused": True, "capturable": True} if device.type == "cuda" else {}
+        options = {"fused": True, **({"capturable": True} if device.type == "cuda" else {})}
         optimiser = build(model, c.optim, **options)
         start = self.restore(model, optimiser, report)
         if start >= c.train.steps:

@@ -3,7 +3,7 @@ import torch
 
 from lpwm.errors import UserError
 from lpwm.model import VIT_TINY, EncoderConfig, ModelConfig, PredictorConfig, ProjectorConfig, WorldModel
-from lpwm.model.encoder import ViT
+from lpwm.model.encoder import Block, ViT
 from lpwm.model.layers import BatchNorm
 
 TINY = EncoderConfig(image=24, patch=8, width=16, depth=2, heads=2, head_dim=8, mlp=32)
@@ -49,16 +49,37 @@ def test_sizes_of_the_method(config, tokens):
     assert vit.blocks[0].qkv.weight.shape == (3 * 192, config.width)
 
 
-def test_imagenet_pixels():
-    vit = ViT(
-        EncoderConfig(image=8, patch=8, width=8, depth=1, heads=1, head_dim=8, mlp=8, pixels="imagenet")
-    )
+@pytest.mark.parametrize(
+    ("pixels", "mean", "std"),
+    [("imagenet", (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)), ("white", (1.0, 1.0, 1.0), (0.5, 0.5, 0.5))],
+)
+def test_pixels_as_numbers(pixels, mean, std):
+    vit = ViT(EncoderConfig(image=8, patch=8, width=8, depth=1, heads=1, head_dim=8, mlp=8, pixels=pixels))
     x = frames(1, size=8).float()
     got = torch.addcmul(vit.shift, x, vit.scale)
-    want = (x / 255 - torch.tensor([0.485, 0.456, 0.406]).view(3, 1, 1)) / torch.tensor(
-        [0.229, 0.224, 0.225]
-    ).view(3, 1, 1)
+    want = (x / 255 - torch.tensor(mean).view(3, 1, 1)) / torch.tensor(std).view(3, 1, 1)
     torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
+    white = torch.full((1, 3, 8, 8), 255.0)
+    assert (torch.addcmul(vit.shift, white, vit.scale).abs().max() < 1e-6) == (pixels == "white")
+
+
+@pytest.mark.parametrize(("heads", "head_dim"), [(1, 8), (2, 8), (3, 5)])
+def test_the_last_block_asks_for_token_0_what_the_whole_block_gives_it(heads, head_dim):
+    """Values and gradients of the shortcut against the block for all tokens, in float64."""
+    config = EncoderConfig(image=8, patch=4, width=12, depth=1, heads=heads, head_dim=head_dim, mlp=16)
+    block = Block(config).double()
+    g = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for p in block.parameters():
+            p.copy_(torch.randn(p.shape, generator=g, dtype=torch.float64))
+    x = torch.randn(3, 5, 12, generator=g, dtype=torch.float64, requires_grad=True)
+    weigh = torch.randn(3, 1, 12, generator=g, dtype=torch.float64)
+    wholes, asked = block(x)[:, :1], block(x, cls_only=True)
+    torch.testing.assert_close(asked, wholes, rtol=1e-10, atol=1e-10)
+    of = [x, *block.parameters()]
+    slopes = (torch.autograd.grad((out * weigh).sum(), of) for out in (asked, wholes))
+    for got, want in zip(*slopes, strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-9, atol=1e-9)
 
 
 def test_codes_are_non_negative_with_exact_zeros_and_any_leading_shape():
