@@ -521,8 +521,6 @@ def time_stack(
 
     for label, chosen in order.items():
         measure(label, chosen)
-    for row in sorted((r for r in found if r.get("right")), key=lambda r: r["us"])[:2]:
-        measure(row["combination"] + ", aside", replace(kernels_settings.read(row["settings"]), aside=True))
     top = best()
     print(f"{name}: {top['combination']}: {json.dumps(top['settings'])}", flush=True)
     return found, kernels_settings.read(top["settings"])

@@ -5,9 +5,9 @@ A frame has few tokens (257 at 224² with patches of 14). Kernels read the packe
 257 = 2·128 + 1: what a row is combined with is cut in large tiles and one small last one, rather than padded to a
 multiple of 64 or 128.
 
-Forwards, one program owns one head of one frame and keeps its keys and values in shared memory. Backwards there are
-two forms of the same function: one kernel that does as the forward pass (`SPLIT` false), or two, for dq and for dk and
-dv, with one program for each tile of rows, which reads what it needs in a pipeline (`SPLIT` true).
+A program owns a tile of rows of one head of one frame and reads what they are combined with in a pipeline. Backwards
+there are two kernels, for dq and for dk and dv: scores are computed twice (seven products instead of five), but no sum
+leaves its program.
 
 Legend: b frames, n tokens, h heads, d width of a head, δ = ⟨g, o⟩. Everything is bfloat16 with float32 sums.
 """
@@ -22,7 +22,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from lpwm.model.kernels_tiles import _attend_rows, _chunks, _grad_key_value_rows, _grad_query_rows, _put_sums
+from lpwm.model.kernels_tiles import _attend_rows, _grad_key_value_rows, _grad_query_rows, _put_sums
 
 
 @dataclass(frozen=True)
@@ -35,34 +35,13 @@ class Tiles:
     warps: int = 4
     stages: int = 2
     registers: int = 0  # most of a thread; 0: as many as it needs
-    pad: bool = False  # two kernels: rows left over get a tile of `rows`, not of as few as a product takes
+    pad: bool = False  # rows left over get a tile of `rows`, not of as few as a product takes
 
 
-# What was fastest on an H200 (257 tokens, 3 heads of 64, 256 and 512 frames): a program for each tile of rows, and
-# backwards two kernels, which spill no registers: 67 and 185 µs against 72 and 209 in one program for each head.
-SPLIT_FORWARD, FORWARD = True, Tiles(keys=64, stages=3)
-SPLIT, DQ, DKV = True, Tiles(keys=64, registers=168, stages=3), Tiles(queries=32, registers=128, stages=3)
-BACKWARD = Tiles()  # where one kernel does it all
-
-
-@triton.jit
-def _attention_forward(
-    qkv, out, lse, scale2, N: tl.constexpr, H: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr,
-    T: tl.constexpr, LAST: tl.constexpr,
-):  # fmt: skip
-    """o = softmax(q kᵀ/√d) v, ROWS queries at a time, and log2 of the softmax's denominator."""
-    pid = tl.program_id(0)
-    frame, head = (pid // H).to(tl.int64), pid % H
-    base = qkv + frame * (N * 3 * H * D) + head * D
-    out += frame * (N * H * D) + head * D
-    lse += pid.to(tl.int64) * N
-    ks = _chunks(base + H * D, 3 * H * D, N, T, LAST, D)
-    vs = _chunks(base + 2 * H * D, 3 * H * D, N, T, LAST, D)
-    for i in range(N // ROWS):
-        _attend_rows(base, out, lse, ks, vs, i * ROWS, scale2, N, H, D, ROWS, True, T, LAST, False)
-    if N % ROWS > 0:
-        end: tl.constexpr = (N // ROWS) * ROWS
-        _attend_rows(base, out, lse, ks, vs, end, scale2, N, H, D, ROWS, False, T, LAST, False)
+# What was fastest on an H200 (257 tokens, 3 heads of 64, 256 and 512 frames): 67 and 185 µs, where one program for
+# each head, which keeps keys and values in shared memory and spills registers, took 72 and 209.
+FORWARD = Tiles(keys=64, stages=3)
+DQ, DKV = Tiles(keys=64, registers=168, stages=3), Tiles(queries=32, registers=128, stages=3)
 
 
 @triton.jit
@@ -70,7 +49,7 @@ def _forward_queries(
     qkv, out, lse, scale2, N: tl.constexpr, H: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr,
     REST: tl.constexpr, T: tl.constexpr, LAST: tl.constexpr,
 ):  # fmt: skip
-    """The same for ROWS queries of one head (the last program of a head: REST)."""
+    """o = softmax(q kᵀ/√d) v of ROWS queries of one head (its last program: REST), and log2 of the denominators."""
     tiles: tl.constexpr = (N + ROWS - 1) // ROWS
     pid = tl.program_id(0)
     tile, pair = pid % tiles, pid // tiles
@@ -80,58 +59,9 @@ def _forward_queries(
     lse += pair.to(tl.int64) * N
     at = tile * ROWS
     if at + ROWS <= N:
-        _attend_rows(base, out, lse, None, None, at, scale2, N, H, D, ROWS, True, T, LAST, True)
+        _attend_rows(base, out, lse, at, scale2, N, H, D, ROWS, True, T, LAST)
     else:
-        _attend_rows(base, out, lse, None, None, at, scale2, N, H, D, REST, False, T, LAST, True)
-
-
-@triton.jit
-def _attention_backward(
-    qkv, out, grad, lse, delta, dqkv, dbias, scale, scale2, N: tl.constexpr, H: tl.constexpr, D: tl.constexpr,
-    ROWS: tl.constexpr, T: tl.constexpr, LAST: tl.constexpr, TQ: tl.constexpr, LASTQ: tl.constexpr,
-):  # fmt: skip
-    """First dq with keys and values in shared memory, then dk and dv with queries and gradients there.
-
-    That computes the scores twice (seven products instead of five), but no sum leaves its program, and nothing has to
-    be put back into shared memory between two products.
-    """
-    pid = tl.program_id(0)
-    frame, head = (pid // H).to(tl.int64), pid % H
-    base = qkv + frame * (N * 3 * H * D) + head * D
-    to = dqkv + frame * (N * 3 * H * D) + head * D
-    out += frame * (N * H * D) + head * D
-    grad += frame * (N * H * D) + head * D
-    lse += pid.to(tl.int64) * N
-    delta += pid.to(tl.int64) * N
-    end: tl.constexpr = (N // ROWS) * ROWS
-    ks = _chunks(base + H * D, 3 * H * D, N, T, LAST, D)
-    vs = _chunks(base + 2 * H * D, 3 * H * D, N, T, LAST, D)
-    sum_q = tl.zeros([D], tl.float32)
-    sum_g = tl.zeros([D], tl.float32)
-    for at in range(0, end, ROWS):
-        dq, g = _grad_query_rows(
-            base, out, grad, lse, delta, to, ks, vs, at, scale, scale2, N, H, D, ROWS, True, T, LAST, False
-        )
-        sum_q += dq
-        sum_g += g
-    if end < N:
-        dq, g = _grad_query_rows(
-            base, out, grad, lse, delta, to, ks, vs, end, scale, scale2, N, H, D, ROWS, False, T, LAST, False
-        )
-        sum_q += dq
-        sum_g += g
-    _put_sums(dbias + frame * (3 * H * D) + head * D, sum_q, sum_g, H, D)
-    tl.debug_barrier()  # δ of all rows is written before any thread reads it
-    qs = _chunks(base, 3 * H * D, N, TQ, LASTQ, D)
-    gs = _chunks(grad, H * D, N, TQ, LASTQ, D)
-    for at in range(0, end, ROWS):
-        _grad_key_value_rows(
-            base, grad, lse, delta, to, qs, gs, at, scale, scale2, N, H, D, ROWS, True, TQ, LASTQ, False
-        )
-    if end < N:
-        _grad_key_value_rows(
-            base, grad, lse, delta, to, qs, gs, end, scale, scale2, N, H, D, ROWS, False, TQ, LASTQ, False
-        )
+        _attend_rows(base, out, lse, at, scale2, N, H, D, REST, False, T, LAST)
 
 
 @triton.jit
@@ -154,30 +84,12 @@ def _backward_queries(
     at = tile * ROWS
     if at + ROWS <= N:
         sum_q, sum_g = _grad_query_rows(
-            base, out, grad, lse, delta, to, None, None, at, scale, scale2, N, H, D, ROWS, True, T, LAST, True
+            base, out, grad, lse, delta, to, at, scale, scale2, N, H, D, ROWS, True, T, LAST
         )
         _put_sums(dbias, sum_q, sum_g, H, D)
     else:
         sum_q, sum_g = _grad_query_rows(
-            base,
-            out,
-            grad,
-            lse,
-            delta,
-            to,
-            None,
-            None,
-            at,
-            scale,
-            scale2,
-            N,
-            H,
-            D,
-            REST,
-            False,
-            T,
-            LAST,
-            True,
+            base, out, grad, lse, delta, to, at, scale, scale2, N, H, D, REST, False, T, LAST
         )
         _put_sums(dbias, sum_q, sum_g, H, D)
 
@@ -202,13 +114,9 @@ def _backward_keys(
     delta += pair.to(tl.int64) * N
     at = tile * ROWS
     if at + ROWS <= N:
-        _grad_key_value_rows(
-            base, grad, lse, delta, to, None, None, at, scale, scale2, N, H, D, ROWS, True, T, LAST, True
-        )
+        _grad_key_value_rows(base, grad, lse, delta, to, at, scale, scale2, N, H, D, ROWS, True, T, LAST)
     else:
-        _grad_key_value_rows(
-            base, grad, lse, delta, to, None, None, at, scale, scale2, N, H, D, REST, False, T, LAST, True
-        )
+        _grad_key_value_rows(base, grad, lse, delta, to, at, scale, scale2, N, H, D, REST, False, T, LAST)
 
 
 def _last(n: int, tile: int) -> int:
@@ -235,18 +143,15 @@ def attention_forward(
     out = qkv.new_empty(b, n, heads * d) if out is None else out
     lse = torch.empty(b, heads, n, device=qkv.device, dtype=torch.float32) if lse is None else lse
     scale, sizes = d**-0.5 * math.log2(math.e), _sizes(n, FORWARD, FORWARD.keys)
-    if SPLIT_FORWARD:
-        _forward_queries[(b * heads * triton.cdiv(n, FORWARD.rows),)](
-            qkv, out, lse, scale, N=n, H=heads, D=d, REST=_rest(n, FORWARD), **sizes
-        )
-    else:
-        _attention_forward[(b * heads,)](qkv, out, lse, scale, N=n, H=heads, D=d, **sizes)
+    _forward_queries[(b * heads * triton.cdiv(n, FORWARD.rows),)](
+        qkv, out, lse, scale, N=n, H=heads, D=d, REST=_rest(n, FORWARD), **sizes
+    )
     return out, lse
 
 
 def pieces(b: int, n: int) -> int:
     """How many partial sums over tokens the backward pass leaves."""
-    return b * triton.cdiv(n, DQ.rows) if SPLIT else b
+    return b * triton.cdiv(n, DQ.rows)
 
 
 def attention_backward(
@@ -266,18 +171,12 @@ def attention_backward(
     if dbias is None:
         dbias = torch.empty(pieces(b, n), packed, device=qkv.device, dtype=torch.float32)
     scales = (d**-0.5, d**-0.5 * math.log2(math.e))
-    if SPLIT:
-        _backward_queries[(b * heads * triton.cdiv(n, DQ.rows),)](
-            qkv, out, grad, lse, delta, dqkv, dbias, *scales, N=n, H=heads, D=d, REST=_rest(n, DQ),
-            **_sizes(n, DQ, DQ.keys),
-        )  # fmt: skip
-        _backward_keys[(b * heads * triton.cdiv(n, DKV.rows),)](
-            qkv, grad, lse, delta, dqkv, *scales, N=n, H=heads, D=d, REST=_rest(n, DKV),
-            **_sizes(n, DKV, DKV.queries),
-        )  # fmt: skip
-    else:
-        _attention_backward[(b * heads,)](
-            qkv, out, grad, lse, delta, dqkv, dbias, *scales, N=n, H=heads, D=d,
-            TQ=BACKWARD.queries, LASTQ=_last(n, BACKWARD.queries), **_sizes(n, BACKWARD, BACKWARD.keys),
-        )  # fmt: skip
+    _backward_queries[(b * heads * triton.cdiv(n, DQ.rows),)](
+        qkv, out, grad, lse, delta, dqkv, dbias, *scales, N=n, H=heads, D=d, REST=_rest(n, DQ),
+        **_sizes(n, DQ, DQ.keys),
+    )  # fmt: skip
+    _backward_keys[(b * heads * triton.cdiv(n, DKV.rows),)](
+        qkv, grad, lse, delta, dqkv, *scales, N=n, H=heads, D=d, REST=_rest(n, DKV),
+        **_sizes(n, DKV, DKV.queries),
+    )  # fmt: skip
     return dqkv, dbias

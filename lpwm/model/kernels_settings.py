@@ -66,11 +66,17 @@ class Settings:
     up: Product | None = None  # None: torch's product and a kernel of its own for the GELU
     down: Product | None = None
     slope: bool = False  # with `up`: keep the GELU's derivative for the backward pass, not its argument
-    aside: bool = False  # gradients of weights on a CUDA stream of their own
 
 
 DEFAULT = Settings()
-BY_WIDTH: dict[int, Settings] = {}
+# Measured on an H200 (all blocks of the PushT-sized encoder, forwards and backwards): 13.26 ms, by default 13.67.
+BY_WIDTH: dict[int, Settings] = {
+    384: Settings(
+        norm_forward=NormTiles(rows=4, part=128),
+        norm_backward=NormTiles(rows=4, part=128, warps=2, span=32, stages=3),
+        gelu=GeluTiles(span=64, rows=8, warps_back=2),
+    )
+}
 _PARTS: dict[str, type] = {
     "norm_forward": NormTiles, "norm_backward": NormTiles, "gelu": GeluTiles, "up": Product, "down": Product
 }  # fmt: skip

@@ -34,18 +34,6 @@ def _put(base, x, start, stride, N: tl.constexpr, SIZE: tl.constexpr, D: tl.cons
 
 
 @triton.jit
-def _chunks(base, stride, N: tl.constexpr, T: tl.constexpr, LAST: tl.constexpr, D: tl.constexpr):
-    """A whole matrix (N, D), kept in shared memory as the right-hand sides of products."""
-    parts = ()
-    for c in tl.static_range(N // T):
-        parts = parts + (_rows(base, c * T, stride, N, T, D, True),)  # type: ignore[assignment]  # noqa: RUF005
-    if N % T > 0:
-        rest = _rows(base, (N // T) * T, stride, N, LAST, D, False)
-        parts = parts + (rest,)  # type: ignore[assignment]  # noqa: RUF005
-    return parts
-
-
-@triton.jit
 def _attend(q, k, v, at, top, total, o, scale2, N: tl.constexpr, SIZE: tl.constexpr, WHOLE: tl.constexpr):
     """Adds SIZE keys to a softmax under way: its maximum, its denominator and its sum of values."""
     s = tl.dot(q, tl.trans(k))
@@ -59,30 +47,24 @@ def _attend(q, k, v, at, top, total, o, scale2, N: tl.constexpr, SIZE: tl.conste
 
 @triton.jit
 def _attend_rows(
-    base, out, lse, ks, vs, at, scale2, N: tl.constexpr, H: tl.constexpr, D: tl.constexpr, SIZE: tl.constexpr,
-    WHOLE: tl.constexpr, T: tl.constexpr, LAST: tl.constexpr, STREAM: tl.constexpr,
+    base, out, lse, at, scale2, N: tl.constexpr, H: tl.constexpr, D: tl.constexpr, SIZE: tl.constexpr,
+    WHOLE: tl.constexpr, T: tl.constexpr, LAST: tl.constexpr,
 ):  # fmt: skip
-    """o and e of SIZE queries. Keys and values: ks, vs, or read here."""
+    """o and e of SIZE queries."""
     q = _rows(base, at, 3 * H * D, N, SIZE, D, WHOLE)
     total = tl.zeros([SIZE], tl.float32)
     o = tl.zeros([SIZE, D], tl.float32)
     top = tl.full([SIZE], float("-inf"), tl.float32)
     end: tl.constexpr = N // T
-    if STREAM:
-        if N % T > 0:  # read first, used last: one wait for memory less
-            k_end = _rows(base + H * D, end * T, 3 * H * D, N, LAST, D, False)
-            v_end = _rows(base + 2 * H * D, end * T, 3 * H * D, N, LAST, D, False)
-        for c in range(end):
-            k = _rows(base + H * D, c * T, 3 * H * D, N, T, D, True)
-            v = _rows(base + 2 * H * D, c * T, 3 * H * D, N, T, D, True)
-            top, total, o = _attend(q, k, v, c * T, top, total, o, scale2, N, T, True)
-        if N % T > 0:
-            top, total, o = _attend(q, k_end, v_end, end * T, top, total, o, scale2, N, LAST, False)
-    else:
-        for c in tl.static_range(end):
-            top, total, o = _attend(q, ks[c], vs[c], c * T, top, total, o, scale2, N, T, True)
-        if N % T > 0:
-            top, total, o = _attend(q, ks[end], vs[end], end * T, top, total, o, scale2, N, LAST, False)
+    if N % T > 0:  # read first, used last: one wait for memory less
+        k_end = _rows(base + H * D, end * T, 3 * H * D, N, LAST, D, False)
+        v_end = _rows(base + 2 * H * D, end * T, 3 * H * D, N, LAST, D, False)
+    for c in range(end):
+        k = _rows(base + H * D, c * T, 3 * H * D, N, T, D, True)
+        v = _rows(base + 2 * H * D, c * T, 3 * H * D, N, T, D, True)
+        top, total, o = _attend(q, k, v, c * T, top, total, o, scale2, N, T, True)
+    if N % T > 0:
+        top, total, o = _attend(q, k_end, v_end, end * T, top, total, o, scale2, N, LAST, False)
     r = at + tl.arange(0, SIZE)
     _put(out, o / total[:, None], at, H * D, N, SIZE, D, WHOLE)
     tl.store(lse + r, top + tl.log2(total), mask=r < N)
@@ -100,10 +82,10 @@ def _grad_query(q, g, k, v, e, d, dq, scale2, WHOLE: tl.constexpr):
 
 @triton.jit
 def _grad_query_rows(
-    base, out, grad, lse, delta, to, ks, vs, at, scale, scale2, N: tl.constexpr, H: tl.constexpr, D: tl.constexpr,
-    SIZE: tl.constexpr, WHOLE: tl.constexpr, T: tl.constexpr, LAST: tl.constexpr, STREAM: tl.constexpr,
+    base, out, grad, lse, delta, to, at, scale, scale2, N: tl.constexpr, H: tl.constexpr, D: tl.constexpr,
+    SIZE: tl.constexpr, WHOLE: tl.constexpr, T: tl.constexpr, LAST: tl.constexpr,
 ):  # fmt: skip
-    """dq and δ of SIZE queries; returns the sums of dq and of g over them. Keys and values: ks, vs, or read here."""
+    """dq and δ of SIZE queries; returns the sums of dq and of g over them."""
     q = _rows(base, at, 3 * H * D, N, SIZE, D, WHOLE)
     g = _rows(grad, at, H * D, N, SIZE, D, WHOLE)
     o = _rows(out, at, H * D, N, SIZE, D, WHOLE)
@@ -113,21 +95,15 @@ def _grad_query_rows(
     sum_g = tl.sum(g.to(tl.float32), 0)
     e = tl.load(lse + r, mask=r < N, other=0.0)
     dq = tl.zeros([SIZE, D], tl.float32)
-    if STREAM:
-        if N % T > 0:  # read first, used last: one wait for memory less
-            k_end = _rows(base + H * D, (N // T) * T, 3 * H * D, N, LAST, D, False)
-            v_end = _rows(base + 2 * H * D, (N // T) * T, 3 * H * D, N, LAST, D, False)
-        for c in range(N // T):
-            k = _rows(base + H * D, c * T, 3 * H * D, N, T, D, True)
-            v = _rows(base + 2 * H * D, c * T, 3 * H * D, N, T, D, True)
-            dq = _grad_query(q, g, k, v, e, d, dq, scale2, True)
-        if N % T > 0:
-            dq = _grad_query(q, g, k_end, v_end, e, d, dq, scale2, False)
-    else:
-        for c in tl.static_range(N // T):
-            dq = _grad_query(q, g, ks[c], vs[c], e, d, dq, scale2, True)
-        if N % T > 0:
-            dq = _grad_query(q, g, ks[N // T], vs[N // T], e, d, dq, scale2, False)
+    if N % T > 0:  # read first, used last: one wait for memory less
+        k_end = _rows(base + H * D, (N // T) * T, 3 * H * D, N, LAST, D, False)
+        v_end = _rows(base + 2 * H * D, (N // T) * T, 3 * H * D, N, LAST, D, False)
+    for c in range(N // T):
+        k = _rows(base + H * D, c * T, 3 * H * D, N, T, D, True)
+        v = _rows(base + 2 * H * D, c * T, 3 * H * D, N, T, D, True)
+        dq = _grad_query(q, g, k, v, e, d, dq, scale2, True)
+    if N % T > 0:
+        dq = _grad_query(q, g, k_end, v_end, e, d, dq, scale2, False)
     dq *= scale
     _put(to, dq, at, 3 * H * D, N, SIZE, D, WHOLE)
     return tl.sum(dq, 0), sum_g
@@ -153,32 +129,24 @@ def _grad_key_value(
 
 @triton.jit
 def _grad_key_value_rows(
-    base, grad, lse, delta, to, qs, gs, at, scale, scale2, N: tl.constexpr, H: tl.constexpr, D: tl.constexpr,
-    SIZE: tl.constexpr, WHOLE: tl.constexpr, T: tl.constexpr, LAST: tl.constexpr, STREAM: tl.constexpr,
+    base, grad, lse, delta, to, at, scale, scale2, N: tl.constexpr, H: tl.constexpr, D: tl.constexpr,
+    SIZE: tl.constexpr, WHOLE: tl.constexpr, T: tl.constexpr, LAST: tl.constexpr,
 ):  # fmt: skip
-    """dk and dv of SIZE keys. Queries and gradients: qs, gs, or read here."""
+    """dk and dv of SIZE keys."""
     k = _rows(base + H * D, at, 3 * H * D, N, SIZE, D, WHOLE)
     v = _rows(base + 2 * H * D, at, 3 * H * D, N, SIZE, D, WHOLE)
     dk = tl.zeros([SIZE, D], tl.float32)
     dv = tl.zeros([SIZE, D], tl.float32)
     end: tl.constexpr = N // T
-    if STREAM:
-        if N % T > 0:
-            q_end = _rows(base, end * T, 3 * H * D, N, LAST, D, False)
-            g_end = _rows(grad, end * T, H * D, N, LAST, D, False)
-        for c in range(end):
-            q = _rows(base, c * T, 3 * H * D, N, T, D, True)
-            g = _rows(grad, c * T, H * D, N, T, D, True)
-            dk, dv = _grad_key_value(k, v, q, g, lse, delta, c * T, dk, dv, scale2, N, T, True)
-        if N % T > 0:
-            dk, dv = _grad_key_value(k, v, q_end, g_end, lse, delta, end * T, dk, dv, scale2, N, LAST, False)
-    else:
-        for c in tl.static_range(end):
-            dk, dv = _grad_key_value(k, v, qs[c], gs[c], lse, delta, c * T, dk, dv, scale2, N, T, True)
-        if N % T > 0:
-            dk, dv = _grad_key_value(
-                k, v, qs[end], gs[end], lse, delta, end * T, dk, dv, scale2, N, LAST, False
-            )
+    if N % T > 0:
+        q_end = _rows(base, end * T, 3 * H * D, N, LAST, D, False)
+        g_end = _rows(grad, end * T, H * D, N, LAST, D, False)
+    for c in range(end):
+        q = _rows(base, c * T, 3 * H * D, N, T, D, True)
+        g = _rows(grad, c * T, H * D, N, T, D, True)
+        dk, dv = _grad_key_value(k, v, q, g, lse, delta, c * T, dk, dv, scale2, N, T, True)
+    if N % T > 0:
+        dk, dv = _grad_key_value(k, v, q_end, g_end, lse, delta, end * T, dk, dv, scale2, N, LAST, False)
     _put(to + H * D, dk * scale, at, 3 * H * D, N, SIZE, D, WHOLE)
     _put(to + 2 * H * D, dv, at, 3 * H * D, N, SIZE, D, WHOLE)
 

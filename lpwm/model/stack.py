@@ -15,7 +15,6 @@ Legend: b frames, n tokens, w width, i = h·d width of all heads, f width of the
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -107,46 +106,43 @@ def backward(
     (L, b, n, packed), f, w = qkv.shape, hidden.shape[-1], grad.shape[-1]
     m, wide, chosen = b * n, one.dtype, kernels_settings.of(w)
     _, down, slope = _fused(chosen, w, f)
-    tiles, aside = chosen.norm_backward, _Aside(grad.device, chosen.aside and grad.is_cuda)
+    tiles = chosen.norm_backward
     d_qkv, d_out, d_up, d_down = (torch.empty_like(t) for t in (qkv_w, out_w, up_w, down_w))
     sum_qkv = grad.new_empty(L, kernels.pieces(b, n), packed, dtype=wide)
     rows = kernels_mlp.pieces(m, f, down, grad.device) if down else -(-m // chosen.gelu.span)
     sum_up = grad.new_empty(L, rows, f, dtype=wide)
     sum_norm = grad.new_empty(2 * L, kernels_norm.pieces(m, tiles), w, dtype=wide)
-    # What a product aside still reads is not written to: then there are several buffers, taken in turn.
-    streams = [grad.new_empty(m, w) for _ in range(3 if aside.on else 1)]
-    hiddens = [grad.new_empty(m, f) for _ in range(2 if aside.on else 1)]
-    packs = [grad.new_empty(m, packed) for _ in range(2 if aside.on else 1)]
-    stream = grad.view(m, w)
+    # The first kernel that adds to the gradient of the stream makes its own, dr; all later ones change it in place.
+    stream, dr = grad.view(m, w), grad.new_empty(m, w)
+    d_hidden, d_packed = grad.new_empty(m, f), grad.new_empty(m, packed)
 
     def norm_backward(d: Tensor, which: int) -> Tensor:
-        out, y = aside.free(streams, 2 * L - 1 - which), xhat[which].view(m, w)
-        kernels_norm.norm_backward(d, y, one[which].view(m), stream, out, sum_norm[which], tiles)
-        return out
+        kernels_norm.norm_backward(
+            d, xhat[which].view(m, w), one[which].view(m), stream, dr, sum_norm[which], tiles
+        )
+        return dr
 
     for j in reversed(range(L)):
-        # The stream's gradient changes in place, so a weight that wrote to the stream takes its own before. Else a
-        # product aside begins where kernels follow that leave arithmetic idle.
-        aside.product(stream, active[j].view(m, f), d_down[j])
-        h, d_hidden = hidden[j].view(m, f), aside.free(hiddens, j)
+        # The stream's gradient changes in place, so a weight that wrote to the stream takes its own before.
+        torch.mm(stream.t(), active[j].view(m, f), out=d_down[j])
+        h = hidden[j].view(m, f)
         if down:
             kernels_mlp.down_backward(stream, down_w[j], h, d_hidden, sum_up[j], down, slope)
         else:
             kernels_pointwise.gelu_backward(torch.mm(stream, down_w[j]), h, d_hidden, sum_up[j], chosen.gelu)
         d = torch.mm(d_hidden, up_w[j])
-        aside.product(d_hidden, xhat[2 * j + 1].view(m, w), d_up[j])
+        torch.mm(d_hidden.t(), xhat[2 * j + 1].view(m, w), out=d_up[j])
         stream = norm_backward(d, 2 * j + 1)
-        d, d_packed = torch.mm(stream, out_w[j]).view(b, n, packed // 3), aside.free(packs, j)
-        aside.product(stream, heard[j].view(m, -1), d_out[j])
+        d = torch.mm(stream, out_w[j]).view(b, n, packed // 3)
+        torch.mm(stream.t(), heard[j].view(m, -1), out=d_out[j])
         kernels.attention_backward(
             d, qkv[j], heard[j], lse[j], heads, d_packed.view(b, n, packed), sum_qkv[j]
         )
         d = torch.mm(d_packed, qkv_w[j])
-        aside.product(d_packed, xhat[2 * j].view(m, w), d_qkv[j])
+        torch.mm(d_packed.t(), xhat[2 * j].view(m, w), out=d_qkv[j])
         stream = norm_backward(d, 2 * j)
     d_c = torch.cat((sum_norm.sum(1), grad.new_zeros(1, w, dtype=wide)))
     sums = sum_qkv.sum(1).to(grad.dtype), sum_up.sum(1).to(grad.dtype)
-    aside.join()
     return stream.view(b, n, w), d_qkv, sums[0], d_out, d_up, sums[1], d_down, d_c
 
 
@@ -159,45 +155,6 @@ def _fused(
     up, down = (p if kernels_mlp.serves(p, w, f) else None for p in (chosen.up, chosen.down))
     # The derivative is kept only where both sides are the kernels that write and read it.
     return up, down, chosen.slope and up is not None and down is not None
-
-
-@functools.cache
-def _second_stream(device: torch.device) -> torch.cuda.Stream:
-    return torch.cuda.Stream(device)
-
-
-class _Aside:
-    """Gradients of weights, which nothing in the backward pass waits for: on a CUDA stream of their own (if `on`).
-
-    They fill what kernels bound by memory and the ends of others leave idle. Events order them, so it can be captured.
-    """
-
-    def __init__(self, device: torch.device, on: bool) -> None:
-        self.on, self.read = on, dict[int, torch.cuda.Event]()
-        if on:
-            self.main, self.second = torch.cuda.current_stream(device), _second_stream(device)
-
-    def product(self, a: Tensor, b: Tensor, out: Tensor) -> None:
-        """out = aᵀ b; what is written to a and b later waits for it (`free`)."""
-        if not self.on:
-            torch.mm(a.t(), b, out=out)
-            return
-        self.second.wait_stream(self.main)
-        with torch.cuda.stream(self.second):
-            torch.mm(a.t(), b, out=out)
-            self.read[a.data_ptr()] = self.second.record_event()
-
-    def free(self, buffers: list[Tensor], turn: int) -> Tensor:
-        """The buffer whose turn it is, which is read no more."""
-        buffer = buffers[turn % len(buffers)]
-        event = self.read.pop(buffer.data_ptr(), None) if self.on else None
-        if event is not None:
-            self.main.wait_event(event)
-        return buffer
-
-    def join(self) -> None:
-        if self.on:
-            self.main.wait_stream(self.second)
 
 
 @torch.library.custom_op("lpwm::encoder_blocks", mutates_args=(), device_types="cuda")

@@ -77,31 +77,6 @@ class Stack(torch.autograd.Function):
         return (*stack.backward(grad.contiguous(), *ctx.saved_tensors, ctx.heads), None, None)
 
 
-class Late(stack._Aside):
-    """Products aside, each as late as the order of events allows: when what it reads is about to be written to."""
-
-    def __init__(self, device, on):
-        super().__init__(device, False)
-        self.on, self.waiting = True, []
-
-    def product(self, a, b, out):
-        self.waiting.append((a, b, out))
-
-    def free(self, buffers, turn):
-        buffer = buffers[turn % len(buffers)]
-        while any(a.data_ptr() == buffer.data_ptr() for a, _, _ in self.waiting):  # a stream keeps its order
-            self.run()
-        return buffer
-
-    def run(self):
-        a, b, out = self.waiting.pop(0)
-        out.copy_(a.t() @ b)
-
-    def join(self):
-        while self.waiting:
-            self.run()
-
-
 def plain_up(x, w, bias, hidden, active, product, slope):
     with torch.enable_grad():
         u = (x @ w.t() + bias).detach().requires_grad_()
@@ -122,18 +97,15 @@ def plain_down(grad, w, hidden, out, sums, product, slope):
     "chosen",
     [
         Settings(),
-        Settings(aside=True),
-        Settings(up=Product(), aside=True),
+        Settings(up=Product()),
         Settings(down=Product()),
         Settings(up=Product(), down=Product(), slope=True),
         Settings(up=Product(), slope=True),
     ],
-    ids=["plain", "aside", "up", "down", "slope", "slope without down"],
+    ids=["plain", "up", "down", "slope", "slope without down"],
 )
 def test_the_operator_is_the_blocks(monkeypatch, chosen):
     monkeypatch.setitem(kernels_settings.BY_WIDTH, CONFIG.width, chosen)
-    if chosen.aside:
-        monkeypatch.setattr(stack, "_Aside", Late)
     fused = SimpleNamespace(
         up=plain_up, down_backward=plain_down, serves=lambda p, w, f: p is not None, pieces=lambda *_: 2
     )
@@ -202,7 +174,7 @@ def far(a, b):
     return float((a.double() - b.double()).norm() / b.double().norm())
 
 torch.manual_seed(0)
-for n, K.SPLIT_FORWARD in itertools.product((17, 64, 65, 100, 130), (False, True)):
+for n in (17, 64, 65, 100, 130):
     x, g = torch.randn(2, n, 3 * 2 * 64), torch.randn(2, n, 2 * 64)
     wide = x.double().requires_grad_()
     q, k, v = (t.unflatten(-1, (2, -1)).transpose(1, 2) for t in wide.chunk(3, -1))
@@ -211,14 +183,13 @@ for n, K.SPLIT_FORWARD in itertools.product((17, 64, 65, 100, 130), (False, True
     o.backward(g.double())
     out, lse = K.attention_forward(x, 2)
     sums = wide.grad.sum((0, 1))
-    for K.SPLIT, K.DQ, K.DKV in ((False, K.Tiles(), K.Tiles()), (True, K.Tiles(keys=64), K.Tiles(queries=32)),
-                                 (True, K.Tiles(pad=True), K.Tiles(rows=128, pad=True))):
+    for K.DQ, K.DKV in ((K.Tiles(keys=64), K.Tiles(queries=32)), (K.Tiles(pad=True), K.Tiles(rows=128, pad=True))):
         dx, db = K.attention_backward(g, x, out, lse, 2)
         assert db.shape == (K.pieces(2, n), 384)
         db = db.sum(0)
         errors = [far(out, o.detach()), far(lse * math.log(2), s.detach().logsumexp(-1)), far(dx, wide.grad),
                   far(db[:128], sums[:128]), far(db[256:], sums[256:])]
-        assert max(errors) < 2e-6 and not db[128:256].any(), (n, K.SPLIT, K.DQ, errors)
+        assert max(errors) < 2e-6 and not db[128:256].any(), (n, K.DQ, errors)
 m = 70
 for w, tiles in ((24, NormTiles()), (96, NormTiles(part=32)), (48, NormTiles(4, 16, span=16, stages=2)),
                  (24, NormTiles(part=16))):
