@@ -97,7 +97,7 @@ def _rank(claim: Claim, group: Group, seeds: int) -> tuple[Any, ...]:
     p, wished = next(iter(group.values())), claim.reads.budgets
     preferred = wished.index(p.budget) if p.budget in wished else len(wished)
     episodes = p.success["latched"].shape[1]
-    return (p.run.reduced, bool(p.run.changed), preferred, -seeds, -p.effort, -episodes)
+    return (p.run.reduced, p.run.other, preferred, -seeds, -p.effort, -episodes)
 
 
 def _files(*many: Iterable[Planned | Studied]) -> tuple[str, ...]:
@@ -247,7 +247,7 @@ def _study(claim: Claim, results: Results) -> list[Evidence]:
             found = Interval(own["estimate"], own["low"], own["high"], own["level"], "one checkpoint")
         frames = first.study.get("probes", {}).get("frames")
         protocol = f"{first.run.family}, {frames:,} held-out frames" if frames else first.run.family
-        rank = (first.run.reduced, bool(first.run.changed), -len(group))
+        rank = (first.run.reduced, first.run.other, -len(group))
         out.append(Evidence(claim, interval_text(claim, found), len(group), first.run.size, protocol, first.run.reduced,
                             judge(claim, found, len(group), detectable), _files(s for s, _ in group.values()), found,
                             rank=rank))  # fmt: skip
@@ -293,7 +293,7 @@ def _monitors(claim: Claim, results: Results) -> list[Evidence]:
         else:
             found, _ = _of_values(claim, [float(r.monitors[name]) for r in runs])
             ours, verdict = interval_text(claim, found), judge(claim, found, len(runs))
-        rank = (runs[0].reduced, bool(runs[0].changed), -len(runs))
+        rank = (runs[0].reduced, runs[0].other, -len(runs))
         where = f"{family}{f', {rung}' if rung else ''}: held-out frames where read, else the end of the training log"
         out.append(
             Evidence(claim, ours, len(runs), size, where, runs[0].reduced, verdict, (), found, rank=rank)

@@ -48,8 +48,9 @@ SIZES = {"frames": "model.encoder.image", "patch": "model.encoder.patch", "width
          "steps": "train.steps", "batch": "train.batch", "episodes": "data.episodes",
          "length": "data.steps"}  # fmt: skip
 # Differences in these change nothing that is claimed, or are told apart otherwise (the seed, the weight of TJ).
-ASIDE = ("train.seed", "objective.tj_weight", "train.compile", "train.kernels", "train.log_every", "train.eval_every",
-         "train.eval_batches", "train.checkpoint_every", "train.keep", "train.accumulate", "data.file")  # fmt: skip
+ASIDE = ("train.seed", "train.stop_dead", "objective.tj_weight", "train.compile", "train.kernels", "train.log_every",
+         "train.eval_every", "train.eval_batches", "train.checkpoint_every", "train.keep", "train.accumulate",
+         "data.file")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -130,6 +131,13 @@ class Trained:
         told = (*ASIDE, *SIZES.values())
         other = {k: v for k, v in self.known.items() if k in usual and v != usual[k] and k not in told}
         return "".join(f", {k.rpartition('.')[2]} {v}" for k, v in sorted(other.items()))
+
+    @property
+    def other(self) -> int:
+        """0: its recipe as it is, 1: not trained to the recipe's end, 2: changed otherwise."""
+        if self.changed:
+            return 2
+        return int(self.recipe in RECIPES and self.step < recipe(self.recipe).train.steps)
 
     @property
     def tj(self) -> float | None:

@@ -23,8 +23,8 @@ RULE = (
     f"below {100 * FAILS:.0f} %, not reproduced when it lies above. With one seed there is no interval over "
     f"seeds: differences are then inconclusive, and a level is that of one checkpoint. Fewer than {MIN_SEEDS} "
     "seeds is marked exploratory. The line of a claim that counts first is chosen before looking at its "
-    "outcome: the paper's size, the recipe unchanged, the preferred budget, then the most seeds, the largest "
-    "planner and the most episodes. Nothing reduced is called anything else."
+    "outcome: the paper's size, the recipe unchanged and trained to its end, the preferred budget, then the most "
+    "seeds, the largest planner and the most episodes. Nothing reduced is called anything else."
 )
 
 
