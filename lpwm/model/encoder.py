@@ -87,8 +87,12 @@ class Block(nn.Module):
         q, k, v = (t.transpose(1, 2) for t in self.qkv(y).unflatten(-1, (3, self.heads, -1)).unbind(dim=2))
         if cls_only:  # the last block: only token 0 is read, so only token 0 asks
             q, x = q[:, :, :1], x[:, :1]
-        x = x + self.out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+        x = x + self.out(self.attend(q, k, v).transpose(1, 2).flatten(2))
         return x + self.down(F.gelu(self.up(self.norm2(x))))
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """(B, h, n, d); on its own so that stacked seeds can bring theirs (lpwm.sweep.stack_layers)."""
+        return F.scaled_dot_product_attention(q, k, v)
 
     def _asked_once(self, y_BNW: Tensor) -> Tensor:
         """Attention of token 0 alone, (B, 1, h·d), without keys and values: with one query it is cheaper to carry the

@@ -19,13 +19,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from lpwm.errors import UserError
 from lpwm.losses import Objective
 from lpwm.model import WorldModel
 from lpwm.model.layers import BatchNorm
 from lpwm.run import RunConfig
+from lpwm.sweep.stack_layers import spell_out
 from lpwm.train.step import Terms
 
 
@@ -83,7 +83,7 @@ class StackedStepper:
         steps = self.objective.config.rollout_steps
         nets = [_Net(m, steps) for m in self.models]
         self.params, self.buffers = stack_module_state(nets)
-        skeleton = copy.deepcopy(nets[0]).to("meta").train()
+        skeleton = spell_out(copy.deepcopy(nets[0]).to("meta").train(), self.compiled)
         for name, stacked in self.params.items():
             for i, net in enumerate(nets):
                 net.get_parameter(name).data = stacked.data[i]
@@ -144,15 +144,11 @@ class StackedStepper:
     def autocast(self) -> torch.autocast:
         return torch.autocast(self.device.type, self.precision, enabled=self.precision != torch.float32)
 
-    def _attention(self) -> Any:
-        """Spelled out: under vmap the fused attention runs model by model on the CPU and fails backwards on CUDA."""
-        return sdpa_kernel(SDPBackend.MATH)
-
     def _update(self, flat: Sequence[Tensor]) -> list[Terms]:
         self.optimiser.zero_grad(set_to_none=True)
         N, per = len(self.models), (len(flat) - 2) // len(self.models)
         out: list[Terms] = []
-        with self.autocast(), self._attention():
+        with self.autocast():
             found = self._run(self.params, self.buffers, flat[0], flat[1])
             for i in range(N):
                 z, zhat, *rest = (x[i] for x in found)
