@@ -63,7 +63,7 @@ class Args:
 @dataclass(frozen=True)
 class StatusArgs:
     folder: Annotated[Path, tyro.conf.Positional]
-    """The sweep's folder, or its name in --out."""
+    """The sweep's folder, its name in --out, or a folder that holds this one sweep (the --out it was given)."""
     out: Path = Path("sweeps")
     once: bool = False
     """Print once; otherwise, on a terminal, the view follows the sweep until it ends."""
@@ -198,7 +198,7 @@ def dry_run(args: Args, grid: Grid, cells: list[Cell], costs: list[CellCost]) ->
 
 
 def show(args: StatusArgs) -> int:
-    root = args.folder if status.is_sweep(args.folder) else args.out / args.folder
+    root = status.find_sweep(args.folder, args.out)
     found = status.view(root)
     if args.json:
         print(json_.dumps(found.as_dict()))

@@ -50,6 +50,25 @@ def is_sweep(folder: str | Path) -> bool:
     return (Path(folder) / "sweep.json").exists()
 
 
+def find_sweep(folder: Path, out: Path) -> Path:
+    """The sweep that is meant: `folder` itself, its name in `out`, or the only sweep inside one of the two."""
+    places = list(dict.fromkeys((folder, out / folder)))  # the same if it is absolute
+    for place in places:
+        if is_sweep(place):
+            return place
+    for place in places:
+        inside = sorted(p.parent for p in place.glob("*/sweep.json"))
+        if len(inside) == 1:
+            return inside[0]
+        if inside:
+            raise UserError(
+                f"{place} holds {len(inside)} sweeps ({', '.join(p.name for p in inside)}): "
+                f"name one, as in {inside[0]}."
+            )
+    said = f"neither {places[0]} nor {places[-1]} is" if len(places) > 1 else f"{folder} is not"
+    raise UserError(f"{said} a sweep or a folder of sweeps: there is no sweep.json. lpwm sweep makes one.")
+
+
 def read_sweep(root: str | Path) -> dict[str, Any]:
     path = Path(root) / "sweep.json"
     try:

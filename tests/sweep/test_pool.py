@@ -3,11 +3,18 @@
 import os
 import signal
 import time
+from pathlib import Path
 
 import pytest
 
 from lpwm.errors import UserError
 from lpwm.sweep.pool import Failure, each
+
+
+@pytest.fixture(autouse=True)
+def importable(monkeypatch):
+    """Spawned workers import this module by name: `python -m pytest` has the folder on the path, `pytest` has not."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2]))
 
 
 def work(job):
@@ -61,7 +68,7 @@ def test_several_workers_errors_lateness_and_leaving():
 
 
 def test_workers_that_never_come_and_nothing_to_do():
-    with pytest.raises(UserError, match="before they take a job"):
+    with pytest.raises(UserError, match=r"\(status 5\) before they take a job"):
         list(each([1, 2], Unwilling(), 1))
     with pytest.raises(UserError, match="0 workers do nothing"):
         list(each([1], work, 0))

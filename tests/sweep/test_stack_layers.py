@@ -143,8 +143,8 @@ def compare(stack, single):
         assert mine["zhat"].dtype == theirs["zhat"].dtype
         z, other = mine["z"].float(), theirs["z"].float()
         assert (z - other).norm() < 2e-2 * other.norm()
-        for name in ("loss", "gradient_norm"):
-            assert mine[name].item() == pytest.approx(theirs[name].item(), rel=2e-2), name
+        for name, within in (("loss", 2e-2), ("gradient_norm", 5e-2)):
+            assert mine[name].item() == pytest.approx(theirs[name].item(), rel=within), name
 
 
 @pytest.mark.parametrize("rung", ["mlp-lti", "shallow-adaln"])

@@ -91,6 +91,29 @@ def test_from_grid_to_page_and_never_twice(grid, capsys):
     assert made["finished"] == 2 and (root / "report.html").exists() and made["figures"]
 
 
+def test_status_finds_a_sweep_by_its_folder_its_name_or_the_folder_it_lies_in(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    grid = parse_grid(GRID, "mini")
+    made = expand(grid, recipe)
+    status.create(grid, made, tmp_path / "here" / "mini")
+    status.create(grid, made[:1], tmp_path / "sweeps" / "mini")
+
+    def shown(*args):
+        code = main(["sweep", "status", *args, "--json"])
+        said = capsys.readouterr()
+        return len(json.loads(said.out)["cells"]) if code == 0 else said.err
+
+    assert shown("here/mini") == shown("here") == shown("mini", "--out", "here") == 4
+    assert shown(str(tmp_path / "here")) == 4
+    assert shown("mini") == shown("sweeps") == 1
+    status.create(grid, made[:2], tmp_path / "mini")
+    assert shown("mini") == 2  # the nearer of the two
+    status.create(grid, made, tmp_path / "here" / "other")
+    assert "here holds 2 sweeps (mini, other): name one, as in here/mini." in shown("here")
+    assert "neither gone nor sweeps/gone is a sweep" in shown("gone")
+    assert f"{tmp_path / 'gone'} is not a sweep" in shown(str(tmp_path / "gone"))
+
+
 def test_workers_that_cannot_start_are_not_started_for_ever(tmp_path, monkeypatch):
     grid = parse_grid(
         GRID.replace('["lpwm", "lewm"]', '["lpwm"]').replace("seeds = [0, 1]\nselect_seeds = [0]", ""), "g"
