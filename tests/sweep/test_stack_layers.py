@@ -178,6 +178,7 @@ def test_spelled_out_layers_are_those_of_torch():
     x = torch.randn(2, 4, 5, dtype=torch.float64)
     want = net(x)
     assert spell_out(net) is net and torch.allclose(net(x), want, atol=1e-12)
+    assert spell_out(nn.LayerNorm(4))(torch.ones(2, 4, dtype=torch.bfloat16)).dtype == torch.float32
     q, k, v = torch.randn(3, 2, 2, 6, 4, dtype=torch.float64)
     want = nn.functional.scaled_dot_product_attention(q[:, :, :1], k, v)
     assert torch.allclose(plain_attention(q[:, :, :1], k, v), want, atol=1e-12)
