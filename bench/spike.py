@@ -11,7 +11,7 @@ FILE.json is a list of entries; all but the first two fields may be left out:
 
 lengths  training steps at which the one run is judged, from its checkpoints: points of one schedule, not runs of
          that length. Without them: the end.
-eval     random: random goals, R=1 and R=5, budgets 50 and 100; pusht: the ladder's dataset goals, closed loop.
+eval     random: random goals within 50 steps, R=1 and R=5; pusht: the ladder's dataset goals, closed loop.
 
 A line of OUT/spike.jsonl for every length as it comes (dead and failed runs too); a second call makes what is missing.
 Runs and data are in OUT/runs, or where --runs says. Training uses train.compile = graph unless an entry changes it.
@@ -50,7 +50,7 @@ from lpwm.train.loop import Callbacks, DeadRun
 
 FIELDS = ("name", "recipe", "changes", "seeds", "lengths", "eval")
 EVALS = {
-    "random": EvalConfig(goals=("random",), episodes=100, planner_seeds=1, controls=()),
+    "random": EvalConfig(goals=("random",), episodes=100, budgets=(50,), planner_seeds=1, controls=()),
     "pusht": replace(PRESETS["ladder"], goals=("dataset",), episodes=50, planner_seeds=1, controls=()),
 }
 LINES = "spike.jsonl"
