@@ -12,9 +12,9 @@ from typing import Annotated, Any, Literal
 import torch
 import tyro
 
-from lpwm.cli.collect import parse_options, progress_bar
+from lpwm.cli.collect import parse_options, progress_bar, stoppable
 from lpwm.config import digest, from_dict
-from lpwm.data.files import disk_errors, make_folder
+from lpwm.data.files import make_folder, write_whole
 from lpwm.errors import UserError, choose
 from lpwm.evaluate.agent import consensus
 from lpwm.evaluate.controls import Store
@@ -25,7 +25,7 @@ from lpwm.evaluate.outcome import Evaluation, differences
 from lpwm.evaluate.protocol import PRESETS, EvalConfig
 from lpwm.evaluate.runs import Team, load_team
 from lpwm.evaluate.table import table
-from lpwm.evaluate.timing import duration, predict
+from lpwm.evaluate.timing import COMPILE, GAIN, compilations, duration, times, worth_compiling
 from lpwm.plan import VOTES
 from lpwm.run import pick_device
 
@@ -79,8 +79,9 @@ class Args:
     """Which checkpoint of each run."""
     device: str = "auto"
     """auto, cpu, cuda or cuda:N."""
-    compile: bool = False
-    """Compile the planner (CUDA)."""
+    compile: Literal["auto", "yes", "no"] = "auto"
+    """Compile the planner (CUDA alone). auto: if planning is predicted to take more than twice as long as compiling,
+    30 s for each context length (up to the model's history), horizon and kind of model."""
     out: Path | None = None
     """The JSON to write; without it, eval/HASH.json in the first run's folder."""
     gif: int = 0
@@ -91,6 +92,8 @@ class Args:
     """Where finished episodes are kept; without it, the folder `episodes` beside the first run."""
     fresh: bool = False
     """Run everything anew, whatever is kept."""
+    finished_only: bool = False
+    """Plan nothing: write what is kept of this evaluation (after an interruption), and say what is missing."""
     json: bool = False
     """Print the JSON instead of the table."""
 
@@ -179,6 +182,8 @@ def run(args: Args) -> int:
     earlier = None if args.repeat is None else read_earlier(args.repeat)
     config = settings(args) if earlier is None else from_dict(EvalConfig, earlier["settings"])
     picture = None if args.goal_image is None else read_picture(args.goal_image)
+    if args.finished_only and (args.fresh or earlier is not None):
+        raise UserError("--finished-only reads what is kept: leave --fresh and --repeat out.")
     if args.gif < 0:
         raise UserError(f"--gif {args.gif}: give the number of episodes to draw.")
     if args.consensus:
@@ -206,19 +211,48 @@ def run(args: Args) -> int:
     else:
         frameskip = max(a.frameskip for a in agents)
         sets = episode_sets(team.world, config, team.data, team.holdout, frameskip)
-    runner = Evaluator(agents, team.world, config, sets, device=device, store=store, compile=args.compile,
-                       workers=args.workers)  # fmt: skip
+    about: dict[str, Any] = dict(
+        device=device, store=store, workers=args.workers, either=args.compile == "auto"
+    )
+    runner = Evaluator(agents, team.world, config, sets, compile=args.compile == "yes", **about)
+    predicted = announce(args, runner)
+    about |= dict(compile=runner.compile, finished_only=args.finished_only, predicted_s=predicted)
+    jobs = runner.jobs()
+    with (
+        stoppable(lambda: kept_note(runner, folder)),
+        progress_bar("plans", sum(j.plans for j in jobs)) as progress,
+    ):
+        found = evaluate(
+            agents, team.world, config, holdout=team.holdout, sets=sets, progress=progress, **about
+        )
+    return report(args, found, Path(paths[0]), earlier)
+
+
+def announce(args: Args, runner: Evaluator) -> float | None:
+    """Say how long it will take, and settle whether to compile."""
+    if args.finished_only:
+        return None
+    spent, cost = times(runner), 0.0
+    if args.compile == "auto" and worth_compiling(runner, spent.models):
+        runner.compile = True
+    if runner.compile and runner.device.type == "cuda":
+        cost = COMPILE * compilations(runner)
+        spent = replace(spent, models=spent.models / GAIN)
     jobs = runner.jobs()
     kept = sum(runner.stored(job) for job in jobs)
-    predicted = predict(runner)
     note = f", {kept} of {len(jobs)} runs of the episodes are kept from before" if kept else ""
-    print(f"predicted time: about {duration(predicted)} on {device}{note}", file=sys.stderr)
-    with progress_bar("plans", sum(job.plans for job in jobs)) as progress:
-        found = evaluate(
-            agents, team.world, config, holdout=team.holdout, sets=sets, device=device, store=store,
-            compile=args.compile, workers=args.workers, progress=progress, predicted_s=predicted,
-        )  # fmt: skip
-    return report(args, found, Path(paths[0]), earlier)
+    note += f", about {duration(cost)} of it compiling" if cost else ""
+    print(f"predicted time: about {duration(spent.total + cost)} on {runner.device}{note}", file=sys.stderr)
+    return spent.total + cost
+
+
+def kept_note(runner: Evaluator, folder: Path) -> str:
+    jobs = runner.jobs()
+    kept = sum(runner.stored(job) for job in jobs)
+    return (
+        f"{kept} of {len(jobs)} runs of the episodes are kept in {folder}: the same command goes on from there, and "
+        "with --finished-only writes what is finished."
+    )
 
 
 def report(args: Args, found: Evaluation, first: Path, earlier: dict[str, Any] | None) -> int:
@@ -232,14 +266,16 @@ def report(args: Args, found: Evaluation, first: Path, earlier: dict[str, Any] |
         content["repeats"] = {"file": str(args.repeat), "differences": different}
     if earlier is None or args.out is not None:
         make_folder(out.parent)
-        with disk_errors(out):
-            out.write_text(json_.dumps(content, allow_nan=False) + "\n")
+        write_whole(out, json_.dumps(content, allow_nan=False) + "\n")
         print(f"wrote {out}", file=sys.stderr)
+    if found.missing:
+        print(f"lpwm: not finished, so left out: {'; '.join(found.missing)}.", file=sys.stderr)
     for path in draw(found, args.gif, out.with_suffix("")):
         print(f"wrote {path}", file=sys.stderr)
     print(json_.dumps(content, allow_nan=False) if args.json else table(found))
     if not args.json:
-        print(f"\n{duration(found.wall_s)} on {found.device}; predicted {duration(found.predicted_s or 0)}")
+        guess = "" if found.predicted_s is None else f"; predicted {duration(found.predicted_s)}"
+        print(f"\n{duration(found.wall_s)} on {found.device}{guess}")
     if different:
         print(f"lpwm: it came out differently: {'; '.join(different[:5])}.", file=sys.stderr)
         return 1

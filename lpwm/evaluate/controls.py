@@ -141,20 +141,25 @@ class Store:
         assert self.folder is not None
         return self.folder / f"{self.name(depends)}.npz"
 
+    def load(self, depends: Mapping[str, Any]) -> Record | None:
+        """The stored record. A damaged file counts as absent."""
+        if not self.has(depends):
+            return None
+        try:
+            with np.load(self._path(depends), allow_pickle=False) as arrays:
+                return Record.of_arrays(dict(arrays))
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+            return None
+
     def record(self, depends: Mapping[str, Any], make: Callable[[], Record]) -> tuple[Record, bool]:
-        """The stored record and True, or a new one (stored) and False. A damaged file counts as absent."""
-        if self.folder is None:
-            return make(), False
-        path = self._path(depends)
-        if self.has(depends):
-            try:
-                with np.load(path, allow_pickle=False) as arrays:
-                    return Record.of_arrays(dict(arrays)), True
-            except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
-                pass
+        """The stored record and True, or a new one (stored) and False."""
+        found = self.load(depends)
+        if found is not None:
+            return found, True
         record = make()
-        make_folder(self.folder)
-        packed = io.BytesIO()
-        np.savez_compressed(packed, **record.arrays())  # type: ignore[arg-type]
-        write_whole(path, packed.getvalue())
+        if self.folder is not None:
+            make_folder(self.folder)
+            packed = io.BytesIO()
+            np.savez_compressed(packed, **record.arrays())  # type: ignore[arg-type]
+            write_whole(self._path(depends), packed.getvalue())
         return record, False

@@ -74,12 +74,18 @@ class Evaluator:
         device: torch.device | str = "cpu",
         store: Store | None = None,
         compile: bool = False,
+        either: bool = False,
         workers: int | None = 1,
         progress: Callable[[int], None] | None = None,
+        finished_only: bool = False,
     ) -> None:
+        """either: records kept from a call that compiled, or did not, serve this one too.
+        finished_only: run nothing; what is not kept is left out and listed in `missing`."""
         _check_agents(agents, config)
         self.agents, self.world, self.config, self.sets = tuple(agents), world, config, sets
-        self.device, self.compile = torch.device(device), compile
+        self.device, self.compile, self.either = torch.device(device), compile, either
+        self.finished_only, self.missing = finished_only, list[str]()
+        self.solver = config.build_solver()  # one for all jobs: it keeps the graphs it captured
         self.store, self.progress = store or Store(None), progress
         self.live, self.workers = is_live(world), workers
         self.steps = max(config.budgets)
@@ -121,7 +127,7 @@ class Evaluator:
             lambda tick: LatentActor(
                 agent,
                 self.world,
-                c.build_solver(),
+                self.solver,
                 mpc,
                 seed,
                 compile=self.compile,
@@ -197,8 +203,26 @@ class Evaluator:
                 found.update((Store.name(job.depends), job) for job in jobs)
         return list(found.values())
 
+    def _names(self, job: Job) -> list[dict[str, Any]]:
+        """Under what its record may be kept, the job's own first."""
+        if not (self.either and "compile" in job.depends):
+            return [job.depends]
+        return [job.depends, {**job.depends, "compile": not job.depends["compile"]}]
+
     def stored(self, job: Job) -> bool:
-        return job.storable and self.store.has(job.depends)
+        return job.storable and any(self.store.has(name) for name in self._names(job))
+
+    def have(self, jobs: Sequence[Job], who: str) -> bool:
+        """Whether these, one for each planner seed, may be run: with `finished_only` only if none need be."""
+        if not self.finished_only:
+            return True
+        kept = [
+            job.storable and any(self.store.load(name) is not None for name in self._names(job))
+            for job in jobs
+        ]
+        if not all(kept):
+            self.missing.append(f"{who} ({sum(kept)} of {len(jobs)} planner seeds are there)")
+        return all(kept)
 
     def run(self, job: Job) -> tuple[Record, bool]:
         name = Store.name(job.depends)
@@ -206,7 +230,7 @@ class Evaluator:
             before = self.plans_done
             store = self.store if job.storable else Store(None)
             self.done[name] = store.record(
-                job.depends,
+                next((n for n in self._names(job) if store.has(n)), job.depends),
                 lambda: run_episodes(
                     self.world,
                     job.episodes,
@@ -227,27 +251,35 @@ class Evaluator:
         if self.progress is not None:
             self.progress(self.plans_done)
 
-    def cell(self, kind: str, horizon: int, receding: int) -> Cell:
+    def cell(self, kind: str, horizon: int, receding: int) -> Cell | None:
+        """None if nothing of it is to be had (`finished_only`)."""
+        where = f"{kind} goals, H={horizon}, R={receding}"
         seeds = tuple(range(self.config.planner_seeds))
         rows = []
         for method, agents in by_method(self.agents).items():
-            found = [[self.run(self.agent_job(a, kind, horizon, receding, s)) for s in seeds] for a in agents]
+            lines = [(a, [self.agent_job(a, kind, horizon, receding, s) for s in seeds]) for a in agents]
+            whole = [(a, jobs) for a, jobs in lines if self.have(jobs, f"{where}: {a.name}")]
+            if not whole:
+                continue
+            found = [[self.run(job) for job in jobs] for _, jobs in whole]
             planner = {
                 "solver": self.config.solver,
-                "options": to_dict(getattr(self.config.build_solver(), "config", {})),
+                "options": to_dict(getattr(self.solver, "config", {})),
                 **to_dict(self.mpc(horizon, receding, agents[0])),
             }
-            rows.append(_row(method, found, tuple(a.seed for a in agents), seeds, False, planner))
+            rows.append(_row(method, found, tuple(a.seed for a, _ in whole), seeds, False, planner))
         for name in self.controls(kind):
             seeds = self.control_seeds(name)
-            found = [[self.run(self.control_job(name, kind, horizon, receding, s)) for s in seeds]]
+            jobs = [self.control_job(name, kind, horizon, receding, s) for s in seeds]
+            if not self.have(jobs, f"{where}: {NAMES[name]}"):
+                continue
             planner = {}
             if name == "oracle":
                 solver, _ = self.config.oracle_planner(self.live)
                 options = to_dict(getattr(self.config.build_oracle_solver(self.live), "config", {}))
                 planner = {"solver": solver, "options": options, **to_dict(self.mpc(horizon, receding, None))}
-            rows.append(_row(NAMES[name], found, ("control",), seeds, True, planner))
-        return Cell(kind, horizon, receding, tuple(rows)).tested(self.config.test == "step")
+            rows.append(_row(NAMES[name], [[self.run(j) for j in jobs]], ("control",), seeds, True, planner))
+        return Cell(kind, horizon, receding, tuple(rows)).tested(self.config.test == "step") if rows else None
 
 
 def _row(
@@ -303,9 +335,11 @@ def evaluate(
     device: torch.device | str = "cpu",
     store: Store | None = None,
     compile: bool = False,
+    either: bool = False,
     workers: int | None = 1,
     progress: Callable[[int], None] | None = None,
     predicted_s: float | None = None,
+    finished_only: bool = False,
 ) -> Evaluation:
     """All cells of `config` for these agents, beside their controls.
 
@@ -313,6 +347,7 @@ def evaluate(
     Nothing depends on it.
     sets: the episodes, if they are not to be drawn from `config` (a picture as the goal, or a selection).
     progress: called with the number of plans made; `Evaluator.jobs` tells how many there will be.
+    either, finished_only: see `Evaluator`.
     """
     config = config or EvalConfig()
     began = time.perf_counter()
@@ -327,9 +362,15 @@ def evaluate(
         device=device,
         store=store,
         compile=compile,
+        either=either,
         workers=workers,
         progress=progress,
+        finished_only=finished_only,
     )
+    every = [runner.cell(kind, H, R) for kind in sets for H, R in config.ways()]
+    cells = tuple(cell for cell in every if cell is not None)
+    if not cells:
+        raise UserError("nothing of this evaluation is finished: run it without --finished-only.")
     curves: dict[str, Curve] = {}
     if config.curve:
         for agent in agents:
@@ -337,7 +378,6 @@ def evaluate(
             curves[agent.name] = distance_curve(
                 see, world, states=config.curve, seed=config.seed, device=device
             )
-    cells = tuple(runner.cell(kind, H, R) for kind in sets for H, R in config.ways())
     return Evaluation(
         config=config,
         world=world,
@@ -349,6 +389,7 @@ def evaluate(
         device=_device_name(torch.device(device)),
         holdout=holdout,
         predicted_s=predicted_s,
+        missing=tuple(runner.missing),
         wall_s=time.perf_counter() - began,
     )
 

@@ -174,6 +174,7 @@ class Evaluation:
     holdout: float
     predicted_s: float | None
     wall_s: float
+    missing: tuple[str, ...] = ()  # what was left out because it is not finished
 
     def as_dict(self) -> dict[str, Any]:
         """Plain JSON values: everything needed to repeat the evaluation and to check that it repeats."""
@@ -207,6 +208,7 @@ class Evaluation:
                 "curves": {name: c.as_dict() for name, c in self.curves.items()},
                 "predicted_s": self.predicted_s,
                 "wall_s": self.wall_s,
+                **({"missing": list(self.missing)} if self.missing else {}),
             }
         )
 

@@ -87,10 +87,22 @@ def raise_if_dead(alive_B: Tensor, problem: Problem) -> None:
         )
 
 
+SHAPES = 128  # kinds of problem one call may compile for; torch stops at 8 and plans on uncompiled
+
+
 @functools.cache
-def _compiled(step: Callable[..., State]) -> Callable[..., State]:
-    """One compiled iteration per solver class; a new problem of the same shapes does not compile again."""
-    return torch.compile(step, dynamic=False)
+def _compiled(
+    step: Callable[..., State], backend: str | Callable[..., Any] = "inductor"
+) -> Callable[..., State]:
+    """One compiled iteration per solver class. Weights are its inputs, so a new problem of the same shapes, of another
+    model too, does not compile again; another horizon, context length or link does."""
+    fast = torch.compile(step, dynamic=False, backend=backend)
+
+    def call(*args: Any) -> State:
+        with torch._dynamo.config.patch(recompile_limit=SHAPES):
+            return fast(*args)
+
+    return call
 
 
 class Sampler(Solver):

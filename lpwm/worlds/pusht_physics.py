@@ -102,8 +102,15 @@ class Simulator:
         self.state = (x, y, block_x, block_y, angle % TURN, vx, vy)
 
     def step(self, action: Sequence[float]) -> None:
-        """One raw step, 0.1 s. The pusher is kinematic, so its path needs no answer from pymunk."""
+        """One raw step, 0.1 s."""
         self.done.append(action)
+        before = self.state
+        self._move(action)
+        if before[2:5] == self.state[2:5] and _gap(self.state) > OFF:
+            self._plain, self._plain_at = self.state, len(self.done)
+
+    def _move(self, action: Sequence[float]) -> None:
+        """The step itself, unremembered. The pusher is kinematic, so its path needs no answer from pymunk."""
         space, agent = self._space, self._agent
         set_velocity, advance = self._set_velocity, self._advance
         x, y, _, _, _, vx, vy = self.state
@@ -116,23 +123,27 @@ class Simulator:
             x += vx * DT
             y += vy * DT
         at = self._get_position(self._block)
-        before, self.state = self.state, (x, y, at.x, at.y, self._get_angle(self._block) % TURN, vx, vy)
-        if before[2:5] == self.state[2:5] and _gap(self.state) > OFF:
-            self._plain, self._plain_at = self.state, len(self.done)
+        self.state = (x, y, at.x, at.y, self._get_angle(self._block) % TURN, vx, vy)
 
     def snapshot(self) -> Past:
         return Past(np.array(self.first), np.array(self.done, dtype=np.float64).reshape(-1, 2))
 
     def branch(self, actions: NDArray[np.float64]) -> NDArray[np.float32]:
         """(M, T, 2) -> (M, T, 7): each sequence in a copy of this simulator."""
-        out = np.empty((*actions.shape[:2], 7), dtype=np.float32)
-        start = Past(np.array(self._plain), np.array(self.done[self._plain_at :]))
-        for m, sequence in enumerate(actions.tolist()):
-            copy = Simulator(start)
-            for t, action in enumerate(sequence):
-                copy.step(action)
-                out[m, t] = copy.state
-        return out
+        again = self.done[self._plain_at :]
+        out = []
+        for sequence in actions.tolist():
+            copy = Simulator(
+                self._plain
+            )  # it lives for this sequence alone, so it need not remember anything
+            for action in again:
+                copy._move(action)
+            seen = []
+            for action in sequence:
+                copy._move(action)
+                seen.append(copy.state)
+            out.append(seen)
+        return np.array(out, dtype=np.float32).reshape(*actions.shape[:2], 7)
 
 
 def _gap(state: Sequence[float]) -> float:

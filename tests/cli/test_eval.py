@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
+import signal
 from dataclasses import replace
 
 import numpy as np
@@ -14,6 +16,7 @@ from PIL import Image
 
 from lpwm import cli
 from lpwm.config import to_dict
+from lpwm.evaluate.episodes import run_episodes
 from lpwm.model import ModelConfig, PredictorConfig
 from lpwm.model.encoder import EncoderConfig, ProjectorConfig
 from lpwm.optim import build
@@ -113,6 +116,56 @@ def test_json_goes_to_stdout_and_into_the_run_folder_and_episodes_are_kept(runs,
     assert json.loads(again.out)["cells"][0]["rows"][0]["stored_records"] == 1
     assert call(*argv, "--fresh") == 0
     assert json.loads(capsys.readouterr().out)["cells"][0]["rows"][0]["stored_records"] == 0
+
+
+def test_what_is_finished_can_be_had_after_an_interruption(runs, tmp_path, capsys, monkeypatch):
+    """Stopped in the third of its runs of the episodes: two are kept, written on request, and not repeated."""
+    out, kept = tmp_path / "a.json", tmp_path / "kept"
+    argv = [*runs, *SMALL, "--goals", "random", "--cache", kept, "--out", out]
+    assert call(*argv, "--finished-only") == 2
+    assert "nothing of this evaluation is finished" in capsys.readouterr().err and not out.exists()
+    made = []
+
+    def stopping(*args, **options):
+        if len(made) == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+        made.append(run_episodes(*args, **options))
+        return made[-1]
+
+    monkeypatch.setattr("lpwm.evaluate.evaluate.run_episodes", stopping)
+    assert call(*argv) == 130
+    err = capsys.readouterr().err
+    assert "2 of 5 runs of the episodes are kept" in err and "--finished-only" in err and "interrupted" in err
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL and not out.exists()
+    assert call(*argv, "--finished-only") == 0
+    err = capsys.readouterr().err
+    assert (
+        "left out: random goals, H=5, R=5: do nothing (0 of 1 planner seeds" in err and "predicted" not in err
+    )
+    data = json.loads(out.read_text())
+    (row,) = data["cells"][0]["rows"]
+    assert row["seeds"] == [0, 1] and len(data["missing"]) == 3 and len(made) == 2
+    monkeypatch.setattr("lpwm.evaluate.evaluate.run_episodes", run_episodes)
+    assert call(*argv) == 0
+    assert "2 of 5 runs of the episodes are kept from before" in capsys.readouterr().err
+    whole = json.loads(out.read_text())
+    assert whole["cells"][0]["rows"][0]["budgets"] == row["budgets"] and "missing" not in whole
+    next(kept.glob("*.npz")).write_bytes(b"torn")  # counts as absent, and nothing is planned in its place
+    assert call(*argv, "--finished-only") == 0
+    assert len(json.loads(out.read_text())["missing"]) == 1
+    assert call(*argv, "--finished-only", "--fresh") == 2
+    assert "leave --fresh" in capsys.readouterr().err
+
+
+def test_episodes_of_a_compiled_planner_serve_where_the_choice_is_automatic(runs, tmp_path, capsys):
+    """On the CPU nothing is compiled, so the two differ in the name of the record alone."""
+    argv = [runs[0], *SMALL, "--goals", "random", "--cache", tmp_path, "--out", tmp_path / "a.json"]
+    assert call(*argv, "--compile", "yes") == 0
+    capsys.readouterr()
+    assert call(*argv) == 0
+    assert "4 of 4 runs of the episodes are kept" in capsys.readouterr().err
+    assert call(*argv, "--compile", "no") == 0
+    assert "3 of 4 runs of the episodes are kept" in capsys.readouterr().err
 
 
 def test_options_reach_the_planner(runs, tmp_path, capsys):

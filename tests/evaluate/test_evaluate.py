@@ -23,7 +23,7 @@ from lpwm.evaluate.gif import episode_gif
 from lpwm.evaluate.outcome import differences
 from lpwm.evaluate.protocol import PRESETS, EvalConfig, solo
 from lpwm.evaluate.table import table
-from lpwm.evaluate.timing import duration, predict
+from lpwm.evaluate.timing import COMPILE, compilations, duration, predict, worth_compiling
 from lpwm.plan import CEMConfig
 
 SMALL = {"samples": 24, "elites": 4, "iterations": 3}
@@ -210,6 +210,28 @@ def test_progress_counts_plans_and_time_is_predicted_for_what_is_not_kept(world,
     assert seen == sorted(seen) and seen[-1] == 6
     assert predict(runner) == 0
     assert [duration(s) for s in (0.2, 40, 600, 7200)] == ["1 s", "40 s", "10 min", "2.0 h"]
+
+
+def test_compiling_pays_from_twice_its_cost_on_and_only_on_cuda(world, agent, agents_of):
+    """Contexts of 1, 2 and 3 frames with R=1, of 1 and 3 with R=5; models of equal shapes count once."""
+    other = agents_of(world, "other", seed=1, history=3)
+    config = replace(QUICK, receding=(1, 5), budgets=(50,))
+    sets = episode_sets(world, config, None, 0.1, 5)
+
+    def runner(agents, **changes):
+        return Evaluator(agents, world, replace(config, **changes), sets)
+
+    assert compilations(runner([agent])) == 1  # it reads one frame
+    assert compilations(runner([agent, other])) == 3  # of equal shapes
+    assert compilations(runner([other], receding=(5,))) == 2
+    assert compilations(runner([other], horizons=(5, 6))) == 6
+    assert compilations(runner([other], budgets=(5,), receding=(1,))) == 1  # a single plan
+    here = runner([other])
+    assert not worth_compiling(here, 1e6)
+    here.device = torch.device("cuda")
+    assert [worth_compiling(here, 2 * 3 * COMPILE + x) for x in (-1, 1)] == [False, True]
+    here.solver = replace(config, solver="gradient", options={}).build_solver()
+    assert not worth_compiling(here, 1e6)  # it does not search by a compiled step
 
 
 def test_the_curve_of_a_true_code_is_straight_and_of_a_saturated_one_flat(world):

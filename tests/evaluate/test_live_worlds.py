@@ -179,10 +179,15 @@ def test_the_reduced_ceiling_is_stated_kept_and_its_groups_are_apart(tmp_path):
 
 @pytest.mark.parametrize(("cost", "iterations"), [(1.0, 4), (3.0, 2)])
 def test_the_predicted_time_counts_the_slow_oracle(monkeypatch, cost, iterations):
-    """By a clock that only branching advances: one plan of 16 candidates of 25 steps per iteration."""
-    clock = [0.0]
+    """By a clock that only simulators advance: one plan of 16 candidates of 25 steps per iteration, 25 steps each of
+    the model's episodes and the oracle's."""
+    clock, stepping = [0.0], 7.0
 
     class Slow(Slide):
+        def step(self, action):
+            clock[0] += stepping
+            return super().step(action)
+
         def branches(self, action):
             clock[0] += cost * action.shape[1] * action.shape[2]
             return super().branches(action)
@@ -193,8 +198,8 @@ def test_the_predicted_time_counts_the_slow_oracle(monkeypatch, cost, iterations
     budget = {"samples": 16, "elites": 4, "iterations": iterations}
     config = replace(SMALL, controls=("oracle",), live_oracle_options=budget)
     runner = Evaluator([agent_of(world)], world, config, {"random": random_goals(world, 6)})
-    # the plan itself is scored once more, in every calibrated iteration
-    assert predict(runner) == pytest.approx(cost * iterations * 17 * 25)
+    # the plan itself is scored once more, after the last iteration
+    assert predict(runner) == pytest.approx(cost * (iterations * 16 + 1) * 25 + 2 * 25 * stepping)
 
 
 def test_the_curve_takes_quantiles_where_no_two_states_are_close():
