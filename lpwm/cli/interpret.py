@@ -14,13 +14,14 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from lpwm.cli.readings import keep, read_each, run_reading
+from lpwm.cli.readings import keep, known, read_each, run_reading
 from lpwm.config import digest, to_dict
 from lpwm.errors import UserError
 from lpwm.interpret import ProbeConfig, StudyConfig, compare, study
 from lpwm.interpret.supports import check_cell, check_resolution, piecewise_of
 from lpwm.interpret.table import table
 from lpwm.run import Loaded, load, pick_device
+from lpwm.version import __version__
 
 
 @dataclass(frozen=True)
@@ -82,11 +83,16 @@ def run(args: Args) -> int:
     for one in loaded:  # before the first is read
         check_resolution(args.resolution, piecewise_of(one, config.visible).g)
     out = args.out or args.runs[0] / "interpret" / f"{_name(loaded, config)}.json"
-    studies = read_each(args, loaded, lambda one: study(one, config), out)
-    studies.sort(key=lambda s: not s["run"]["sparse"])  # sparse beside dense, in this order
-    compared = compare(studies)
-    content = {"kind": "lpwm interpretations", "studies": studies, "comparison": compared}
+    before = {_about(s["run"]["hash"], s["run"]["step"], s["settings"], s["lpwm"]): s for s in known(out)}
+
+    def read(one: Loaded) -> dict[str, Any]:
+        drawn = {"visible": piecewise_of(one, config.visible).visible}
+        name = _about(one.run_hash, one.step, to_dict(config) | drawn, __version__)
+        return before[name] if name in before else study(one, config)
+
+    content = _content(read_each(args, loaded, read, out, _content))
     keep(content, out)
+    studies, compared = content["studies"], content["comparison"]
     if args.pictures is not None:
         from lpwm.interpret.figures import draw  # slow to import: matplotlib
 
@@ -100,6 +106,17 @@ def run(args: Args) -> int:
     if args.cell is not None:
         print("\n" + cell_lines(studies, args.cell))
     return 0
+
+
+def _content(studies: list[dict[str, Any]]) -> dict[str, Any]:
+    """Sparse beside dense, in this order."""
+    ordered = sorted(studies, key=lambda s: not s["run"]["sparse"])
+    return {"kind": "lpwm interpretations", "studies": ordered, "comparison": compare(ordered)}
+
+
+def _about(*parts: Any) -> str:
+    """All that a study depends on, as a name."""
+    return json_.dumps(parts, sort_keys=True)
 
 
 def _name(loaded: list[Loaded], config: StudyConfig) -> str:

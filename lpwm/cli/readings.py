@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json as json_
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lpwm.cli.collect import progress_bar
+from lpwm.cli.collect import progress_bar, stoppable
 from lpwm.config import digest
 from lpwm.data.files import make_folder, write_whole
 from lpwm.errors import UserError
@@ -33,25 +34,57 @@ def run_reading(args: Args) -> int:
     name = digest({"what": args.what, "frames": args.frames, "seed": args.seed,
                    "runs": [[run.run_hash, run.step] for run in loaded]})  # fmt: skip
     out = args.out or args.runs[0] / "interpret" / f"{args.what}-{name}.json"
-    content, text = finish(read_each(args, loaded, one, out))
+    readings = read_each(args, loaded, one, out, lambda some: {"kind": "lpwm readings", "readings": some})
+    content, text = finish(readings)
     keep(content, out)
     print(json_.dumps(content, allow_nan=False) if args.json else text)
     return 0
 
 
 def read_each(
-    args: Args, loaded: list[Loaded], read: Callable[[Loaded], dict[str, Any]], out: Path
+    args: Args,
+    loaded: list[Loaded],
+    read: Callable[[Loaded], dict[str, Any]],
+    out: Path,
+    content: Callable[[list[dict[str, Any]]], dict[str, Any]],
 ) -> list[dict[str, Any]]:
-    """One reading per run, with a progress bar; the folders that will be needed are made first."""
+    """One reading per run, with a line for each; the folders that will be needed are made first.
+
+    After every run but the last, `content` of what there is goes to `out` with the names of those that are "missing",
+    so that an interruption loses the run it falls in and no other.
+    """
     for folder in (args.pictures, out.parent):
         if folder is not None:
             make_folder(folder)
-    readings = []
-    with progress_bar("runs", len(loaded)) as progress:
-        for i, run in enumerate(loaded):
+    readings: list[dict[str, Any]] = []
+    count = len(loaded)
+
+    def kept() -> str:
+        where = f": they are in {out}, and the same command reads the others" if readings else ""
+        return f"{len(readings)} of {count} runs were read{where}."
+
+    with stoppable(kept), progress_bar("runs", count) as progress:
+        for i, run in enumerate(loaded, start=1):
+            began = time.perf_counter()
             readings.append(read(run))
-            progress(i + 1)
+            if i < count:
+                missing = [Path(one.path).name for one in loaded[i:]]
+                write_whole(
+                    out, json_.dumps(content(readings) | {"missing": missing}, allow_nan=False) + "\n"
+                )
+            spent = time.perf_counter() - began
+            print(f"{i} of {count}: {Path(run.path).name}, {spent:.1f} s", file=sys.stderr, flush=True)
+            progress(i)
     return readings
+
+
+def known(out: Path) -> list[dict[str, Any]]:
+    """The studies of an interrupted call that wrote this file."""
+    try:
+        before = json_.loads(out.read_text())
+        return list(before["studies"]) if before["missing"] else []
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
 
 
 def keep(content: dict[str, Any], out: Path) -> None:

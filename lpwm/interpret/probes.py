@@ -19,6 +19,7 @@ from lpwm import rng
 from lpwm.errors import UserError
 from lpwm.evaluate.stats import Interval
 from lpwm.interpret.supports import Bools, Floats, Ints, support
+from lpwm.interpret.threads import one_thread
 
 if TYPE_CHECKING:
     from sklearn.linear_model import Ridge
@@ -83,6 +84,7 @@ class Probes:
     trajectories: tuple[int, ...]
 
 
+@one_thread
 def probe(frames: Frames, config: ProbeConfig | None = None) -> Probes:
     """Zone (multinomial logistic, accuracy) and position (ridge, R² over both coordinates) from
 
@@ -231,14 +233,17 @@ def _zone_score(seen: list[Fold], frames: Frames, config: ProbeConfig, name: str
 
 
 def _position_score(seen: list[Fold], frames: Frames, config: ProbeConfig, name: str) -> Score:
-    def tally(y_NS: Floats) -> Floats:
-        error_N = np.square(y_NS - _regress(seen, y_NS)).sum(1)
+    def tally(y_NS: Floats, found_NS: Floats) -> Floats:
+        error_N = np.square(y_NS - found_NS).sum(1)
         return _sum_by(frames.trajectory_N, np.ones(len(y_NS)), error_N, np.square(y_NS).sum(1), *y_NS.T)
 
     y_NS = frames.position_NS.astype(np.float64)
     keys = [(config.seed, "position", k) for k in range(config.shuffles)]
-    control = sum(tally(shuffle_trajectories(y_NS, frames.trajectory_N, key)) for key in keys)
-    return _score(tally(y_NS), control, r_squared, config, ("position", name))
+    every = [y_NS, *(shuffle_trajectories(y_NS, frames.trajectory_N, key) for key in keys)]
+    # Targets of one regression do not hear of one another, so the true ones and the shuffled share its factorisation.
+    found = np.hsplit(_regress(seen, np.hstack(every)), len(every))
+    own, *control = (tally(y, f) for y, f in zip(every, found, strict=True))
+    return _score(own, sum(control), r_squared, config, ("position", name))
 
 
 def _partial(seen: dict[str, list[Fold]], frames: Frames, config: ProbeConfig) -> Score:

@@ -15,6 +15,7 @@ from lpwm import rng
 from lpwm.errors import UserError
 from lpwm.evaluate.stats import Interval
 from lpwm.interpret.supports import Bools, Floats, Ints, weighted_jaccard
+from lpwm.interpret.threads import one_thread
 
 PAIRS = 200_000_000  # of cells, in all resamples of one kind together: seconds
 
@@ -56,6 +57,7 @@ class Sharpness:
     matched_translated: Control
 
 
+@one_thread
 def sharpness(
     active_MD: Bools, zones_nn: Ints, *, resamples: int = 200, level: float = 0.95, seed: int = 0
 ) -> Sharpness:

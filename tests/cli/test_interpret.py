@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import torch
 
 from lpwm import cli
 from lpwm.config import to_dict
+from lpwm.interpret import study
 from lpwm.model import ModelConfig, PredictorConfig
 from lpwm.model.encoder import EncoderConfig, ProjectorConfig
 from lpwm.optim import build
@@ -83,6 +86,30 @@ def test_json_on_stdout_with_zones_drawn(runs, capsys):
     assert status == 0 and "zones visible (not as in training)" in out
     status, out, _ = call(capsys, runs[1], *SMALL, "--hidden")
     assert status == 0 and "zones hidden;" in out
+
+
+def test_an_interruption_keeps_the_runs_that_were_read(runs, root, tmp_path, capsys, monkeypatch):
+    """SIGTERM in the second of three: the first is in the file, and the same command does not read it again."""
+    out, third, read = tmp_path / "found.json", make_run(root, "third", "relu"), []
+
+    def stopping(one, config):
+        if len(read) == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+        read.append(one.path)
+        return study(one, config)
+
+    monkeypatch.setattr("lpwm.cli.interpret.study", stopping)
+    status, _, err = call(capsys, *runs, third, *SMALL, "--out", out)
+    assert status == 130 and "1 of 3: " in err and "1 of 3 runs were read: they are in" in err
+    found = json.loads(out.read_text())
+    assert [s["run"]["name"] for s in found["studies"]] == [Path(runs[0]).name]
+    assert found["missing"] == [Path(runs[1]).name, Path(third).name] and found["comparison"]
+    read[:] = ["not the second call's first"] * 2
+    status, _, err = call(capsys, *runs, third, *SMALL, "--out", out)
+    assert status == 0 and [Path(p) for p in read[2:]] == [Path(runs[1]), Path(third)] and "3 of 3: " in err
+    again = json.loads(out.read_text())
+    assert found["studies"][0] in again["studies"] and len(again["studies"]) == 3 and "missing" not in again
+    assert call(capsys, *runs, third, *SMALL, "--out", out)[0] == 0 and len(read) == 2 + 2 + 3  # anew
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import KFold, cross_val_score
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from lpwm.errors import UserError
-from lpwm.interpret import Frames, ProbeConfig, probe
+from lpwm.interpret import Frames, ProbeConfig, probe, probes
 from lpwm.interpret.probes import accuracy, bootstrap, r_squared, regressed, shuffle_trajectories
 
 QUICK = ProbeConfig(resamples=300)
@@ -65,6 +66,21 @@ def test_shuffled_labels_are_at_chance_whatever_is_coded(found, kind):
         assert score.shuffled.estimate < got.majority + 0.12 and score.converged
     for score in (*got.position.values(), got.position_given_support):
         assert score.shuffled.estimate < 0.05
+
+
+def test_probes_use_one_thread_however_many_are_allowed(synthetic, monkeypatch):
+    seen, plain = [], probes.features
+
+    def watched(*args):
+        seen.extend(pool["num_threads"] for pool in threadpool_info())
+        return plain(*args)
+
+    monkeypatch.setattr(probes, "features", watched)
+    with threadpool_limits(2):
+        before = [pool["num_threads"] for pool in threadpool_info()]
+        probe(synthetic("zone").frames, QUICK)
+        assert [pool["num_threads"] for pool in threadpool_info()] == before
+    assert set(seen) == {1} and 2 in before
 
 
 def test_a_trajectory_is_never_on_both_sides():
