@@ -169,25 +169,27 @@ def run_episodes(
     began = time.perf_counter()
     start_BS, goal_BS = episodes.start_BS.to(device), episodes.goal_BS.to(device)
     live = open_world(world, start_BS, actor, workers)
-    start_BS = live.states.to(device)
-    states: list[Tensor] = [start_BS]
+    states: list[Tensor] = [live.states]  # of live simulators on the host
     actions: list[Tensor] = []
     try:
-        actor.begin(episodes, start_BS)
+        actor.begin(episodes, states[0].to(device))
         while len(actions) < steps:
             raw_BTA = actor.act()
             _check_actions(raw_BTA, episodes, frameskip, world)
-            for t, action_BA in enumerate(raw_BTA[:, : steps - len(actions)].unbind(1), start=1):
+            raw_BTA = raw_BTA[:, : steps - len(actions)]
+            if is_live(world):  # one trip a plan, not one a step: each waits for the device, and for who shares it
+                raw_BTA = raw_BTA.cpu()
+            for t, action_BA in enumerate(raw_BTA.unbind(1), start=1):
                 actions.append(action_BA)
-                live.step(action_BA.cpu() if is_live(world) else action_BA)
-                states.append(live.states.to(device))
+                live.step(action_BA)
+                states.append(live.states)
                 if t % frameskip == 0:
-                    actor.observe(states[-1])
+                    actor.observe(states[-1].to(device))
                     if on_block is not None:
                         on_block()
     finally:
         live.close()
-    states_BTS = torch.stack(states, 1)
+    states_BTS = torch.stack(states, 1).to(device)
     goal_BTS = goal_BS[:, None].expand_as(states_BTS)
     return Record(
         ids=episodes.ids,

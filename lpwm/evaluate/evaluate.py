@@ -22,7 +22,7 @@ from lpwm.evaluate.episodes import Actor, Record, is_live, run_episodes
 from lpwm.evaluate.goals import EpisodeSet, dataset_goals, random_goals
 from lpwm.evaluate.outcome import Cell, Evaluation, Row
 from lpwm.evaluate.protocol import EvalConfig
-from lpwm.plan import MPCConfig
+from lpwm.plan import MPCConfig, Solver
 
 NAMES = {"nothing": "do nothing", "random": "random actions", "oracle": "oracle"}
 
@@ -85,7 +85,8 @@ class Evaluator:
         self.agents, self.world, self.config, self.sets = tuple(agents), world, config, sets
         self.device, self.compile, self.either = torch.device(device), compile, either
         self.finished_only, self.missing = finished_only, list[str]()
-        self.solver = config.build_solver()  # one for all jobs: it keeps the graphs it captured
+        self.solver = config.build_solver()
+        self._latest: tuple[Agent, Solver] | None = None
         self.store, self.progress = store or Store(None), progress
         self.live, self.workers = is_live(world), workers
         self.steps = max(config.budgets)
@@ -127,7 +128,7 @@ class Evaluator:
             lambda tick: LatentActor(
                 agent,
                 self.world,
-                self.solver,
+                self._solver_for(agent),
                 mpc,
                 seed,
                 compile=self.compile,
@@ -140,6 +141,12 @@ class Evaluator:
             storable=bool(agent.weights),
             workers=self.workers or 1,
         )
+
+    def _solver_for(self, agent: Agent) -> Solver:
+        """One for all jobs of an agent that follow one another: it keeps the graphs it captured, and their memory."""
+        if self._latest is None or self._latest[0] is not agent:
+            self._latest = agent, self.config.build_solver()
+        return self._latest[1]
 
     def control_job(self, name: str, kind: str, horizon: int, receding: int, seed: int) -> Job:
         agent, episodes = self.agents[0], self.sets[kind]

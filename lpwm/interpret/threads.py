@@ -13,8 +13,8 @@ R = TypeVar("R")
 def one_thread(call: Callable[P, R]) -> Callable[P, R]:
     """`call` with the linear algebra of NumPy and SciPy in one thread, however many are allowed.
 
-    A probe makes thousands of products of well under a millisecond. Where other processes use the cores, threads that
-    wait for one another at each of them take 20 times as long as one that does it all (docs/performance.md).
+    A probe makes thousands of products of well under a millisecond. Where other processes use the cores, threads wait
+    for one another at each: on two busy cores two had not finished in 75 s what one does in 4.
     """
 
     @functools.wraps(call)

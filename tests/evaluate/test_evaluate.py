@@ -212,6 +212,17 @@ def test_progress_counts_plans_and_time_is_predicted_for_what_is_not_kept(world,
     assert [duration(s) for s in (0.2, 40, 600, 7200)] == ["1 s", "40 s", "10 min", "2.0 h"]
 
 
+def test_jobs_of_one_agent_share_a_solver_and_so_its_captured_graphs(world, agent, agents_of):
+    runner = Evaluator(
+        [agent, agents_of(world, "other", 1)], world, QUICK, episode_sets(world, QUICK, None, 0.1, 5)
+    )
+    first, second = (
+        [runner.agent_job(a, "random", 5, 5, seed).actor(None).mpc.solver for seed in (0, 1)]
+        for a in runner.agents
+    )
+    assert first[0] is first[1] and second[0] is second[1] and first[0] is not second[0]
+
+
 def test_compiling_pays_from_twice_its_cost_on_and_only_on_cuda(world, agent, agents_of):
     """Contexts of 1, 2 and 3 frames with R=1, of 1 and 3 with R=5; models of equal shapes count once."""
     other = agents_of(world, "other", seed=1, history=3)
