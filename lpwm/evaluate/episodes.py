@@ -177,7 +177,9 @@ def run_episodes(
             raw_BTA = actor.act()
             _check_actions(raw_BTA, episodes, frameskip, world)
             raw_BTA = raw_BTA[:, : steps - len(actions)]
-            if is_live(world):  # one trip a plan, not one a step: each waits for the device, and for who shares it
+            if is_live(
+                world
+            ):  # one trip a plan, not one a step: each waits for the device, and for who shares it
                 raw_BTA = raw_BTA.cpu()
             for t, action_BA in enumerate(raw_BTA.unbind(1), start=1):
                 actions.append(action_BA)

@@ -202,6 +202,21 @@ def test_the_predicted_time_counts_the_slow_oracle(monkeypatch, cost, iterations
     assert predict(runner) == pytest.approx(cost * (iterations * 16 + 1) * 25 + 2 * 25 * stepping)
 
 
+def test_actions_come_to_the_host_once_a_plan(monkeypatch):
+    """Each trip waits for the device: 25 raw steps in plans of 5 are 5 of them, and a few before and after."""
+    trips, plain = [], torch.Tensor.cpu
+
+    def counted(tensor, *args, **options):
+        trips.append(tuple(tensor.shape))
+        return plain(tensor, *args, **options)
+
+    monkeypatch.setattr(torch.Tensor, "cpu", counted)
+    world = Sliding()
+    run_episodes(world, random_goals(world, 6), Nothing(world, 5), steps=25, frameskip=5)
+    block = (6, 5, world.spec.action_dim)
+    assert trips.count(block) == 5 and len(trips) < 12
+
+
 def test_the_curve_takes_quantiles_where_no_two_states_are_close():
     world = worlds.make("pusht")
     curve = distance_curve(lambda state: state[:, :4], world, states=64)
