@@ -1,6 +1,6 @@
-"""Training curves of run folders as one small JSON and one figure, for runs whose weights are not kept.
+"""Training curves of run folders as one small JSON, for runs whose weights are not kept.
 
-    python results/pack_curves.py OUT.json RUN… [--figure OUT.png]
+    python results/pack_curves.py OUT.json RUN…      (then lpwm report --claims results draws it)
 
 A run folder needs run.json, log.jsonl and training.json. Every tenth of a run is kept, and all held-out errors.
 """
@@ -12,17 +12,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from matplotlib.figure import Figure
+from lpwm.report.claims_curves import SHOWN
+from lpwm.report.claims_read import CURVES, recipe_of
 
-from lpwm.report.claims_read import recipe_of
-from lpwm.report.drawn import style
-
-SHOWN = {
-    "relative_error": "relative error",
-    "copy_error": "… of copying the last frame",
-    "effective_dimension": "effective dimension",
-    "active_fraction": "active fraction",
-}
 POINTS = 40  # of each curve
 
 
@@ -51,35 +43,14 @@ def curves(folder: Path) -> dict[str, Any]:
     }
 
 
-def draw(runs: list[dict[str, Any]], out: Path) -> None:
-    recipes = list(dict.fromkeys(r["recipe"] for r in runs))
-    with style():
-        figure = Figure(figsize=(3.2 * len(SHOWN), 2.8), layout="constrained")
-        axes = figure.subplots(1, len(SHOWN))
-        for axis, (key, title) in zip(axes, SHOWN.items(), strict=True):
-            for i, run in enumerate(runs):
-                first = all(r["recipe"] != run["recipe"] for r in runs[:i])
-                color, label = f"C{recipes.index(run['recipe'])}", run["recipe"] if first else None
-                axis.plot(run["curves"]["step"], run["curves"][key], color=color, lw=1, label=label)
-            axis.set_title(title)
-            axis.set_xlabel("step")
-            if key.endswith("_error"):
-                axis.set_yscale("log")
-        figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(recipes))
-        figure.savefig(out, dpi=120)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("out", type=Path)
     parser.add_argument("runs", nargs="+", type=Path)
-    parser.add_argument("--figure", type=Path)
     args = parser.parse_args()
     runs = sorted((curves(folder) for folder in args.runs), key=lambda r: (r["recipe"], r["seed"]))
     gpu = runs[0]["training"][0]["device"]
-    args.out.write_text(json.dumps({"kind": "lpwm training curves", "gpu": gpu, "runs": runs}) + "\n")
-    if args.figure:
-        draw(runs, args.figure)
+    args.out.write_text(json.dumps({"kind": CURVES, "gpu": gpu, "runs": runs}) + "\n")
     for r in runs:
         last = r["held_out"][-1]
         minutes = sum(t["seconds"] for t in r["training"]) / 60

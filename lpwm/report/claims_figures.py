@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 from matplotlib.figure import Figure
 
 from lpwm.data.files import disk_errors, make_folder
 from lpwm.evaluate.stats import success_interval
-from lpwm.report import palette, targets
+from lpwm.interpret.figures import maps
+from lpwm.report import claims_curves, palette, targets
 from lpwm.report.claims import METHODS, RANDOM, Claim
 from lpwm.report.claims_evidence import Evidence, groups, result_of
-from lpwm.report.claims_read import Results
+from lpwm.report.claims_read import Results, Studied
 from lpwm.report.claims_targets import FIGURE as TARGETS
 from lpwm.report.drawn import style
 
@@ -27,8 +29,11 @@ def write(folder: Path, found: Found, results: Results) -> list[Path]:
         "differences": lambda: differences(found),
         "piecewise": lambda: piecewise(found),
         "horizons": lambda: horizons(results),
+        "jaccard": lambda: jaccard(results),
         TARGETS: lambda: targets.figure(list(results.targets.values())[-1]) if results.targets else None,
     }
+    for file, document in results.curves.items():
+        parts[Path(file).stem] = partial(claims_curves.figure, document)
     written = []
     with style():
         for name, make in parts.items():
@@ -41,6 +46,19 @@ def write(folder: Path, found: Found, results: Results) -> list[Path]:
                     figure.savefig(path, metadata={"Software": None})
                 written.append(path)
     return written
+
+
+def jaccard(results: Results) -> Figure | None:
+    """Jaccard maps of the first seed of each method, of the study with most seeds."""
+    read = [s for s in results.studied if "grid" in s.study]
+    if not read:
+        return None
+    file = max(sorted({s.file for s in read}), key=lambda f: sum(s.file == f for s in read))
+    first: dict[str, Studied] = {}
+    for one in sorted((s for s in read if s.file == file), key=lambda s: str(s.run.seed)):
+        first.setdefault(one.run.method, one)
+    chosen = sorted(first.items(), key=lambda m: ORDER.index(m[0]) if m[0] in ORDER else len(ORDER))
+    return maps([dict(one.study) for _, one in chosen])
 
 
 def differences(found: Found) -> Figure | None:
@@ -110,7 +128,9 @@ def horizons(results: Results) -> Figure | None:
     for group in groups(chosen, by_method=True).values():
         p = next(iter(group.values()))
         got = success_interval(result_of("x", group, sorted(group, key=str), "latched"))
-        panel = curves.setdefault((p.run.family, f"{p.run.suffix or 'paper'}, {p.budget} steps"), {})
+        o, episodes = p.settings["options"], p.success["latched"].shape[1]
+        planner = f"CEM {o.get('samples', 300)} × {o.get('iterations', 30)}, {episodes} goals"  # one for a whole curve
+        panel = curves.setdefault((p.run.family, f"{p.run.suffix or 'paper'}, {p.budget} steps\n{planner}"), {})
         panel.setdefault(p.run.parts[2], {})[p.horizon] = (got.estimate, got.low, got.high)
     panels = {
         k: {m: c for m, c in v.items() if len(c) >= 3}
@@ -133,7 +153,7 @@ def horizons(results: Results) -> Figure | None:
             axis.fill_between(
                 at, *([100 * points[h][k] for h in at] for k in (1, 2)), color=ink, alpha=0.13, lw=0
             )
-        axis.set(title=f"{family} ({size})", xlabel="horizon H", ylabel="success (%)", ylim=(0, 100))
+        axis.set(title=f"{family} {size}", xlabel="horizon H", ylabel="success (%)", ylim=(0, 100))
         axis.legend()
     for axis in axes[len(panels) :]:
         axis.set_visible(False)

@@ -80,6 +80,9 @@ def page(found: Found, results: Results, notes: Mapping[str, str], figures: list
         if row == "piecewise-2x2":
             blocks.append(_figure(figures, "piecewise.png", "Random goals: ours beside the paper's"))
         if row == "probes":
+            blocks.append(
+                _figure(figures, "jaccard.png", "Jaccard index of supports with that at +, one seed of each")
+            )
             blocks.append(_figure(figures, "horizons.png", "Success against the horizon"))
     if results.targets or claims_targets.ROW in notes:
         name, caption = f"{claims_targets.FIGURE}.png", claims_targets.CAPTION

@@ -47,6 +47,7 @@ SIZES = {"frames": "model.encoder.image", "patch": "model.encoder.patch", "width
          "layers": "model.encoder.depth", "latent": "model.latent", "rung": "model.predictor.rung",
          "steps": "train.steps", "batch": "train.batch", "episodes": "data.episodes",
          "length": "data.steps"}  # fmt: skip
+CURVES, CURVE = "lpwm training curves", ("recipe", "seed", "lam", "lr", "training", "curves")
 # Differences in these change nothing that is claimed, or are told apart otherwise (the seed, the weight of TJ).
 ASIDE = ("train.seed", "train.stop_dead", "objective.tj_weight", "train.compile", "train.kernels", "train.log_every",
          "train.eval_every", "train.eval_batches", "train.checkpoint_every", "train.keep", "train.accumulate",
@@ -208,6 +209,7 @@ class Results:
     documents: dict[str, Mapping[str, Any]]  # by file
     others: dict[str, str]  # file -> what it says it is
     targets: dict[str, Mapping[str, Any]] = field(default_factory=dict)  # target studies, by file
+    curves: dict[str, Mapping[str, Any]] = field(default_factory=dict)  # training curves, by file
 
 
 def read_results(folder: str | Path) -> Results:
@@ -243,6 +245,9 @@ def _take(found: Results, name: str, document: Any, kind: str | None) -> None:
         found.planned.extend(_ledger(found, document, name))
     elif kind == TARGETS:
         found.targets[name] = {k: document[k] for k in (*NEEDED, *document)}  # what is missing is told here
+        return
+    elif kind == CURVES:
+        found.curves[name] = {**document, "runs": [{k: r[k] for k in (*CURVE, *r)} for r in document["runs"]]}
         return
     else:
         found.others[name] = str(kind or "unknown")
