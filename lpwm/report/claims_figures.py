@@ -130,7 +130,9 @@ def horizons(results: Results) -> Figure | None:
         got = success_interval(result_of("x", group, sorted(group, key=str), "latched"))
         o, episodes = p.settings["options"], p.success["latched"].shape[1]
         planner = f"CEM {o.get('samples', 300)} × {o.get('iterations', 30)}, {episodes} goals"  # one for a whole curve
-        panel = curves.setdefault((p.run.family, f"{p.run.suffix or 'paper'}, {p.budget} steps\n{planner}"), {})
+        panel = curves.setdefault(
+            (p.run.family, f"{p.run.suffix or 'paper'}, {p.budget} steps\n{planner}"), {}
+        )
         panel.setdefault(p.run.parts[2], {})[p.horizon] = (got.estimate, got.low, got.high)
     panels = {
         k: {m: c for m, c in v.items() if len(c) >= 3}
