@@ -200,12 +200,18 @@ def survive(folder, processes, rounds, cells):
         for p in started:
             p.start()
         dice.shuffle(started)
+        give_up = (
+            time.monotonic() + 2
+        )  # the first in the middle of a write, whatever the machine is busy with
+        while time.monotonic() < give_up:
+            halfway = " ".join(path.name for path in folder.glob("*/.*.tmp"))
+            writing = next((p for p in started if f".{p.pid}." in halfway), None)
+            if writing is not None:
+                started.remove(writing)
+                started.insert(0, writing)
+                break
         for i, p in enumerate(started):
-            if i == 0:  # this one in the middle of a write, whatever the machine is busy with
-                give_up = time.monotonic() + 20
-                while not list(folder.glob(f"*/.*.{p.pid}.*tmp")) and time.monotonic() < give_up:
-                    time.sleep(0.0005)
-            else:
+            if i > 0:
                 time.sleep(dice.random() * 0.04)
             os.kill(p.pid, signal.SIGKILL)
             p.join()
