@@ -87,7 +87,7 @@ def run(args: Args) -> int:
         with say.stage("unpack both models, and collect their data anew"):
             jobs = {method: Run.open(unpack(method, out)) for method in METHODS}
     else:
-        minutes = "about a minute" if device.type == "cuda" else "about five minutes on two cores"
+        minutes = "about a minute" if device.type == "cuda" else "about four minutes on two cores"
         say.say(
             f"LpWM demo: two small world models of the Piecewise world, {minutes}. "
             "Ctrl-C stops; the same command continues."
