@@ -69,9 +69,7 @@ def read_each(
             readings.append(read(run))
             if i < count:
                 missing = [Path(one.path).name for one in loaded[i:]]
-                write_whole(
-                    out, json_.dumps(content(readings) | {"missing": missing}, allow_nan=False) + "\n"
-                )
+                _write(content(readings) | {"missing": missing}, out)
             spent = time.perf_counter() - began
             print(f"{i} of {count}: {Path(run.path).name}, {spent:.1f} s", file=sys.stderr, flush=True)
             progress(i)
@@ -87,8 +85,12 @@ def known(out: Path) -> list[dict[str, Any]]:
         return []
 
 
-def keep(content: dict[str, Any], out: Path) -> None:
+def _write(content: dict[str, Any], out: Path) -> None:
     write_whole(out, json_.dumps(content, allow_nan=False) + "\n")
+
+
+def keep(content: dict[str, Any], out: Path) -> None:
+    _write(content, out)
     print(f"wrote {out}", file=sys.stderr)
 
 

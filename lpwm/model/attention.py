@@ -116,10 +116,9 @@ def _gelu_errors(width: int, mlp: int, device: torch.device) -> list[float]:
 def _product_errors(
     chosen: kernels_settings.Settings, width: int, mlp: int, device: torch.device
 ) -> list[float]:
-    if chosen.up is None and chosen.down is None:
+    first, second, kept = kernels_settings.fused(chosen, lambda p: kernels_mlp.serves(p, width, mlp))
+    if first is None and second is None:
         return []
-    first, second = (p if kernels_mlp.serves(p, width, mlp) else None for p in (chosen.up, chosen.down))
-    kept = chosen.slope and first is not None and second is not None  # as in `stack`
     x, g = (_noise(ROWS, width, device=device, key=key) for key in ("stream", "slope"))
     up = _noise(mlp, width, device=device, key="up") * width**-0.5
     down = _noise(width, mlp, device=device, key="down") * width**-0.5

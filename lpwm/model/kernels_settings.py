@@ -6,7 +6,7 @@ The function computed does not depend on it; `bench/encoder_stack.py` measures w
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -84,6 +84,13 @@ _PARTS: dict[str, type] = {
 
 def of(width: int) -> Settings:
     return BY_WIDTH.get(width, DEFAULT)
+
+
+def fused(chosen: Settings, serves: Callable[[Product], bool]) -> tuple[Product | None, Product | None, bool]:
+    """Which products of the MLP have the GELU in them where `serves` says they can; and whether its derivative is kept,
+    which is only where both sides are the kernels that write and read it."""
+    up, down = (p if p is not None and serves(p) else None for p in (chosen.up, chosen.down))
+    return up, down, chosen.slope and up is not None and down is not None
 
 
 def read(found: Mapping[str, Any]) -> Settings:

@@ -74,7 +74,10 @@ def forward(
     (b, n, w), (L, packed, _), f = x.shape, qkv_w.shape, up_w.shape[1]
     m, inner, wide = b * n, packed // 3, torch.promote_types(x.dtype, torch.float32)
     chosen = kernels_settings.of(w)
-    norm, (up, _, slope) = chosen.norm_forward, _fused(chosen, w, f)
+    norm, (up, _, slope) = (
+        chosen.norm_forward,
+        kernels_settings.fused(chosen, lambda p: kernels_mlp.serves(p, w, f)),
+    )
     r = x.clone()
     stream = r.view(m, w)
     xhat, one = x.new_empty(2 * L, b, n, w), x.new_empty(2 * L, b, n, dtype=wide)
@@ -105,7 +108,7 @@ def backward(
     """The gradients of x and of the weights, in the order of `Folded`."""
     (L, b, n, packed), f, w = qkv.shape, hidden.shape[-1], grad.shape[-1]
     m, wide, chosen = b * n, one.dtype, kernels_settings.of(w)
-    _, down, slope = _fused(chosen, w, f)
+    _, down, slope = kernels_settings.fused(chosen, lambda p: kernels_mlp.serves(p, w, f))
     tiles = chosen.norm_backward
     d_qkv, d_out, d_up, d_down = (torch.empty_like(t) for t in (qkv_w, out_w, up_w, down_w))
     sum_qkv = grad.new_empty(L, kernels.pieces(b, n), packed, dtype=wide)
@@ -144,17 +147,6 @@ def backward(
     d_c = torch.cat((sum_norm.sum(1), grad.new_zeros(1, w, dtype=wide)))
     sums = sum_qkv.sum(1).to(grad.dtype), sum_up.sum(1).to(grad.dtype)
     return stream.view(b, n, w), d_qkv, sums[0], d_out, d_up, sums[1], d_down, d_c
-
-
-def _fused(
-    chosen: kernels_settings.Settings, w: int, f: int
-) -> tuple[kernels_settings.Product | None, kernels_settings.Product | None, bool]:
-    """Which products of the MLP have the GELU in them, here; and whether its derivative is what is kept."""
-    if chosen.up is None and chosen.down is None:
-        return None, None, False
-    up, down = (p if kernels_mlp.serves(p, w, f) else None for p in (chosen.up, chosen.down))
-    # The derivative is kept only where both sides are the kernels that write and read it.
-    return up, down, chosen.slope and up is not None and down is not None
 
 
 @torch.library.custom_op("lpwm::encoder_blocks", mutates_args=(), device_types="cuda")

@@ -7,9 +7,9 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from lpwm.report import palette
 from lpwm.report.drawn import GREY
 
-COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")  # Okabe and Ito's
 SHOWN = {
     "relative_error": "relative error",
     "copy_error": "… of copying the last frame",
@@ -27,7 +27,7 @@ def figure(document: Mapping[str, Any]) -> Figure:
     fig = Figure(figsize=(3.2 * len(SHOWN), 2.9), layout="constrained")
     axes = fig.subplots(1, len(SHOWN))
     for axis, (key, title) in zip(axes, SHOWN.items(), strict=True):
-        for cell, color in zip(labels, COLORS * len(labels), strict=False):
+        for cell, color in zip(labels, palette.LIGHT * len(labels), strict=False):
             for i, run in enumerate(r for r in runs if (r["recipe"], r["lam"], r["lr"]) == cell):
                 label = labels[cell] if i == 0 else None
                 axis.plot(run["curves"]["step"], run["curves"][key], color=color, lw=1, label=label)

@@ -16,6 +16,7 @@ from lpwm.report.claims import CLAIMS, ROWS, Claim
 from lpwm.report.claims_evidence import Evidence, conflicts, evidence
 from lpwm.report.claims_read import MADE, Results, read_results
 from lpwm.report.claims_verdict import NOT_RUN, RULE, VERDICTS
+from lpwm.report.markup import pipes
 from lpwm.report.tables import percent
 
 SHOWN = 6  # lines under a claim; all of them are in claims.json
@@ -126,7 +127,7 @@ def glance(found: Found) -> str:
     tail = f"\n\n{silent} further numbers (active fraction by rung and width) were not run." if silent else ""
     return (
         f"{len(found)} claims: {counts}. Of those that were run, {reduced} rest on reduced sizes only.\n\n"
-        + claims_targets.table(["claim", "paper", "ours", "seeds", "size", "verdict"], rows)
+        + pipes(["claim", "paper", "ours", "seeds", "size", "verdict"], rows)
         + tail
     )
 
@@ -147,11 +148,7 @@ def section(lines: Mapping[Claim, list[Evidence]]) -> str:
     silent = [c.text for c, many in lines.items() if not many]
     parts = []
     if rows:
-        parts.append(
-            claims_targets.table(
-                ["claim", "paper", "ours (95 %)", "seeds", "size and protocol", "verdict"], rows
-            )
-        )
+        parts.append(pipes(["claim", "paper", "ours (95 %)", "seeds", "size and protocol", "verdict"], rows))
     if more:
         parts.append(f"{more} further lines are in claims.json.")
     if len(silent) > 8:
@@ -176,7 +173,7 @@ def controls(results: Results) -> str:
     if not rows:
         return "None yet."
     heads = ["file", "goals", "method", "seeds", "steps", "latched, %", "terminal, %"]
-    return claims_targets.table(heads, rows)
+    return pipes(heads, rows)
 
 
 def provenance(results: Results) -> str:
@@ -191,7 +188,7 @@ def provenance(results: Results) -> str:
     rows += [_sweep(folder, cells) for folder, cells in sweeps.items()]
     heads = ["file", "recipes", "run hashes", "seeds", "commit", "versions", "device", "training minutes",
              "evaluation minutes", "provenance missing"]  # fmt: skip
-    text = claims_targets.table(heads, rows) if rows else "No result yet."
+    text = pipes(heads, rows) if rows else "No result yet."
     for line in conflicts(results):
         text += f"\n\n**Evaluated twice with different outcomes** (the first file counts): {line}."
     if results.others:

@@ -168,12 +168,10 @@ class Planned:
 
     @property
     def protocol(self) -> str:
-        s, options = self.settings, self.settings["options"]
+        s = self.settings
         shape = (self.success["latched"]).shape
         start = " warm" if s["warm"] and self.receding < self.horizon else ""
-        solver = f"{s['solver'].upper()} {options.get('samples', 300)} × {options.get('iterations', 30)}"
-        if self.effort < PLANNER:
-            solver += " (reduced)"
+        solver = self.planner + (" (reduced)" if self.effort < PLANNER else "")
         planner = f"{shape[0]} planner seed{'s' if shape[0] > 1 else ''}"
         return (
             f"{self.goals} goals, {self.budget} steps{', one plan' if self.open_loop else ''}, H={self.horizon} "
@@ -187,6 +185,11 @@ class Planned:
         s = self.settings
         return (self.run.family, self.run.parts[1], self.run.size, self.protocol, self.digest,
                 s.get("context"), s.get("precision"), json.dumps(s["options"], sort_keys=True))  # fmt: skip
+
+    @property
+    def planner(self) -> str:
+        options = self.settings["options"]
+        return f"{self.settings['solver'].upper()} {options.get('samples', 300)} × {options.get('iterations', 30)}"
 
     @property
     def effort(self) -> int:

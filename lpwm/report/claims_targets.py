@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from lpwm.interpret.targets_table import (
@@ -15,15 +15,10 @@ from lpwm.interpret.targets_table import (
     rows,
     sentences,
 )
+from lpwm.report.markup import pipes
 
 ROW, TITLE = "targets", "Beyond the paper: does activity follow the target?"
 FIGURE, CAPTION = "target-study", "Realised against asked activity, then prediction, probes and planning"
-Lines = Sequence[Sequence[str]]
-
-
-def table(heads: Sequence[str], lines: Lines) -> str:
-    cells = [heads, ["---"] * len(heads), *lines]
-    return "\n".join("| " + " | ".join(c.replace("|", "\\|") for c in line) + " |" for line in cells)
 
 
 def section(studies: Mapping[str, Mapping[str, Any]]) -> str:
@@ -38,15 +33,15 @@ def _study(file: str, found: dict[str, Any]) -> list[str]:
     return [
         _protocol(file, found),
         "\n".join(f"- {line}" for line in told),
-        table(heads(found), rows(found)),
+        pipes(heads(found), rows(found)),
         "How activity follows the target, a number a seed over the targets (slope 1: obedience, 0: indifference):",
-        table(FOLLOW_HEADS, follow_rows(found)),
+        pipes(FOLLOW_HEADS, follow_rows(found)),
         *(
             [
                 "Coordinate − plain slices, paired on (p, μ, seed). Over seeds: a seed's mean over the targets, "
                 f"{len(found['seeds'])} of them; over (p, μ, seed): every pair, as if pairs were independent. "
                 "The interval over seeds decides.",
-                table(COMPARED_HEADS, compared),
+                pipes(COMPARED_HEADS, compared),
             ]
             if compared
             else []

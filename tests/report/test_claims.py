@@ -15,6 +15,7 @@ from lpwm.errors import UserError
 from lpwm.evaluate.protocol import EvalConfig
 from lpwm.evaluate.stats import Interval
 from lpwm.recipes import recipe
+from lpwm.report import claims_curves, claims_figures
 from lpwm.report.claims import CLAIMS, ROWS
 from lpwm.report.claims_evidence import evidence
 from lpwm.report.claims_page import read_notes, write
@@ -417,3 +418,32 @@ def test_what_is_no_result_is_listed_and_what_is_damaged_is_named(tmp_path):
 def test_claims_take_no_runs(tmp_path, capsys):
     assert main(["report", str(tmp_path), "--claims", str(tmp_path)]) == 2
     assert "takes no runs" in capsys.readouterr().err
+
+
+def test_a_curve_of_horizons_keeps_to_one_planner():
+    """This repository's results have H=5 with the paper's planner too: it is no point of the small planner's curve."""
+    results = read_results(RESULTS)
+    drawn = claims_figures.horizons(results)
+    assert drawn is not None
+    (axis,) = [a for a in drawn.axes if a.get_visible()]
+    assert "CEM 100 × 10, 50 goals" in axis.get_title("left") + axis.get_title()
+    source = json.loads((RESULTS / "piecewise-small-horizons.json").read_text())
+    own = {row["name"]: {} for c in source["cells"] for row in c["rows"] if not row["control"]}
+    for cell in source["cells"]:
+        for row in cell["rows"]:
+            if not row["control"]:
+                own[row["name"]][cell["horizon"]] = 100 * row["budgets"]["50"]["latched"]["rate"]
+    shown = sorted(tuple(line.get_ydata()) for line in axis.lines)
+    want = sorted(tuple(points[h] for h in sorted(points)) for points in own.values())
+    np.testing.assert_allclose(shown, want)
+    assert list(axis.lines[0].get_xdata()) == [1, 2, 3, 5, 8, 10]
+
+
+def test_training_curves_have_a_line_for_every_run_and_a_name_for_every_cell():
+    document = read_results(RESULTS).curves["pusht-112-training.json"]
+    drawn = claims_curves.figure(document)
+    assert [len(a.lines) for a in drawn.axes] == [12] * 4
+    (legend,) = drawn.legends
+    assert len(legend.get_texts()) == 4 and all("λ=" in t.get_text() for t in legend.get_texts())
+    first = next(r for r in document["runs"] if r["lam"] == 1.0)["curves"]
+    assert any(list(line.get_ydata()) == first["effective_dimension"] for line in drawn.axes[2].lines)
