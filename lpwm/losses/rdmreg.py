@@ -20,6 +20,7 @@ from torch.nn.functional import mse_loss
 
 from lpwm.errors import UserError
 from lpwm.losses.base import Gather, Key, no_autocast, whole_batch
+from lpwm.losses.order import match_rows, sort_rows
 from lpwm.losses.slicing import check_slices, draw_slices, share
 from lpwm.losses.targets import RectifiedGeneralisedGaussian
 from lpwm.rng import generator
@@ -44,33 +45,6 @@ class RDMRegConfig:
 class RDMRegDraw(NamedTuple):
     slices_PD: Tensor
     target_TPB: Tensor  # projected, then sorted along the batch
-
-
-@torch.library.custom_op("lpwm::argsort_rows_cpu", mutates_args=(), device_types="cpu")
-def _argsort_rows_cpu(x: Tensor) -> Tensor:
-    # NumPy's argsort is vectorised where torch's is not: four times faster on rows of 64 (AVX-512).
-    return torch.from_numpy(np.argsort(x.numpy(), axis=-1))
-
-
-@_argsort_rows_cpu.register_fake
-def _(x: Tensor) -> Tensor:
-    return torch.empty_like(x, dtype=torch.int64, memory_format=torch.contiguous_format)
-
-
-def _argsort_rows(x: Tensor) -> Tensor:
-    """Order along the last, contiguous dimension.
-
-    On CUDA plain torch: 32768 rows of 64 or of 128 take 0.2 ms on an H200, stable or not.
-    """
-    return _argsort_rows_cpu(x) if x.device.type == "cpu" else x.argsort(dim=-1)
-
-
-def _sort_rows(x: Tensor) -> Tensor:
-    """Sorted values along the last dimension (in place on the CPU, where NumPy's sort is ten times torch's)."""
-    if x.device.type == "cpu":
-        x.numpy().sort(axis=-1)
-        return x
-    return x.sort(dim=-1).values
 
 
 def _project(slices_PD: Tensor, z_BTD: Tensor) -> Tensor:
@@ -101,7 +75,7 @@ class RDMReg:
             slices_PD = draw_slices(self.config.slices, dim, self.config.axis_fraction, g)
             slices_PD = share(slices_PD, self.config.slices, rank, ranks).contiguous()
             y_BTD = self.target.sample((batch, time, dim), g)
-            return RDMRegDraw(slices_PD, _sort_rows(_project(slices_PD, y_BTD)))
+            return RDMRegDraw(slices_PD, sort_rows(_project(slices_PD, y_BTD)))
 
     def __call__(
         self,
@@ -126,8 +100,7 @@ class RDMReg:
             # sorted difference is that of each code to its partner. So order the target like the codes, once
             # and without gradient, rather than differentiate through a sort.
             with torch.no_grad():
-                order_TPB = _argsort_rows(projected_TPB.detach())
-                partner_TPB = torch.empty_like(projected_TPB).scatter_(-1, order_TPB, target_TPB)
+                partner_TPB = match_rows(projected_TPB.detach(), target_TPB)
             total = mse_loss(projected_TPB, partner_TPB, reduction="sum")
             return total * (ranks / (self.config.slices * T * B))
 

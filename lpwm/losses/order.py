@@ -1,0 +1,51 @@
+"""The order of a batch: rows sorted, and rows matched by rank, each in the way that is fastest on its device."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+try:
+    from lpwm.losses import kernels_order
+except ImportError:  # no Triton: a CPU build of torch
+    kernels_order = None  # type: ignore[assignment]
+
+
+@torch.library.custom_op("lpwm::match_rows", mutates_args=(), device_types="cpu")
+def match_rows(x: Tensor, target: Tensor) -> Tensor:
+    """`target`, sorted along its last dimension, in the order of x: the smallest of a row stands where x's does.
+
+    It has no gradient: the pairing is locally constant.
+    """
+    # NumPy's argsort is vectorised where torch's is not: four times faster on rows of 64 (AVX-512).
+    order = torch.from_numpy(np.argsort(x.numpy(), axis=-1))
+    return _placed(target, order)
+
+
+@match_rows.register_kernel("cuda")
+def _(x: Tensor, target: Tensor) -> Tensor:
+    if _short(x):
+        return kernels_order.match_rows(x.contiguous(), target.contiguous())
+    return _placed(target, x.argsort(dim=-1))
+
+
+@match_rows.register_fake
+def _(x: Tensor, target: Tensor) -> Tensor:
+    return torch.empty_like(target, memory_format=torch.contiguous_format)
+
+
+def _placed(target: Tensor, order: Tensor) -> Tensor:
+    return torch.empty_like(target, memory_format=torch.contiguous_format).scatter_(-1, order, target)
+
+
+def sort_rows(x: Tensor) -> Tensor:
+    """Sorted values along the last dimension (in place on the CPU, where NumPy's sort is ten times torch's)."""
+    if x.device.type == "cpu":
+        x.numpy().sort(axis=-1)
+        return x
+    return kernels_order.sort_rows(x.contiguous()) if _short(x) else x.sort(dim=-1).values
+
+
+def _short(x: Tensor) -> bool:
+    return kernels_order is not None and x.is_cuda and x.shape[-1] <= kernels_order.MOST
