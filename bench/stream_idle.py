@@ -2,10 +2,11 @@
 
     python bench/stream_idle.py [--device cuda] [--workers 4 8 12] [--steps 100] [--json OUT]
 
-The step is that of `pusht/mlp-lti` (64 clips × 4 frames at 224², D=384, 8192 slices, bf16) with train.compile=graph:
-captured as a CUDA graph, not compiled, which would take longer than all that is measured. It gets its inputs as in the
-training loop, one step early on a stream of their own, from ResidentClips and from StreamedClips with several numbers
-of workers. The file holds random frames, which are stored as they are, or frames of Wall, which are stored deflated.
+The step is that of `pusht/mlp-lti` (64 clips × 4 frames at 224², D=384, 8192 slices, bf16), captured as a CUDA graph
+(train.compile=graph), or with --compile compiled before (about a minute) and asking for clips faster. It gets its
+inputs as in the training loop, one step early on a stream of their own, from ResidentClips and from StreamedClips with
+several numbers of workers. The file holds random frames, which are stored as they are, or frames of Wall, which are
+stored deflated.
 
 CUDA events stand before and after each step on the stream it runs on, the first after it has waited for its clips.
 With s_i and e_i what they say, of n steps,
@@ -111,7 +112,7 @@ def make_file(path: Path, kind: str, side: int, episodes: int) -> None:
 class Trainer:
     """One model and its captured step, fed from one source after another."""
 
-    def __init__(self, config: RunConfig, device: torch.device) -> None:
+    def __init__(self, config: RunConfig, device: torch.device, compiled: bool) -> None:
         self.config, self.device, cuda = config, device, device.type == "cuda"
         model = WorldModel(config.model, 2 * config.data.frameskip)
         initialise(model, 0)
@@ -121,6 +122,7 @@ class Trainer:
         self.stepper = Stepper(
             model, self.objective, build(model, config.optim, **options), config.train.batch,
             precision=torch.bfloat16 if cuda else torch.float32, graphed=cuda,
+            compiled=compiled, kernels=compiled,
         )  # fmt: skip
 
     def run(self, source: ResidentClips | StreamedClips, steps: int) -> dict[str, Any]:
@@ -185,7 +187,7 @@ def measure(
     keep: Callable[[dict[str, Any]], None],
 ) -> None:  # fmt: skip
     """Each kind of file from memory and from its file with each number of workers; `keep` gets every row."""
-    trainer = Trainer(config, device)
+    trainer = Trainer(config, device, args.compile)
     for kind in args.frames:
         path = folder / f"{kind}.h5"
         begin = time.perf_counter()
@@ -238,6 +240,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=80, help="of each round")
     parser.add_argument("--rounds", type=int, default=1, help="of which the median is given")
     parser.add_argument("--limit", type=float, default=30.0, help="seconds after which none is begun")
+    parser.add_argument("--compile", action="store_true", help="as lpwm train does on CUDA")
     parser.add_argument("--toy", action="store_true", help="a tiny model, to try the script")
     parser.add_argument("--folder", type=Path, help="for the files; a temporary one when not given")
     parser.add_argument("--json", type=Path)
@@ -247,7 +250,8 @@ def main() -> None:
     found: dict[str, Any] = {
         "device": torch.cuda.get_device_name() if device.type == "cuda" else "cpu",
         "torch": torch.__version__, "cores": len(os.sched_getaffinity(0)), "load_before": os.getloadavg(),
-        "batch": config.train.batch, "side": config.model.encoder.image, "steps": args.steps, "rows": [],
+        "batch": config.train.batch, "side": config.model.encoder.image, "steps": args.steps,
+        "compiled": args.compile, "rows": [],
     }  # fmt: skip
 
     def keep(row: dict[str, Any]) -> None:
