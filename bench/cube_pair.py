@@ -60,6 +60,9 @@ def parse() -> argparse.Namespace:
         "--oracle", default="samples=32 elites=4 iterations=8", help="its CEM; empty leaves it out"
     )
     p.add_argument("--collect-seconds", type=float, default=80.0)
+    p.add_argument(
+        "--spare", type=float, default=170.0, help="seconds kept for the evaluation: the oracle ends before"
+    )
     p.add_argument("--limit", type=float, default=540.0, help="seconds after which what runs is stopped")
     p.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "lpwm-cube")
     p.add_argument(
@@ -192,8 +195,11 @@ class Pair:
         own = [str(Path(__file__).resolve()), *sys.argv[1:], "--stage", name]
         return [*own, "--episodes", str(self.args.episodes)] if not self.args.quick else own
 
-    def wait(self, jobs: dict[str, subprocess.Popen[bytes]], every: float = 15.0) -> dict[str, int]:
-        """Until all have ended or time is up; the status of each, and the ends of the logs of those that failed."""
+    def wait(
+        self, jobs: dict[str, subprocess.Popen[bytes]], every: float = 15.0, spare: float = 0.0
+    ) -> dict[str, int]:
+        """Until all have ended or only `spare` seconds are left; the status of each, and the ends of the logs of those
+        that failed."""
         codes: dict[str, int] = {}
         told = time.time()
         while len(codes) < len(jobs):
@@ -206,12 +212,12 @@ class Pair:
                         f"{name} ended with {job.returncode}"
                         + ("" if job.returncode == 0 else f":\n{self.tail(name)}")
                     )
-            if self.left <= 1:
+            if self.left <= 1 + spare:
                 for name, job in jobs.items():
                     if name not in codes:
                         job.kill()
                         job.wait()
-                        say(f"{name} is stopped: the limit of {self.args.limit:.0f} s is reached")
+                        say(f"{name} is stopped: of {self.args.limit:.0f} s {self.left:.0f} are left")
             elif time.time() - told > every:
                 told = time.time()
                 say("; ".join(f"{n}: {self.last(n)}" for n in jobs if n not in codes))
@@ -298,7 +304,7 @@ class Pair:
         if again:
             say(f"trying again with --train.compile {other}")
             codes |= self.wait({n: self.start(n, command) for n, command in again.items()})
-        if self.wait({"controls": controls})["controls"] != 0:
+        if self.wait({"controls": controls}, spare=self.args.spare)["controls"] != 0:
             a.oracle = ""  # what is missing of the others is run by lpwm eval
         done = [n for n, c in codes.items() if c == 0]
         return [json.loads((self.logs / f"{n}.out").read_text().splitlines()[-1])["run"] for n in done]
