@@ -21,6 +21,7 @@ from lpwm.interpret.targets_grid import TargetCell
 Reading = dict[str, Any]
 Values = list[float | None]
 By = dict[tuple[TargetCell, int], dict[str, float | None]]
+FOLLOW = ("off", "share", "slope", "correlation")
 
 
 def flat(reading: Reading) -> dict[str, float | None]:
@@ -90,23 +91,26 @@ def interval(values: Sequence[float | None]) -> dict[str, Any] | None:
 def follows(
     axis: float, cells: Sequence[TargetCell], target: dict[TargetCell, Any], by: By, seeds: Sequence[int]
 ) -> dict[str, Any]:
-    """Over the targets, a number a seed: mean |active − target|; slope and correlation of realised on target activity.
+    """Over the targets, a number a seed: mean |active − target|; the median of active/target; slope and correlation of
+    realised on target activity.
 
-    Slope 1 would be obedience, 0 indifference. `seeds` holds a seed's own numbers.
+    Slope 1 and share 1 would be obedience, slope 0 indifference. Targets differ twentyfold: the slope is that of the
+    large ones, the share counts each alike. `seeds` holds a seed's own numbers.
     """
     each = []
     for s in seeds:
         known = [(target[c]["active"], v) for c in cells if (v := value(by, c, s, "active")) is not None]
-        line: dict[str, float | None] = {"seed": s, "off": None, "slope": None, "correlation": None}
+        line: dict[str, float | None] = {"seed": s, **dict.fromkeys(FOLLOW)}
         if len(known) >= min(3, len(cells)):
             want, got = np.array(known).T
             line["off"] = float(np.abs(got - want).mean())
+            line["share"] = float(np.median(got / want))
             if np.ptp(want) > 1e-9:
                 line["slope"] = float(np.polyfit(want, got, 1)[0])
                 if np.ptp(got) > 1e-9:
                     line["correlation"] = float(np.corrcoef(want, got)[0, 1])
         each.append(line)
-    over = {n: interval([e[n] for e in each]) for n in ("off", "slope", "correlation")}
+    over = {n: interval([e[n] for e in each]) for n in FOLLOW}
     return {"axis_fraction": axis, "cells": len(cells), **over, "seeds": each}
 
 
@@ -120,7 +124,7 @@ def follow_differences(follow: Sequence[dict[str, Any]]) -> list[dict[str, Any]]
             "axis_fraction": f["axis_fraction"],
             **{
                 n: interval([minus(a[n], b[n]) for a, b in zip(f["seeds"], base["seeds"], strict=True)])
-                for n in ("off", "slope", "correlation")
+                for n in FOLLOW
             },
         }
         for f in follow

@@ -53,7 +53,9 @@ def rows(found: dict[str, Any]) -> list[list[str]]:
     return out
 
 
-FOLLOW_HEADS = ("slices", "mean |active − target|", "slope of active on target", "correlation")
+FOLLOW_HEADS = (
+    "slices", "mean |active − target|", "median of active / target", "slope of active on target", "correlation"
+)  # fmt: skip
 
 
 def follow_rows(found: dict[str, Any]) -> list[list[str]]:
@@ -61,13 +63,14 @@ def follow_rows(found: dict[str, Any]) -> list[list[str]]:
     lines = [(slices(f["axis_fraction"]), f) for f in found["follow"]]
     lines += [(f"{slices(f['axis_fraction'])} − plain", f) for f in found["follow_differences"]]
     return [
-        [name, one(f["off"], 3, "−" in name), one(f["slope"], 2, True), one(f["correlation"], 2, True)]
+        [name, one(f["off"], 3, "−" in name), one(f["share"], 2, "−" in name), one(f["slope"], 2, True),
+         one(f["correlation"], 2, True)]
         for name, f in lines
-    ]
+    ]  # fmt: skip
 
 
-def obedience(slope: dict[str, Any] | None) -> str:
-    """What the interval of the slope says."""
+def obedience(slope: dict[str, Any] | None, share: dict[str, Any] | None) -> str:
+    """What the intervals of the slope and of the share say."""
     if slope is None:
         return ""
     if not settled(slope):
@@ -75,7 +78,9 @@ def obedience(slope: dict[str, Any] | None) -> str:
     if slope["estimate"] < 0:
         return "; it goes against the target"
     if slope["low"] <= 1 <= slope["high"]:
-        return "; it follows the target one to one, as far as can be seen"
+        if share is not None and not share["low"] <= 1 <= share["high"]:
+            return f"; it rises with the target, but most cells stay {'below' if share['estimate'] < 1 else 'above'} it"
+        return "; from following one to one it cannot be told with these seeds"
     return "; it follows the target in part" if slope["estimate"] < 1 else "; it overshoots the target"
 
 
@@ -126,22 +131,27 @@ def table(found: dict[str, Any]) -> str:
     return "\n\n".join("\n".join(b) for b in blocks if b)
 
 
-def absent(found: dict[str, Any]) -> list[str]:
-    """How many runs are missing, which failed and why, and which were called dead."""
+def absent(found: dict[str, Any], brief: bool = False) -> list[str]:
+    """How many runs are missing, which failed and why, and which were called dead (brief: not why)."""
     out = []
     if found.get("missing"):
         out.append(
             f"{len(found['missing'])} of {found['expected']} runs are missing: run the study again to make them."
         )
     out += [f"Failed: {f['run']}: {f['why']}" for f in found.get("failed", ())]
+    dead: dict[str, list[tuple[int, str]]] = {}
     for r in found.get("runs", ()):
         why = r.get("failed") or r.get("dead")
         if why:
             c = r["cell"]
-            out.append(
-                f"Dead: p {c['p']:g}, μ {c['mu']:g}, axis {c['axis_fraction']:g}, seed {r['seed']}: {why}"
-            )
-    return out
+            cell = f"p {c['p']:g}, μ {c['mu']:g}, axis {c['axis_fraction']:g}"
+            dead.setdefault(cell, []).append((r["seed"], why))
+    if brief and dead:
+        cells = "; ".join(
+            f"{cell} (seeds {', '.join(str(s) for s, _ in runs)})" for cell, runs in dead.items()
+        )
+        return [*out, f"Called dead by their monitors, counted all the same: {cells}."]
+    return out + [f"Dead: {cell}, seed {seed}: {why}" for cell, runs in dead.items() for seed, why in runs]
 
 
 def sentences(found: dict[str, Any]) -> list[str]:
@@ -152,11 +162,12 @@ def sentences(found: dict[str, Any]) -> list[str]:
     for f in found["follow"]:
         if f["off"] is None:
             continue
+        share = f"; the median cell has {one(f['share'], 2)} of what it asks for" if f["share"] else ""
         slope = f"; slope of realised on target activity {one(f['slope'], 2)}" if f["slope"] else ""
         r = f", correlation {one(f['correlation'], 2)}" if f["correlation"] else ""
         out.append(
             f"{upper(slices(f['axis_fraction']))}: activity is off its target by {one(f['off'])} on average over "
-            f"cells{slope}{r}{obedience(f['slope'])}."
+            f"cells{share}{slope}{r}{obedience(f['slope'], f['share'])}."
         )
     for o in found["overall"]:
         for name in ("ratio", "zone_support", "position_code", *ways(found)):

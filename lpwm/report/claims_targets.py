@@ -29,7 +29,7 @@ def section(studies: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def _study(file: str, found: dict[str, Any]) -> list[str]:
-    compared, told = compared_rows(found), [*sentences(found), *absent(found)]
+    compared, told = compared_rows(found), [*sentences(found), *absent(found, brief=True)]
     return [
         _protocol(file, found),
         "\n".join(f"- {line}" for line in told),

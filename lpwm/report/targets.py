@@ -74,6 +74,10 @@ def _paired(axis: Any, found: Mapping[str, Any], name: str, colour: Mapping[floa
         axis.plot([m["low"], m["high"]], [y, y], color=ink, lw=1.5)
         axis.plot([m["estimate"]], [y], "o", color=ink, ms=4)
         axis.plot(m["values"], np.full(len(m["values"]), y), "|", color=ink, ms=4, alpha=0.6)
+    each = [v for r in found["cells"] if (m := r["measures"][name]) is not None for v in m["values"]]
+    if each:  # two seeds that differ give an interval as wide as a house: it may run off the panel
+        room = 0.25 * (max(each) - min(each)) + 1e-3
+        axis.set_xlim(min(each) - room, max(each) + room)
     axis.set_yticks(range(len(targets)), [f"p {p:g}, μ {-mu:g}" for p, mu in targets], fontsize=7)
     axis.set_ylim(len(targets) - 0.4, -0.6)
     axis.set_title(_short(name), fontsize=8)

@@ -159,6 +159,17 @@ def test_obedience_is_seen_and_disobedience_too():
     assert any("Error / copying" in s and "no difference found (3 seeds: exploratory)" in s for s in text)
 
 
+def test_a_slope_of_one_that_misses_the_small_targets_is_not_called_obedience():
+    """Where half is asked for half is there; where less is, a fifth of it."""
+    made = summary(readings(lambda t, axis, seed: (t if t > 0.4 else 0.2 * t) + 0.05 * (seed - 1) * t))
+    plain, _ = made["follow"]
+    assert plain["slope"]["low"] < 1 + 0.2 and plain["slope"]["high"] > 1
+    assert plain["share"]["values"] == pytest.approx([0.15, 0.2, 0.25])
+    text = sentences(made | {"seeds": [0, 1, 2]})
+    assert "the median cell has 0.20 [" in text[0]
+    assert text[0].endswith("it rises with the target, but most cells stay below it.")
+
+
 def test_a_measure_that_a_dead_run_lacks_is_left_out():
     """Its cell is over the other seeds, and says so; a seed's mean is over the targets that all seeds have."""
     made = readings(lambda t, axis, seed: t + 0.1 * (axis > 0))

@@ -65,7 +65,7 @@ def test_the_target_study_stands_on_the_page_with_its_numbers(tmp_path):
         f"| Terminal success, random H=5 R=1 | +0.120 [{0.12 - seeds:+.3f}, {0.12 + seeds:+.3f}] "
         f"| +0.120 [{0.12 - pairs:+.3f}, {0.12 + pairs:+.3f}] | more |"
     )
-    assert "Plain slices: activity is off" in part and "it follows the target one to one" in part
+    assert "Plain slices: activity is off" in part and "from following one to one it cannot be told" in part
     assert "Also here, not read" not in page
 
 
@@ -77,7 +77,7 @@ def test_a_study_of_targets_that_is_not_whole_or_not_there(tmp_path):
     write(tmp_path)
     page = (tmp_path / "README.md").read_text()
     assert "1 of 54 runs are missing" in page and "Failed: y: its process ended (signal 9)." in page
-    assert "seed 0: its codes are constant" in page
+    assert "counted all the same: p 0.5, μ -1, axis 0 (seeds 0)" in page
     del found["follow"]
     (tmp_path / "target-study.json").write_text(json.dumps(found))
     with pytest.raises(UserError, match=r"target-study\.json lacks"):
