@@ -53,10 +53,9 @@ class _OneLaunch(torch.optim.Adam):
 
     # On the class, as torch copies and unpickles optimisers without their other attributes.
     _last: tuple[Any, Tensor] | None = None  # the table as numbers, and on the device
-    _spare: Tensor | None = None  # pinned memory for a capture, which had better not allocate any
-    _compiled: frozenset[bool] = (
-        frozenset()
-    )  # the kernel for aligned tensors, for others: a capture cannot load one
+    _spare: Tensor | None = None  # pinned memory for a capture, which had better not allocate it
+    # Which kernels, for aligned tensors or others, are loaded: a capture had better not load any.
+    _compiled: frozenset[bool] = frozenset()
     _captured: tuple[Tensor, ...] = ()  # the tables that graphs copy
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -72,10 +71,11 @@ class _OneLaunch(torch.optim.Adam):
 
     def _gather(self) -> tuple[list[Tensors], list[tuple[int, ...]]] | None:
         """The tensors that have a gradient, and their rows of the table; None where torch must make the step."""
-        scaled = any(
+        if kernels_adam is None:
+            return None
+        if any(
             getattr(self, name, None) is not None for name in ("grad_scale", "found_inf")
-        )  # by GradScaler
-        if kernels_adam is None or scaled:
+        ):  # by GradScaler
             return None
         tensors: list[Tensors] = []
         rows: list[tuple[int, ...]] = []
