@@ -9,13 +9,21 @@ import sys
 import pytest
 import torch
 
-from lpwm.optim import OptimConfig, build
+from lpwm.model import EncoderConfig, ModelConfig, PredictorConfig, ProjectorConfig, WorldModel
+from lpwm.optim import OptimConfig, build, initialise
 from lpwm.optim import adam as one
 from lpwm.rng import generator
+from lpwm.train import checkpoint
 
 SIZES = ((1,), (7,), (1000,), (1025,), (50, 100), (2048,), (0,))
 OURS, TORCHS = {"adam": one.Adam, "adamw": one.AdamW}, {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
 ON_CUDA = {"capturable": True, "fused": True}
+TINY = ModelConfig(
+    latent=6,
+    encoder=EncoderConfig(image=8, patch=4, width=8, depth=1, heads=1, head_dim=8, mlp=8),
+    projector=ProjectorConfig(hidden=8),
+    predictor=PredictorConfig(rung="mlp-lti", history=2),
+)
 
 
 def parameters(device="cpu"):
@@ -298,12 +306,10 @@ class TestOnCuda:
 
     def test_checkpoints_go_to_the_cpu_and_back(self, tmp_path):
         """A run moves between devices; its numbers go on as if it had stayed, and the moments as they were."""
-        from lpwm.train import checkpoint
 
         def on(device):
-            model = torch.nn.Sequential(torch.nn.Linear(40, 30), torch.nn.Linear(30, 3))
-            for i, p in enumerate(model.parameters()):
-                p.data = torch.randn(p.shape, generator=generator(i)) / 5
+            model = WorldModel(TINY, action_dim=4)
+            initialise(model, 0)
             options = ON_CUDA if device == "cuda" else {"fused": True}
             model = model.to(device)
             return model, build(model, OptimConfig(lr=1e-2), **options)
@@ -311,10 +317,10 @@ class TestOnCuda:
         def go_on(model, optimiser, steps):
             for step in steps:
                 for i, p in enumerate(model.parameters()):
-                    p.grad = gradient(step, i, p)
+                    p.grad = gradient(step, i % 7, p)
                 optimiser.step()
 
-        model, optimiser = stayed, its = on("cuda")
+        stayed, its = on("cuda")
         assert type(its) is one.AdamW
         go_on(stayed, its, range(9))
         model, optimiser = on("cuda")
