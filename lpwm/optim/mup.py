@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from lpwm.errors import UserError, choose
+from lpwm.optim import adam
 from lpwm.optim.schedule import SCHEDULES
 from lpwm.rng import generator
 
@@ -133,6 +134,7 @@ OPTIMISERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "adam": torch.optim.Adam,
     "adamw": torch.optim.AdamW,
 }
+IN_ONE_LAUNCH: dict[str, Callable[..., torch.optim.Optimizer]] = {"adam": adam.Adam, "adamw": adam.AdamW}
 
 
 def build(model: nn.Module, config: OptimConfig, **options: Any) -> torch.optim.Optimizer:
@@ -143,7 +145,9 @@ def build(model: nn.Module, config: OptimConfig, **options: Any) -> torch.optim.
             group["weight_decay"] = 0.0
         if options.get("capturable"):  # a captured graph reads the rate from memory
             group["lr"] = torch.tensor(group["lr"], device=group["params"][0].device)
-    return OPTIMISERS[config.name](made, lr=config.lr, betas=config.betas, eps=config.eps, **options)
+    one = adam.possible([p for group in made for p in group["params"]], **options)
+    make = (IN_ONE_LAUNCH if one else OPTIMISERS)[config.name]
+    return make(made, lr=config.lr, betas=config.betas, eps=config.eps, **options)
 
 
 def table(model: nn.Module, config: OptimConfig | None = None) -> str:
