@@ -102,99 +102,24 @@ def _backward_queries(
     if TAKE:
         if tile == tiles - 1:
             sum_q, sum_g = _grad_query_rows(
-                base,
-                out,
-                grad,
-                lse,
-                delta,
-                again,
-                to,
-                at,
-                scale,
-                scale2,
-                N,
-                H,
-                D,
-                EVEN,
-                ROWS,
-                True,
-                T,
-                LAST,
-                REST,
+                base, out, grad, lse, delta, again, to, at, scale, scale2, N, H, D, EVEN, ROWS, True, T, LAST, REST,
                 TURN,
-            )
+            )  # fmt: skip
             _put_sums(dbias, sum_q, sum_g, H, D)
         else:
             sum_q, sum_g = _grad_query_rows(
-                base,
-                out,
-                grad,
-                lse,
-                delta,
-                again,
-                to,
-                at,
-                scale,
-                scale2,
-                N,
-                H,
-                D,
-                EVEN,
-                ROWS,
-                True,
-                T,
-                LAST,
-                0,
-                TURN,
-            )
+                base, out, grad, lse, delta, again, to, at, scale, scale2, N, H, D, EVEN, ROWS, True, T, LAST, 0, TURN,
+            )  # fmt: skip
             _put_sums(dbias, sum_q, sum_g, H, D)
     elif at + ROWS <= N:
         sum_q, sum_g = _grad_query_rows(
-            base,
-            out,
-            grad,
-            lse,
-            delta,
-            again,
-            to,
-            at,
-            scale,
-            scale2,
-            N,
-            H,
-            D,
-            EVEN,
-            ROWS,
-            True,
-            T,
-            LAST,
-            0,
-            TURN,
-        )
+            base, out, grad, lse, delta, again, to, at, scale, scale2, N, H, D, EVEN, ROWS, True, T, LAST, 0, TURN,
+        )  # fmt: skip
         _put_sums(dbias, sum_q, sum_g, H, D)
     else:
         sum_q, sum_g = _grad_query_rows(
-            base,
-            out,
-            grad,
-            lse,
-            delta,
-            again,
-            to,
-            at,
-            scale,
-            scale2,
-            N,
-            H,
-            D,
-            EVEN,
-            REST,
-            False,
-            T,
-            LAST,
-            0,
-            TURN,
-        )
+            base, out, grad, lse, delta, again, to, at, scale, scale2, N, H, D, EVEN, REST, False, T, LAST, 0, TURN,
+        )  # fmt: skip
         _put_sums(dbias, sum_q, sum_g, H, D)
 
 
