@@ -1,0 +1,351 @@
+"""What attention's kernels cost on one GPU in each form that they have: forwards, dq, and dk and dv.
+
+    python bench/attention.py [--json OUT] [--seconds 120] [--frames 256 512]
+    TRITON_INTERPRET=1 python bench/attention.py --toy      (no GPU: whether the script and the forms are right)
+
+Forms are compiled and compared with float32 in processes of their own, side by side; one that fails is printed and left
+out. Then each is timed alone, in a CUDA graph, and at last both gradients after each other as they are in use and in
+their fastest forms (alone, the second does not find in the cache what the first has read). After --seconds nothing new
+is begun.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+try:
+    from lpwm.model import kernels
+    from lpwm.model.kernels import Tiles
+except ImportError:
+    raise SystemExit("this benchmark needs Triton.") from None
+
+STARTED = time.perf_counter()
+NAMES = {"forward": "FORWARD", "dq": "DQ", "dkv": "DKV"}
+IN_USE: dict[str, Tiles] = {kind: getattr(kernels, name) for kind, name in NAMES.items()}
+
+
+@dataclass(frozen=True)
+class Size:
+    n: int = 257
+    heads: int = 3
+    d: int = 64
+    trial: int = 4  # frames
+
+
+TOY = Size(n=65, heads=1, trial=2)
+
+
+def forms(kind: str, toy: bool) -> list[Tiles]:
+    """Those in use first. Of what compiles for sm_90 without spilling much, one change at a time."""
+    use = IN_USE[kind]
+    if toy:
+        wrong = replace(use, keys=48, queries=48)  # no power of two: fails
+        return [use, replace(use, take=True), replace(use, take=True, turn=True, lone=True, even=True), wrong]
+    alone = replace(use, lone=True, registers=0)
+    all_in = replace(alone, take=True, turn=True)
+    wide = replace(all_in, rows=128, warps=8)
+    ways = [replace(use, lone=True), alone, replace(use, take=True), replace(all_in, turn=False), all_in]
+    if kind == "forward":
+        few = replace(all_in, registers=128)
+        most = [few, replace(few, stages=2), replace(all_in, stages=2), replace(all_in, keys=32)]
+        most += [replace(all_in, keys=128, stages=2), replace(all_in, keys=256, stages=2)]
+        most += [
+            wide,
+            replace(wide, registers=128),
+            replace(wide, keys=128, stages=2),
+            replace(wide, warps=4),
+        ]
+        most += [replace(use, lone=True, registers=128), replace(use, stages=2, lone=True, registers=128)]
+    elif kind == "dq":
+        most = [replace(all_in, registers=168), replace(all_in, registers=168, stages=2)]
+        most += [replace(all_in, keys=32), replace(all_in, keys=32, registers=128), replace(all_in, stages=2)]
+        most += [
+            replace(alone, registers=128),
+            replace(alone, registers=128, stages=2),
+            wide,
+            replace(wide, registers=128),
+            replace(wide, stages=2),
+        ]
+        most += [replace(wide, keys=32, registers=128)]
+    else:
+        even, both = replace(use, even=True), replace(all_in, even=True)
+        broad = replace(wide, even=True)
+        most = [even, replace(even, lone=True), replace(even, lone=True, stages=2), both]
+        most += [replace(both, registers=128), replace(both, registers=168), replace(both, queries=64)]
+        most += [replace(both, queries=64, stages=2), replace(even, lone=True, queries=64, registers=168)]
+        most += [broad, replace(broad, registers=128), replace(broad, queries=64, stages=2)]
+    return list(dict.fromkeys([use, *ways, *most]))
+
+
+def jobs(toy: bool) -> list[tuple[str, Tiles]]:
+    return [(kind, t) for kind in NAMES for t in forms(kind, toy)]
+
+
+def short(t: Tiles) -> str:
+    plain = asdict(Tiles())
+    return ", ".join(f"{k} {v}" for k, v in asdict(t).items() if v != plain[k]) or "plain"
+
+
+def far(got: torch.Tensor, want: torch.Tensor) -> float:
+    error = float((got.float() - want).norm() / want.norm())
+    return error if error == error else float("inf")  # max() passes over what is no number
+
+
+class Data:
+    """One layer's tensors, and each kernel on them."""
+
+    def __init__(self, size: Size, frames: int, device: str) -> None:
+        self.size, self.frames = size, frames
+        dtype = torch.bfloat16 if device == "cuda" else torch.float32  # the interpreter truncates bfloat16
+        g = torch.Generator(device).manual_seed(1)
+        width = size.heads * size.d
+        self.qkv = torch.randn(frames, size.n, 3 * width, generator=g, device=device).to(dtype)
+        self.grad = torch.randn(frames, size.n, width, generator=g, device=device).to(dtype)
+        self.out, self.dqkv = torch.empty_like(self.grad), torch.full_like(self.qkv, float("nan"))
+        self.lse = torch.empty(frames, size.heads, size.n, device=device)
+        self.sums = self.lse
+        self.use(IN_USE)
+        self.forward()
+
+    @staticmethod
+    def use(chosen: dict[str, Tiles]) -> None:
+        for kind, tiles in chosen.items():
+            setattr(kernels, NAMES[kind], tiles)
+
+    def forward(self) -> None:
+        kernels.attention_forward(self.qkv, self.size.heads, self.out, self.lse)
+
+    def dq(self) -> tuple[torch.Tensor, torch.Tensor]:
+        return kernels.grad_queries(
+            self.grad, self.qkv, self.out, self.lse, self.size.heads, self.dqkv, self.sums
+        )
+
+    def call(self, kinds: dict[str, Tiles]) -> Callable[[], Any]:
+        """One kernel in the form given, or both gradients; the others as they are in use."""
+        self.use(IN_USE | kinds)
+        shape = (kernels.pieces(self.frames, self.size.n), self.qkv.shape[-1])
+        self.sums = torch.full(shape, float("nan"), device=self.qkv.device)
+        if "forward" in kinds:
+            return self.forward
+        if "dkv" not in kinds:
+            return self.dq
+        if "dq" in kinds:
+            return lambda: kernels.attention_backward(
+                self.grad, self.qkv, self.out, self.lse, self.size.heads, self.dqkv, self.sums
+            )
+        e, delta = self.dq()
+        return lambda: kernels.grad_keys(self.grad, self.qkv, e, delta, self.size.heads, self.dqkv)
+
+    def error(self, kind: str, tiles: Tiles) -> float:
+        """The largest distance from float32 of what the kernel makes."""
+        wide = self.qkv.float().requires_grad_()
+        q, k, v = (t.unflatten(-1, (self.size.heads, -1)).transpose(1, 2) for t in wide.chunk(3, -1))
+        s = q @ k.transpose(-1, -2) * self.size.d**-0.5
+        o = (s.softmax(-1) @ v).transpose(1, 2).flatten(-2)
+        (d,) = torch.autograd.grad(o, wide, self.grad.float())
+        self.out.copy_(o.detach())  # the gradients' own errors
+        self.lse.copy_(s.detach().logsumexp(-1) * 1.4426950408889634)
+        if kind == "forward":
+            self.out.fill_(float("nan"))
+        run = self.call({kind: tiles})
+        run()
+        if kind == "forward":
+            return max(
+                far(self.out, o.detach()), far(self.lse / 1.4426950408889634, s.detach().logsumexp(-1))
+            )
+        got, want = self.dqkv.chunk(3, -1), d.chunk(3, -1)
+        if kind == "dkv":
+            return max(far(got[1], want[1]), far(got[2], want[2]))
+        sums, total = self.sums.sum(0).chunk(3), d.sum((0, 1)).chunk(3)  # of the keys' it is 0 up to rounding
+        return max(far(got[0], want[0]), far(sums[0], total[0]), far(sums[2], total[2]))
+
+
+def now() -> float:
+    return time.perf_counter() - STARTED
+
+
+def microseconds(f: Callable[[], Any], device: str, times: int = 20, groups: int = 5) -> float:
+    """Of one call in a CUDA graph of `times`, the median of replays."""
+    if device != "cuda":
+        began = time.perf_counter()
+        f()
+        return 1e6 * (time.perf_counter() - began)
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        f()
+    torch.cuda.current_stream().wait_stream(stream)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(times):
+            f()
+    graph.replay()
+    found = []
+    for _ in range(groups):
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        graph.replay()
+        end.record()
+        torch.cuda.synchronize()
+        found.append(1000 * start.elapsed_time(end) / times)
+    return statistics.median(found)
+
+
+def trial(args: argparse.Namespace) -> None:
+    """One of several processes: every n-th job compiled and compared with float32; a line of JSON for each."""
+    turn, of, skip = args.trial
+    every, size = jobs(args.toy), TOY if args.toy else Size()
+    mine = list(range(turn, len(every), of))
+    torch.backends.cuda.matmul.allow_tf32 = False
+    with args.found.open("a") as found:
+        for at, index in enumerate(mine[skip:], start=skip + 1):
+            row: dict[str, Any] = {"job": index}
+            try:
+                row["error"] = Data(size, size.trial, args.device).error(*every[index])
+            except Exception as error:
+                row["failed"] = f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[-1]}"[
+                    :200
+                ]
+            found.write(json.dumps(row) + "\n")
+            found.flush()
+            if "failed" in row and args.device == "cuda":
+                try:
+                    torch.cuda.synchronize()
+                except Exception:  # the device's context is lost: go on in a new process
+                    given = sys.argv[: sys.argv.index("--trial")]
+                    again = [*given, "--trial", str(turn), str(of), str(at), "--found", str(args.found)]
+                    os.execv(sys.executable, [sys.executable, *again])
+
+
+def try_all(args: argparse.Namespace, until: float) -> dict[int, dict]:
+    workers = min(args.workers, os.cpu_count() or 1)
+    command = [sys.executable, str(Path(__file__).resolve()), "--device", args.device]
+    command += ["--toy"] if args.toy else []
+    rows = {}
+    with tempfile.TemporaryDirectory() as folder:
+        files = [Path(folder) / f"{i}.jsonl" for i in range(workers)]
+        started = [
+            subprocess.Popen([*command, "--trial", str(i), str(workers), "0", "--found", str(file)])
+            for i, file in enumerate(files)
+        ]
+        for process in started:
+            try:
+                process.wait(timeout=max(0.1, until - now()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        for line in (line for file in files if file.exists() for line in file.read_text().splitlines()):
+            try:
+                row = json.loads(line)
+            except ValueError:  # cut off
+                continue
+            rows[row["job"]] = row
+    return rows
+
+
+def right(args: argparse.Namespace, tried: dict[int, dict]) -> list[tuple[str, Tiles, float]]:
+    """The forms whose errors are not above those of the forms in use; the others are printed."""
+    kept: list[tuple[str, Tiles, float]] = []
+    measure: dict[str, float] = {}
+    for index, (kind, tiles) in enumerate(jobs(args.toy)):
+        row = tried.get(index, {"failed": "not compiled in time"})
+        error = row.get("error", float("nan"))
+        first = measure.setdefault(kind, error if tiles == IN_USE[kind] and error < 0.02 else 0.005)
+        if "failed" not in row and not error <= 1.2 * first + 2e-6:
+            row["failed"] = f"off by {error:.1e}, the form in use by {first:.1e}"
+        if "failed" in row:
+            print(f"  left out  {kind:7} {short(tiles)}: {row['failed']}", flush=True)
+        else:
+            kept.append((kind, tiles, error))
+    return kept
+
+
+def time_all(args: argparse.Namespace, frames: int, kept: list[tuple[str, Tiles, float]]) -> list[dict]:
+    rows: list[dict] = []
+    data = Data(TOY if args.toy else Size(), frames, args.device)
+
+    def measure(label: str, kinds: dict[str, Tiles], error: float | None) -> None:
+        row = {
+            "frames": frames,
+            "kind": label,
+            "tiles": {k: asdict(t) for k, t in kinds.items()},
+            "error": error,
+        }
+        name = f"{frames} {label:8} {'; '.join(short(t) for t in kinds.values())}"
+        if now() > args.seconds:
+            print(f"  left out  {name}: no time left", flush=True)
+            return
+        try:
+            row["us"] = microseconds(data.call(kinds), args.device)
+        except Exception as problem:
+            print(f"  left out  {name}: {type(problem).__name__}: {str(problem)[:150]}", flush=True)
+            return
+        rows.append(row)
+        print(f"  {row['us']:8.1f} us  {f'error {error:.1e}' if error else '':13}  {name}", flush=True)
+
+    for kind, tiles, error in kept:
+        measure(kind, {kind: tiles}, error)
+    best = {}
+    for kind in NAMES:
+        of = [r for r in rows if r["kind"] == kind]
+        if of:
+            top = min(of, key=lambda r: r["us"])
+            best[kind] = Tiles(**top["tiles"][kind])
+            print(f"best {frames} {kind:7} {top['us']:8.1f} us  {short(best[kind])}", flush=True)
+    if {"dq", "dkv"} <= best.keys():
+        for chosen in (IN_USE, best):
+            measure("backward", {kind: chosen[kind] for kind in ("dq", "dkv")}, None)
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--seconds", type=float, default=120.0, help="after which nothing new is begun")
+    parser.add_argument("--frames", nargs="*", type=int, default=None)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--workers", type=int, default=16)
+    parser.add_argument(
+        "--toy", action="store_true", help="small numbers in Triton's interpreter, without a GPU"
+    )
+    parser.add_argument("--trial", nargs=3, type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--found", type=Path, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    args.device = "cpu" if args.toy else args.device
+    if args.toy and os.environ.get("TRITON_INTERPRET") != "1":
+        raise SystemExit("--toy needs TRITON_INTERPRET=1 in the environment.")
+    if args.device == "cuda" and not torch.cuda.is_available():
+        raise SystemExit("this benchmark needs a GPU that torch can use; --toy does without.")
+    if args.trial:
+        trial(args)
+        return
+    tried = try_all(args, 0.6 * args.seconds)
+    print(f"{len(tried)} of {len(jobs(args.toy))} forms tried in {now():.0f} s", flush=True)
+    kept = right(args, tried)
+    gpu = torch.cuda.get_device_name() if args.device == "cuda" else "none (interpreter)"
+    found: dict[str, Any] = {"gpu": gpu, "torch": torch.__version__, "kernels": []}
+    for frames in args.frames or ([2] if args.toy else [256, 512]):
+        found["kernels"] += time_all(args, frames, kept)
+        if args.json:
+            args.json.write_text(json.dumps(found, indent=1))
+    print(f"done in {now():.0f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main()
