@@ -39,7 +39,7 @@ from lpwm.worlds.pygame_spans import (
     line_span,
     only,
 )
-from lpwm.worlds.render_pusht_device import compose, join, pack, taps
+from lpwm.worlds.render_pusht_device import Window, compose, join, pack, pick, taps
 
 CANVAS = 512
 NATIVE = 224  # the size when none is asked for
@@ -162,9 +162,9 @@ class PushTFrames:
         empty = _mix(colour, self.share[:, None, None], self.share[:, None])
         self.empty = empty.permute(2, 0, 1).to(torch.uint8).contiguous()
         self.windows = [self._window(reach) for reach in (REACH, PUSHER_REACH)]
-        # (size, size) int32: the four taps of what never moves at three bits each, above them the phases
+        # (size²,) int32: the four taps of what never moves at three bits each, above them the phases
         cell = self.phase[:, None] * self.phases + self.phase
-        self.codes = (cell << 12) + join(list(self.ground.to(torch.int32)))
+        self.codes = ((cell << 12) + join(list(self.ground.to(torch.int32)))).flatten()
         if device.type == "cpu":
             self.views = [
                 [_windows(layer.numpy(), side) for layer in (self.ground, self.wall)] for side in self.windows
@@ -189,16 +189,17 @@ class PushTFrames:
     def _whole(self, state: Tensor) -> Tensor:
         """All frames at once, as a pure function, for an accelerator: see `render_pusht_device`."""
         drawn = []
-        for look, spans in self._spans(state):
-            there = look.span[:, 1, :, None], look.span[:, 0, None, :]
-            numbers = taps(self.codes[there], spans, look.columns)
+        for side, (look, spans) in zip(self.windows, self._spans(state), strict=True):
+            window = Window.around(look.corner, side, self.size)
+            x, y = window.columns(), window.rows()
+            codes = pick(self.codes, y * self.size + x)
+            numbers = taps(codes, spans, pick(self.taps[:, 0], x), pick(self.taps[:, 1], x))
             if self.table is not None:
-                cell = self.codes[there] & -4096
-                value = self.table[cell + join(numbers)]
+                value = pick(self.table, (codes & -4096) + join(numbers))
             else:
-                colour = torch.stack([self.palette[number] for number in numbers])  # (4, N, W, W, 3)
-                value = pack(_mix(colour, *(self.share[t][..., None] for t in there)))
-            drawn.append((value, look.corner))
+                colour = torch.stack([self.palette[number] for number in numbers])  # (4, N, H, W, 3)
+                value = pack(_mix(colour, *(pick(self.share, at)[..., None] for at in (y, x))))
+            drawn.append((window, window.words(value)))
         return compose(self.empty, drawn)
 
     def _spans(self, state: Tensor) -> list[tuple[_Look, Span]]:
