@@ -39,7 +39,7 @@ from lpwm.worlds.pygame_spans import (
     line_span,
     only,
 )
-from lpwm.worlds.render_pusht_device import Window, compose, join, pack, pick, taps
+from lpwm.worlds.render_pusht_device import Window, as_words, compose, join, pack, pick, taps
 
 CANVAS = 512
 NATIVE = 224  # the size when none is asked for
@@ -161,6 +161,7 @@ class PushTFrames:
         colour = self.palette[self.ground.to(torch.int64)]
         empty = _mix(colour, self.share[:, None, None], self.share[:, None])
         self.empty = empty.permute(2, 0, 1).to(torch.uint8).contiguous()
+        self.blank = as_words(self.empty)
         self.windows = [self._window(reach) for reach in (REACH, PUSHER_REACH)]
         # (size²,) int32: the four taps of what never moves at three bits each, above them the phases
         cell = self.phase[:, None] * self.phases + self.phase
@@ -200,7 +201,7 @@ class PushTFrames:
                 colour = torch.stack([self.palette[number] for number in numbers])  # (4, N, H, W, 3)
                 value = pack(_mix(colour, *(pick(self.share, at)[..., None] for at in (y, x))))
             drawn.append((window, window.words(value)))
-        return compose(self.empty, drawn)
+        return compose(self.blank, drawn)
 
     def _spans(self, state: Tensor) -> list[tuple[_Look, Span]]:
         """The two windows and what is drawn in each row that they read: spans (N, K, 2W).

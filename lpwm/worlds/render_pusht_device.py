@@ -11,12 +11,13 @@ Whole numbers throughout (spans and columns are whole float32), so that fused mu
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-WALL, LIGHT, DARK, PUSHER, PUSHER_LIGHT, CONTACT = range(2, 8)  # palette numbers of `render_pusht`
+WALL, DARK, PUSHER, CONTACT = 2, 4, 5, 7  # palette numbers; LIGHT is DARK − 1, PUSHER_LIGHT is PUSHER + 1
 
 
 def _lanes(size: int) -> int:
@@ -25,10 +26,9 @@ def _lanes(size: int) -> int:
 
 
 class Window(NamedTuple):
-    """A rectangle in each frame: where it begins, left and top (N,) int32, whole words; H rows, W columns."""
+    """A rectangle in each frame: its corner (N, 2) int32 as column, row; H rows, W columns; whole words."""
 
-    left: Tensor
-    top: Tensor
+    corner: Tensor
     high: int
     wide: int
     lanes: int
@@ -39,20 +39,21 @@ class Window(NamedTuple):
         lanes = _lanes(size)
         wide = min(size, -(-(side + lanes - 1) // lanes) * lanes)
         left, top = corner.to(torch.int32).unbind(1)
-        return cls(_held((left & -lanes).clamp(max=size - wide)), _held(top), side, wide, lanes)
+        return cls(_held(torch.stack(((left & -lanes).clamp(max=size - wide), top), 1)), side, wide, lanes)
 
     def columns(self) -> Tensor:
         """(N, 1, W)"""
-        steps = torch.arange(self.wide, dtype=torch.int32, device=self.left.device)
-        return self.left[:, None, None] + steps
+        steps = torch.arange(self.wide, dtype=torch.int32, device=self.corner.device)
+        return self.corner[:, :1, None] + steps
 
     def rows(self) -> Tensor:
         """(N, H, 1)"""
-        steps = torch.arange(self.high, dtype=torch.int32, device=self.top.device)
-        return self.top[:, None, None] + steps[:, None]
+        steps = torch.arange(self.high, dtype=torch.int32, device=self.corner.device)
+        return self.corner[:, 1:, None] + steps[:, None]
 
     def words(self, value: Tensor) -> Tensor:
         """Packed pixels (N, H, W) -> channels (N, 3, H, W/lanes): uint8, or int32 of four bytes."""
+        value = _held(value)
         shift = (8 * torch.arange(3, dtype=torch.int32, device=value.device))[:, None, None]
         planes = (value[:, None] >> shift) & 255
         if self.lanes == 1:
@@ -98,11 +99,9 @@ def taps(codes: Tensor, spans: tuple[Tensor, Tensor], near: Tensor, after: Tenso
         under = (codes >> (3 * tap)) & 7
         number = under
         for k in (0, 2):
-            number = torch.where(inside[k], torch.where(inside[k + 1], LIGHT, DARK).to(torch.int32), number)
+            number = torch.where(inside[k], DARK - inside[k + 1].to(torch.int32), number)
         if count > 4:
-            number = torch.where(
-                inside[4], torch.where(inside[5], PUSHER_LIGHT, PUSHER).to(torch.int32), number
-            )
+            number = torch.where(inside[4], PUSHER + inside[5].to(torch.int32), number)
         number = torch.where(under == WALL, WALL, number)
         for mark in inside[6:]:
             number = torch.where(mark, CONTACT, number)
@@ -110,22 +109,25 @@ def taps(codes: Tensor, spans: tuple[Tensor, Tensor], near: Tensor, after: Tenso
     return out
 
 
+def as_words(picture: Tensor) -> Tensor:
+    """uint8 (3, S, S) -> (3, S, S/lanes)"""
+    return picture if _lanes(picture.shape[-1]) == 1 else picture.view(torch.int32)
+
+
 def compose(empty: Tensor, drawn: list[tuple[Window, Tensor]]) -> Tensor:
-    """The empty picture (3, S, S) uint8 under windows and their words, the last on top: uint8 (N, 3, S, S).
+    """The empty picture as words (3, S, S/lanes) under windows and theirs, the last on top: uint8 (N, 3, S, S).
 
     Every place reads every window at the nearest place in it, and keeps what it read if that place is its own.
     """
-    size, device = empty.shape[-1], empty.device
-    lanes = _lanes(size)
-    y = torch.arange(size, dtype=torch.int32, device=device)[:, None]
-    x = torch.arange(size // lanes, dtype=torch.int32, device=device)
-    channel = torch.arange(3, dtype=torch.int32, device=device)[:, None, None]
-    out = (empty if lanes == 1 else empty.view(torch.int32))[None]
+    _, rows, columns = empty.shape
+    order = functools.partial(torch.arange, dtype=torch.int32, device=empty.device)
+    out = empty[None]
     for window, words in drawn:
         n, _, high, wide = words.shape
-        frame = torch.arange(n, dtype=torch.int32, device=device)[:, None, None, None]
-        down = y - window.top[:, None, None, None]  # (N, 1, S, 1)
-        along = x - (window.left // lanes)[:, None, None, None]
+        left, top = (window.corner[:, i, None, None, None] for i in (0, 1))
+        down = order(rows)[:, None] - top  # (N, 1, S, 1)
+        along = order(columns) - (left >> 2 if window.lanes == 4 else left)
         own = (down >= 0) & (down < high) & (along >= 0) & (along < wide)
+        frame, channel = order(n)[:, None, None, None], order(3)[:, None, None]
         out = torch.where(own, words[frame, channel, down.clamp(0, high - 1), along.clamp(0, wide - 1)], out)
-    return out if lanes == 1 else out.view(torch.uint8)
+    return out.view(torch.uint8)
