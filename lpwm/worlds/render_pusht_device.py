@@ -3,8 +3,8 @@
 A window's pixels are (N, H, W) int32, the three bytes of a pixel in one number; every step up to it has this shape, so
 that spans, palette numbers and colours are one kernel. The picture is another: each place in it asks whether it lies
 in the pusher's window, else in the block's, else it shows the empty table. That kernel is bound by its address
-arithmetic, so a place is four neighbouring pixels of a channel, one word, where the frame's side is a multiple of
-four: windows then begin and end at whole words. What is drawn too much on the way is what the empty table shows.
+arithmetic, so a place is a word of neighbouring pixels of a channel, eight or four where the frame's side is a multiple
+of that: windows then begin and end at whole words. What they show too much on the way is what the empty table shows.
 
 Whole numbers throughout (spans and columns are whole float32), so that fused multiply-adds change nothing.
 """
@@ -18,11 +18,12 @@ import torch
 from torch import Tensor
 
 WALL, DARK, PUSHER, CONTACT = 2, 4, 5, 7  # palette numbers; LIGHT is DARK − 1, PUSHER_LIGHT is PUSHER + 1
+WORDS = {8: torch.int64, 4: torch.int32, 1: torch.uint8}
 
 
 def _lanes(size: int) -> int:
-    """Pixels in a word."""
-    return 1 if size % 4 else 4
+    """Pixels in a word, of which a row has a whole number."""
+    return next(lanes for lanes in WORDS if size % lanes == 0)
 
 
 class Window(NamedTuple):
@@ -38,8 +39,9 @@ class Window(NamedTuple):
         """The least one that holds the square of `side` at corner (N, 2), in frames of `size`."""
         lanes = _lanes(size)
         wide = min(size, -(-(side + lanes - 1) // lanes) * lanes)
-        left, top = corner.to(torch.int32).unbind(1)
-        return cls(_held(torch.stack(((left & -lanes).clamp(max=size - wide), top), 1)), side, wide, lanes)
+        corner, column = corner.to(torch.int32), torch.arange(2, device=corner.device) == 0
+        corner = torch.where(column, (corner & -lanes).clamp(max=size - wide), corner)
+        return cls(_held(corner), side, wide, lanes)
 
     def columns(self) -> Tensor:
         """(N, 1, W)"""
@@ -52,14 +54,14 @@ class Window(NamedTuple):
         return self.corner[:, 1:, None] + steps[:, None]
 
     def words(self, value: Tensor) -> Tensor:
-        """Packed pixels (N, H, W) -> channels (N, 3, H, W/lanes): uint8, or int32 of four bytes."""
+        """Packed pixels (N, H, W) -> channels (N, 3, H, W/lanes), the leftmost pixel in the lowest byte."""
         value = _held(value)
         shift = (8 * torch.arange(3, dtype=torch.int32, device=value.device))[:, None, None]
-        planes = (value[:, None] >> shift) & 255
-        if self.lanes == 1:
-            return planes.to(torch.uint8)
-        a, b, c, d = planes.unflatten(3, (-1, 4)).unbind(4)
-        return _held(a | (b << 8) | (c << 16) | (d << 24))
+        planes = ((value[:, None] >> shift) & 255).to(WORDS[self.lanes]).unflatten(3, (-1, self.lanes))
+        word, *others = planes.unbind(4)
+        for lane, plane in enumerate(others, 1):
+            word = word | (plane << (8 * lane))
+        return _held(word)
 
 
 def _held(x: Tensor) -> Tensor:
@@ -111,7 +113,7 @@ def taps(codes: Tensor, spans: tuple[Tensor, Tensor], near: Tensor, after: Tenso
 
 def as_words(picture: Tensor) -> Tensor:
     """uint8 (3, S, S) -> (3, S, S/lanes)"""
-    return picture if _lanes(picture.shape[-1]) == 1 else picture.view(torch.int32)
+    return picture.view(WORDS[_lanes(picture.shape[-1])])
 
 
 def compose(empty: Tensor, drawn: list[tuple[Window, Tensor]]) -> Tensor:
@@ -126,7 +128,7 @@ def compose(empty: Tensor, drawn: list[tuple[Window, Tensor]]) -> Tensor:
         n, _, high, wide = words.shape
         left, top = (window.corner[:, i, None, None, None] for i in (0, 1))
         down = order(rows)[:, None] - top  # (N, 1, S, 1)
-        along = order(columns) - (left >> 2 if window.lanes == 4 else left)
+        along = order(columns) - (left >> (window.lanes.bit_length() - 1))
         own = (down >= 0) & (down < high) & (along >= 0) & (along < wide)
         frame, channel = order(n)[:, None, None, None], order(3)[:, None, None]
         out = torch.where(own, words[frame, channel, down.clamp(0, high - 1), along.clamp(0, wide - 1)], out)
