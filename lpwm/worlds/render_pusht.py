@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -103,8 +103,8 @@ class _Axis:
         self.shares, self.phase = np.unique(shares, return_inverse=True)
 
 
-def _mix(colour: Tensor, share_y: Tensor, share_x: Tensor) -> Tensor:
-    """(4 taps: 00, 01, 10, 11 as row, column; …, 3) and shares (…, 1) -> rounded values (…, 3)."""
+def _mix(colour: Tensor | Sequence[Tensor], share_y: Tensor, share_x: Tensor) -> Tensor:
+    """Four taps (00, 01, 10, 11 as row, column) of (…) and shares that broadcast -> rounded values (…)."""
     top = colour[0] + (colour[1] - colour[0]) * share_x
     low = colour[2] + (colour[3] - colour[2]) * share_x
     return (top + (low - top) * share_y + 0.5).floor()
@@ -198,8 +198,9 @@ class PushTFrames:
             if self.table is not None:
                 value = pick(self.table, (codes & -4096) + join(numbers))
             else:
-                colour = torch.stack([self.palette[number] for number in numbers])  # (4, N, H, W, 3)
-                value = pack(_mix(colour, *(pick(self.share, at)[..., None] for at in (y, x))))
+                shares = pick(self.share, y), pick(self.share, x)
+                colours = [[pick(channel, k) for k in numbers] for channel in self.palette.unbind(1)]
+                value = pack([_mix(colour, *shares) for colour in colours])
             drawn.append((window, window.words(value)))
         return compose(self.blank, drawn)
 

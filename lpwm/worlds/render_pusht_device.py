@@ -6,7 +6,8 @@ in the pusher's window, else in the block's, else it shows the empty table. That
 arithmetic, so a place is a word of neighbouring pixels of a channel, eight or four where the frame's side is a multiple
 of that: windows then begin and end at whole words. What they show too much on the way is what the empty table shows.
 
-Whole numbers throughout (spans and columns are whole float32), so that fused multiply-adds change nothing.
+Whole numbers throughout (spans and columns are whole float32), so that fused multiply-adds change nothing; only where
+colours are mixed by arithmetic, for want of a table, may one turn a half the other way.
 """
 
 from __future__ import annotations
@@ -80,9 +81,9 @@ def join(numbers: list[Tensor]) -> Tensor:
     return numbers[0] + (numbers[1] << 3) + (numbers[2] << 6) + (numbers[3] << 9)
 
 
-def pack(value: Tensor) -> Tensor:
-    """Colours (…, 3) of whole numbers below 256 -> int32 (…), red in the lowest byte."""
-    red, green, blue = value.to(torch.int32).unbind(-1)
+def pack(channels: list[Tensor]) -> Tensor:
+    """Three of whole numbers below 256, (…) each -> int32 (…), red in the lowest byte."""
+    red, green, blue = (c.to(torch.int32) for c in channels)
     return red + (green << 8) + (blue << 16)
 
 
