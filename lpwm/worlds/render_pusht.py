@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -39,6 +39,7 @@ from lpwm.worlds.pygame_spans import (
     line_span,
     only,
 )
+from lpwm.worlds.render_pusht_device import Window, as_words, compose, join, pack, pick, taps
 
 CANVAS = 512
 NATIVE = 224  # the size when none is asked for
@@ -102,8 +103,8 @@ class _Axis:
         self.shares, self.phase = np.unique(shares, return_inverse=True)
 
 
-def _mix(colour: Tensor, share_y: Tensor, share_x: Tensor) -> Tensor:
-    """(4 taps: 00, 01, 10, 11 as row, column; …, 3) and shares (…, 1) -> rounded values (…, 3)."""
+def _mix(colour: Tensor | Sequence[Tensor], share_y: Tensor, share_x: Tensor) -> Tensor:
+    """Four taps (00, 01, 10, 11 as row, column) of (…) and shares that broadcast -> rounded values (…)."""
     top = colour[0] + (colour[1] - colour[0]) * share_x
     low = colour[2] + (colour[3] - colour[2]) * share_x
     return (top + (low - top) * share_y + 0.5).floor()
@@ -150,8 +151,8 @@ class PushTFrames:
         self.discs = {radius: half_widths(radius, device) for radius in DISCS}
         self.phase = torch.tensor(axis.phase, dtype=torch.int32, device=device)
         self.phases = len(axis.shares)
-        host = device.type == "cpu"
-        self.table = _table(size) if host else None
+        table = _table(size)
+        self.table = None if table is None else table.to(device)
         near = self.taps.T.to(torch.int64)
         ground = _ground().to(device)
         # (4 taps, size, size): what stands at each canvas pixel that a pixel reads
@@ -160,8 +161,12 @@ class PushTFrames:
         colour = self.palette[self.ground.to(torch.int64)]
         empty = _mix(colour, self.share[:, None, None], self.share[:, None])
         self.empty = empty.permute(2, 0, 1).to(torch.uint8).contiguous()
+        self.blank = as_words(self.empty)
         self.windows = [self._window(reach) for reach in (REACH, PUSHER_REACH)]
-        if host:
+        # (size²,) int32: the four taps of what never moves at three bits each, above them the phases
+        cell = self.phase[:, None] * self.phases + self.phase
+        self.codes = ((cell << 12) + join(list(self.ground.to(torch.int32)))).flatten()
+        if device.type == "cpu":
             self.views = [
                 [_windows(layer.numpy(), side) for layer in (self.ground, self.wall)] for side in self.windows
             ]
@@ -171,13 +176,39 @@ class PushTFrames:
 
     def __call__(self, state: Tensor) -> Tensor:
         state = state.to(torch.float32)
-        out = torch.empty((len(state), 3, self.size, self.size), dtype=torch.uint8, device=state.device)
-        for part in _parts(state, ROWS):
-            self._draw(state[part], out[part])
+        if not _on_host(state):
+            return self._whole(state)
+        out = self.empty.repeat(len(state), 1, 1, 1)
+        for rows in _parts(len(state), ROWS):
+            for i, (look, spans) in enumerate(self._spans(state[rows])):
+                for part in _parts(len(look.corner), PIXELS):
+                    seen = _Look(*(t[part] for t in look))
+                    index = self._index(i, (spans[0][part], spans[1][part]), seen)  # (N, 4, W, W)
+                    self._paste(out[rows][part], self._colours(index, seen.span), seen)
         return out
 
-    def _draw(self, state: Tensor, out: Tensor) -> None:
-        out.copy_(self.empty.expand_as(out))
+    def _whole(self, state: Tensor) -> Tensor:
+        """All frames at once, as a pure function, for an accelerator: see `render_pusht_device`."""
+        drawn = []
+        for side, (look, spans) in zip(self.windows, self._spans(state), strict=True):
+            window = Window.around(look.corner, side, self.size)
+            x, y = window.columns(), window.rows()
+            codes = pick(self.codes, y * self.size + x)
+            numbers = taps(codes, spans, pick(self.taps[:, 0], x), pick(self.taps[:, 1], x))
+            if self.table is not None:
+                value = pick(self.table, (codes & -4096) + join(numbers))
+            else:
+                shares = pick(self.share, y), pick(self.share, x)
+                colours = [[pick(channel, k) for k in numbers] for channel in self.palette.unbind(1)]
+                value = pack([_mix(colour, *shares) for colour in colours])
+            drawn.append((window, window.words(value)))
+        return compose(self.blank, drawn)
+
+    def _spans(self, state: Tensor) -> list[tuple[_Look, Span]]:
+        """The two windows and what is drawn in each row that they read: spans (N, K, 2W).
+
+        K = 4 of the bars around the block; around the pusher, whose window lies over the other, 4 more of its own.
+        """
         pusher, place, angle = state[:, :2], state[:, 2:4], state[:, 4]
         cos, sin = torch.cos(angle), torch.sin(angle)
         turn = torch.stack((torch.stack((cos, -sin), -1), torch.stack((sin, cos), -1)), -2)  # (N, 2, 2)
@@ -188,16 +219,10 @@ class PushTFrames:
         looks = [self._look(at, side, reach) for at, side, reach in zip(
             (centre, pusher), self.windows, (REACH, PUSHER_REACH), strict=True)]  # fmt: skip
         bars = self._bars(corners, torch.cat([look.rows for look in looks], 1))
-        split = [torch.split(bar, [look.rows.shape[1] for look in looks], -1) for bar in bars]
-        for i, look in enumerate(looks):
-            first, last = (bar[i] for bar in split)
-            if i == 1:  # the second window lies over the first: only it needs the pusher
-                more = self._pusher(middle, marks, look.rows)
-                first, last = torch.cat((first, more[0]), 1), torch.cat((last, more[1]), 1)
-            for part in _parts(state, PIXELS):
-                seen = _Look(*(t[part] for t in look))
-                index = self._index(i, (first[part], last[part]), seen)  # (N, 4, W, W)
-                self._paste(out[part], self._colours(index, seen.span), seen)
+        firsts, lasts = (torch.split(bar, [look.rows.shape[1] for look in looks], -1) for bar in bars)
+        more = self._pusher(middle, marks, looks[1].rows)
+        both = torch.cat((firsts[1], more[0]), 1), torch.cat((lasts[1], more[1]), 1)
+        return [(looks[0], (firsts[0], lasts[0])), (looks[1], both)]
 
     def _look(self, at: Tensor, side: int, reach: float) -> _Look:
         corner = torch.floor((at - reach - 0.5) / self.ratio - 0.5).clamp(0, self.size - side).to(torch.int64)
@@ -276,11 +301,11 @@ class PushTFrames:
 
         def inside(k: int) -> Tensor:
             off = x - low[:, k]
-            within = _at_most(off, width[:, k])
+            # numpy's comparison of broadcast bytes is many times torch's
+            within = torch.from_numpy(off.numpy() <= width[:, k].numpy())
             if not small:
                 within &= off >= 0
-            within = within.view(n, 4, side, side)  # Inductor refuses to view it as bytes
-            return within.view(torch.uint8) if _on_host(within) else within.to(torch.uint8)
+            return within.view(n, 4, side, side).view(torch.uint8)
 
         out, wall = self._under(i, look)  # (N, 4, W, W)
         for k in (0, 2):
@@ -295,16 +320,13 @@ class PushTFrames:
 
     def _under(self, i: int, look: _Look) -> tuple[Tensor, Tensor]:
         """What never moves there, and whether it is wall (255 or 0)."""
-        if _on_host(look.corner):
-            x, y = look.corner.T.numpy()
-            ground, wall = self.views[i]
-            return torch.from_numpy(ground[y, x]), torch.from_numpy(wall[y, x])
-        at = (slice(None), look.span[:, 1, :, None], look.span[:, 0, None, :])
-        return self.ground[at].transpose(0, 1), self.wall[at].transpose(0, 1)
+        x, y = look.corner.T.numpy()
+        ground, wall = self.views[i]
+        return torch.from_numpy(ground[y, x]), torch.from_numpy(wall[y, x])
 
     def _colours(self, index: Tensor, span: Tensor) -> Tensor:
         """(N, 4, W, W) palette numbers -> uint8 (N, W, W, 3 or 4)."""
-        if self.table is not None and _on_host(index):
+        if self.table is not None:
             code = index[:, 0].to(torch.int32)
             for tap in (1, 2, 3):
                 code = code | (index[:, tap].to(torch.int32) << (3 * tap))
@@ -318,32 +340,20 @@ class PushTFrames:
         return _mix(colour, share[:, 1, :, None, None], share[:, 0, None, :, None]).to(torch.uint8)
 
     def _paste(self, out: Tensor, value: Tensor, look: _Look) -> None:
-        if _on_host(out):
-            frame, side = out.numpy(), value.shape[1]
-            planes = value.numpy()[..., :3].transpose(0, 3, 1, 2)
-            for i, (left, top) in enumerate(look.corner.tolist()):
-                frame[i, :, top : top + side, left : left + side] = planes[i]
-            return
-        where = (look.span[:, 1, :, None] * self.size + look.span[:, 0, None, :]).flatten(1)
-        for c in range(3):
-            out[:, c].view(len(out), -1).scatter_(1, where, value[..., c].flatten(1))
+        frame, side = out.numpy(), value.shape[1]
+        planes = value.numpy()[..., :3].transpose(0, 3, 1, 2)
+        for i, (left, top) in enumerate(look.corner.tolist()):
+            frame[i, :, top : top + side, left : left + side] = planes[i]
 
 
-def _parts(frames: Tensor, count: int) -> Iterator[slice]:
-    """All frames at once where memory is fast, `count` at a time on a CPU."""
-    n = len(frames)
-    count = count if _on_host(frames) else max(1, n)
+def _parts(n: int, count: int) -> Iterator[slice]:
+    """`count` frames at a time: what is in flight stays in the cache."""
     return (slice(i, i + count) for i in range(0, n, count))
 
 
 def _windows(layer: np.ndarray, side: int) -> np.ndarray:
     """Every window of (4, size, size) as a view, (row, column, 4, side, side)."""
     return np.lib.stride_tricks.sliding_window_view(layer, (side, side), (1, 2)).transpose(1, 2, 0, 3, 4)
-
-
-def _at_most(a: Tensor, b: Tensor) -> Tensor:
-    """a ≤ b; numpy's comparison of broadcast bytes is many times torch's on a CPU."""
-    return torch.from_numpy(a.numpy() <= b.numpy()) if _on_host(a) else a <= b
 
 
 def _over(under: Tensor, over: Tensor, where: Tensor) -> Tensor:
