@@ -29,12 +29,12 @@ import torch
 try:
     from lpwm.model import kernels
     from lpwm.model.kernels import Tiles
-except ImportError:
-    raise SystemExit("this benchmark needs Triton.") from None
+except ImportError:  # no Triton: --help still helps
+    kernels = None  # type: ignore[assignment]
 
 STARTED = time.perf_counter()
 NAMES = {"forward": "FORWARD", "dq": "DQ", "dkv": "DKV"}
-IN_USE: dict[str, Tiles] = {kind: getattr(kernels, name) for kind, name in NAMES.items()}
+IN_USE: dict[str, Tiles] = {kind: getattr(kernels, name) for kind, name in NAMES.items()} if kernels else {}
 
 
 @dataclass(frozen=True)
@@ -327,6 +327,8 @@ def main() -> None:
     parser.add_argument("--trial", nargs=3, type=int, help=argparse.SUPPRESS)
     parser.add_argument("--found", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
+    if kernels is None:
+        raise SystemExit("this benchmark needs Triton.")
     args.device = "cpu" if args.toy else args.device
     if args.toy and os.environ.get("TRITON_INTERPRET") != "1":
         raise SystemExit("--toy needs TRITON_INTERPRET=1 in the environment.")

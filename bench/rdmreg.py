@@ -18,7 +18,8 @@ from statistics import median
 import torch
 from torch import Tensor
 
-from lpwm.losses.rdmreg import RDMReg, RDMRegConfig, RDMRegDraw, _project, _sort_rows
+from lpwm.losses.order import sort_rows
+from lpwm.losses.rdmreg import RDMReg, RDMRegConfig, RDMRegDraw, _project
 from lpwm.losses.slicing import draw_slices
 from lpwm.rng import generator
 
@@ -70,7 +71,7 @@ def main() -> None:
     torch.testing.assert_close(got, want, rtol=1e-3, atol=1e-9)
 
     def given(step: int) -> None:
-        draw = RDMRegDraw(slices_PD, _sort_rows(_project(slices_PD, y_BTD)))
+        draw = RDMRegDraw(slices_PD, sort_rows(_project(slices_PD, y_BTD)))
         ours(z_BTD, draw).backward()
 
     rows = {
