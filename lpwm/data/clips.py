@@ -124,7 +124,9 @@ class Captured:
         if self._graph is None:
             torch.cuda.current_stream().synchronize()
             self._graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self._graph):
+            # On a stream of its own: graphs captured on one stream share a workspace for matrix products, and this one
+            # is replayed beside the step's.
+            with torch.cuda.graph(self._graph, stream=torch.cuda.Stream()):
                 self._frames = self._draw(self._states)
         self._states.copy_(states)
         self._graph.replay()

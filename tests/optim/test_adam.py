@@ -220,9 +220,9 @@ class TestOnCuda:
                 [(t, *(optimiser.state[t][k] for k in ("exp_avg", "exp_avg_sq", "step"))) for t in tensors]
             )
         for mine, theirs in zip(*results, strict=True):
-            for a, b in zip(mine, theirs, strict=True):
+            for a, b in zip(mine, theirs, strict=True):  # torch's 1 − 0.999 is a float32's: off by 1.3e-5
                 torch.testing.assert_close(
-                    a, b, rtol=1e-6, atol=1e-6 * float(b.abs().max()) if b.numel() else 0
+                    a, b, rtol=2e-5, atol=1e-6 * float(b.abs().max()) if b.numel() else 0
                 )
 
     def test_a_gradient_the_kernel_cannot_read_is_left_to_torch(self, monkeypatch):
@@ -301,7 +301,7 @@ class TestOnCuda:
             assert mine[-1] == 21
             for a, b in zip(mine, theirs, strict=True):
                 torch.testing.assert_close(
-                    a, b, rtol=1e-6, atol=1e-6 * float(b.abs().max()) if b.numel() else 0
+                    a, b, rtol=2e-5, atol=1e-6 * float(b.abs().max()) if b.numel() else 0
                 )
 
     def test_checkpoints_go_to_the_cpu_and_back(self, tmp_path):
