@@ -49,45 +49,22 @@ TOY = Size(n=65, heads=1, trial=2)
 
 
 def forms(kind: str, toy: bool) -> list[Tiles]:
-    """Those in use first. Of what compiles for sm_90 without spilling much, one change at a time."""
+    """Those in use first, then mostly one change at a time."""
     use = IN_USE[kind]
+    masked = replace(use, lone=False)
     if toy:
         wrong = replace(use, keys=48, queries=48)  # no power of two: fails
-        return [use, replace(use, take=True), replace(use, take=True, turn=True, lone=True, even=True), wrong]
-    alone = replace(use, lone=True, registers=0)
-    all_in = replace(alone, take=True, turn=True)
-    wide = replace(all_in, rows=128, warps=8)
-    ways = [replace(use, lone=True), alone, replace(use, take=True), replace(all_in, turn=False), all_in]
-    if kind == "forward":
-        few = replace(all_in, registers=128)
-        most = [few, replace(few, stages=2), replace(all_in, stages=2), replace(all_in, keys=32)]
-        most += [replace(all_in, keys=128, stages=2), replace(all_in, keys=256, stages=2)]
-        most += [
-            wide,
-            replace(wide, registers=128),
-            replace(wide, keys=128, stages=2),
-            replace(wide, warps=4),
-        ]
-        most += [replace(use, lone=True, registers=128), replace(use, stages=2, lone=True, registers=128)]
-    elif kind == "dq":
-        most = [replace(all_in, registers=168), replace(all_in, registers=168, stages=2)]
-        most += [replace(all_in, keys=32), replace(all_in, keys=32, registers=128), replace(all_in, stages=2)]
-        most += [
-            replace(alone, registers=128),
-            replace(alone, registers=128, stages=2),
-            wide,
-            replace(wide, registers=128),
-            replace(wide, stages=2),
-        ]
-        most += [replace(wide, keys=32, registers=128)]
+        return [use, replace(masked, even=False), replace(use, rows=32, keys=32), wrong]
+    wide = replace(use, rows=128, warps=8)
+    ways = [masked, replace(use, stages=5 - use.stages)]  # 2 or 3
+    ways += [replace(use, registers=0), replace(use, registers=168)]
+    if kind == "dkv":
+        ways += [replace(use, even=False), replace(masked, even=False), wide]
+        ways += [replace(use, queries=64, registers=168), replace(wide, queries=64, stages=2)]
     else:
-        even, both = replace(use, even=True), replace(all_in, even=True)
-        broad = replace(wide, even=True)
-        most = [even, replace(even, lone=True), replace(even, lone=True, stages=2), both]
-        most += [replace(both, registers=128), replace(both, registers=168), replace(both, queries=64)]
-        most += [replace(both, queries=64, stages=2), replace(even, lone=True, queries=64, registers=168)]
-        most += [broad, replace(broad, registers=128), replace(broad, queries=64, stages=2)]
-    return list(dict.fromkeys([use, *ways, *most]))
+        ways += [replace(use, keys=32), replace(use, keys=128, stages=2), wide]
+        ways += [replace(wide, keys=32) if kind == "dq" else replace(wide, keys=128, stages=2)]
+    return [use, *ways]
 
 
 def jobs(toy: bool) -> list[tuple[str, Tiles]]:

@@ -2,8 +2,8 @@
 
 A frame has few tokens (257 at 224² with patches of 14). Kernels read the packed projection (b, n, 3·h·d) and write
 (b, n, h·d), and backwards the packed gradient, so that nothing is permuted, copied or added up between kernels.
-257 = 2·128 + 1: what a row is combined with is cut in large tiles and one small last one, rather than padded to a
-multiple of 64 or 128.
+257 = 4·64 + 1: what a row is combined with is cut in large tiles, and what is left over is a small last one, or where
+it is one key (or query) the start of the sums, rather than padded to a multiple of 64 or 128.
 
 A program owns a tile of rows of one head of one frame and reads what they are combined with in a pipeline. Backwards
 there are two kernels, for dq and for dk and dv: scores are computed twice (seven products instead of five), but no sum
@@ -22,7 +22,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from lpwm.model.kernels_tiles import _attend_rows, _grad_key_value_rows, _grad_query_rows, _put_sums
+from lpwm.model.kernels_tiles import _attend_rows, _grad_key_value_rows, _grad_query_rows
 
 
 @dataclass(frozen=True)
@@ -35,29 +35,24 @@ class Tiles:
     warps: int = 4
     stages: int = 2
     registers: int = 0  # most of a thread; 0: as many as it needs
-    pad: bool = False  # rows left over get a tile of `rows`, not of as few as a product takes
-    take: bool = False  # rows left over are taken along by the last program of whole rows
-    turn: bool = False  # and as columns: the products with them are transposed
     lone: bool = False  # one key (or query) left over is where sums start, without a product
     even: bool = False  # of dk and dv: e and δ are read from rows of a multiple of 4, two numbers at once
 
 
-# What was fastest on an H200 (257 tokens, 3 heads of 64, 256 and 512 frames): 67 and 185 µs, where one program for
-# each head, which keeps keys and values in shared memory and spills registers, took 72 and 209.
-FORWARD = Tiles(keys=64, stages=3)
-DQ, DKV = Tiles(keys=64, registers=168, stages=3), Tiles(queries=32, registers=128, stages=3)
+# What was fastest on an H200 (257 tokens, 3 heads of 64), in µs, and in brackets with a masked last tile. 256 frames:
+# forwards 61.5 (66.7), dq 86.9 (93.2), dk and dv 90.8 (98.8); 512 frames: dq 161 (179), dk and dv 173 (188).
+FORWARD = Tiles(keys=64, stages=3, registers=128, lone=True)
+DQ = Tiles(keys=64, registers=128, lone=True)
+DKV = Tiles(queries=32, stages=3, registers=128, lone=True, even=True)
 
 
 @triton.jit
 def _forward_queries(
     qkv, out, lse, scale2, N: tl.constexpr, H: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr,
-    REST: tl.constexpr, T: tl.constexpr, LAST: tl.constexpr, TAKE: tl.constexpr, TURN: tl.constexpr,
+    REST: tl.constexpr, T: tl.constexpr, LAST: tl.constexpr,
 ):  # fmt: skip
-    """o = softmax(q kᵀ/√d) v and log2 of the denominators, of ROWS queries of one head.
-
-    Its last program has REST queries instead, or where TAKE besides.
-    """
-    tiles: tl.constexpr = N // ROWS if TAKE else (N + ROWS - 1) // ROWS
+    """o = softmax(q kᵀ/√d) v and log2 of the denominators, of ROWS queries of one head (its last program: REST)."""
+    tiles: tl.constexpr = (N + ROWS - 1) // ROWS
     pid = tl.program_id(0)
     tile, pair = pid % tiles, pid // tiles
     frame, head = (pair // H).to(tl.int64), pair % H
@@ -65,28 +60,23 @@ def _forward_queries(
     out += frame * (N * H * D) + head * D
     lse += pair.to(tl.int64) * N
     at = tile * ROWS
-    if TAKE:
-        if tile == tiles - 1:
-            _attend_rows(base, out, lse, at, scale2, N, H, D, ROWS, True, T, LAST, REST, TURN)
-        else:
-            _attend_rows(base, out, lse, at, scale2, N, H, D, ROWS, True, T, LAST, 0, TURN)
-    elif at + ROWS <= N:
-        _attend_rows(base, out, lse, at, scale2, N, H, D, ROWS, True, T, LAST, 0, TURN)
+    if at + ROWS <= N:
+        _attend_rows(base, out, lse, at, scale2, N, H, D, ROWS, True, T, LAST)
     else:
-        _attend_rows(base, out, lse, at, scale2, N, H, D, REST, False, T, LAST, 0, TURN)
+        _attend_rows(base, out, lse, at, scale2, N, H, D, REST, False, T, LAST)
 
 
 @triton.jit
 def _backward_queries(
     qkv, out, grad, lse, delta, again, dqkv, dbias, scale, scale2, N: tl.constexpr, H: tl.constexpr,
     D: tl.constexpr, EVEN: tl.constexpr, ROWS: tl.constexpr, REST: tl.constexpr, T: tl.constexpr,
-    LAST: tl.constexpr, TAKE: tl.constexpr, TURN: tl.constexpr,
+    LAST: tl.constexpr,
 ):  # fmt: skip
-    """dq, δ and the sums for the bias, of ROWS queries of one head (its last program: REST, or where TAKE also REST).
+    """dq, δ and the sums for the bias, of ROWS queries of one head (its last program: REST).
 
     A row of δ has EVEN numbers; where these are more than N, e is written `again` in such rows.
     """
-    tiles: tl.constexpr = N // ROWS if TAKE else (N + ROWS - 1) // ROWS
+    tiles: tl.constexpr = (N + ROWS - 1) // ROWS
     pid = tl.program_id(0)
     tile, pair = pid % tiles, pid // tiles
     frame, head = (pair // H).to(tl.int64), pair % H
@@ -99,41 +89,26 @@ def _backward_queries(
     again += pair.to(tl.int64) * EVEN
     dbias += (frame * tiles + tile) * (3 * H * D) + head * D
     at = tile * ROWS
-    if TAKE:
-        if tile == tiles - 1:
-            sum_q, sum_g = _grad_query_rows(
-                base, out, grad, lse, delta, again, to, at, scale, scale2, N, H, D, EVEN, ROWS, True, T, LAST, REST,
-                TURN,
-            )  # fmt: skip
-            _put_sums(dbias, sum_q, sum_g, H, D)
-        else:
-            sum_q, sum_g = _grad_query_rows(
-                base, out, grad, lse, delta, again, to, at, scale, scale2, N, H, D, EVEN, ROWS, True, T, LAST, 0, TURN,
-            )  # fmt: skip
-            _put_sums(dbias, sum_q, sum_g, H, D)
-    elif at + ROWS <= N:
-        sum_q, sum_g = _grad_query_rows(
-            base, out, grad, lse, delta, again, to, at, scale, scale2, N, H, D, EVEN, ROWS, True, T, LAST, 0, TURN,
+    if at + ROWS <= N:
+        _grad_query_rows(
+            base, out, grad, lse, delta, again, to, dbias, at, scale, scale2, N, H, D, EVEN, ROWS, True, T, LAST
         )  # fmt: skip
-        _put_sums(dbias, sum_q, sum_g, H, D)
     else:
-        sum_q, sum_g = _grad_query_rows(
-            base, out, grad, lse, delta, again, to, at, scale, scale2, N, H, D, EVEN, REST, False, T, LAST, 0, TURN,
+        _grad_query_rows(
+            base, out, grad, lse, delta, again, to, dbias, at, scale, scale2, N, H, D, EVEN, REST, False, T, LAST
         )  # fmt: skip
-        _put_sums(dbias, sum_q, sum_g, H, D)
 
 
 @triton.jit
 def _backward_keys(
     qkv, grad, lse, delta, dqkv, scale, scale2, N: tl.constexpr, H: tl.constexpr, D: tl.constexpr,
     EVEN: tl.constexpr, ROWS: tl.constexpr, REST: tl.constexpr, T: tl.constexpr, LAST: tl.constexpr,
-    TAKE: tl.constexpr, TURN: tl.constexpr,
 ):  # fmt: skip
-    """dk and dv of ROWS keys of one head (the last program of a head: REST, or where TAKE also REST).
+    """dk and dv of ROWS keys of one head (its last program: REST).
 
     The last frames come first: what the kernel before read of them is still in the cache.
     """
-    tiles: tl.constexpr = N // ROWS if TAKE else (N + ROWS - 1) // ROWS
+    tiles: tl.constexpr = (N + ROWS - 1) // ROWS
     pid = tl.num_programs(0) - 1 - tl.program_id(0)
     tile, pair = pid % tiles, pid // tiles
     frame, head = (pair // H).to(tl.int64), pair % H
@@ -143,45 +118,26 @@ def _backward_keys(
     lse += pair.to(tl.int64) * EVEN
     delta += pair.to(tl.int64) * EVEN
     at = tile * ROWS
-    if TAKE:
-        if tile == tiles - 1:
-            _grad_key_value_rows(
-                base, grad, lse, delta, to, at, scale, scale2, N, H, D, ROWS, True, T, LAST, REST, TURN
-            )
-        else:
-            _grad_key_value_rows(
-                base, grad, lse, delta, to, at, scale, scale2, N, H, D, ROWS, True, T, LAST, 0, TURN
-            )
-    elif at + ROWS <= N:
-        _grad_key_value_rows(
-            base, grad, lse, delta, to, at, scale, scale2, N, H, D, ROWS, True, T, LAST, 0, TURN
-        )
+    if at + ROWS <= N:
+        _grad_key_value_rows(base, grad, lse, delta, to, at, scale, scale2, N, H, D, ROWS, True, T, LAST)
     else:
-        _grad_key_value_rows(
-            base, grad, lse, delta, to, at, scale, scale2, N, H, D, REST, False, T, LAST, 0, TURN
-        )
+        _grad_key_value_rows(base, grad, lse, delta, to, at, scale, scale2, N, H, D, REST, False, T, LAST)
 
 
-def _last(n: int, tile: int, least: int = 16) -> int:
-    """The size of the last tile: a power of two that holds what is left, and a product needs 16 rows or 8 columns."""
-    return max(least, triton.next_power_of_2(n % tile))
-
-
-def _takes(n: int, tiles: Tiles) -> bool:
-    return tiles.take and n > tiles.rows and n % tiles.rows > 0
+def _small(left: int) -> int:
+    """The size of a tile for what is left over: a power of two that holds it, and a product needs 16."""
+    return max(16, triton.next_power_of_2(left))
 
 
 def _programs(n: int, tiles: Tiles) -> int:
     """Of one head."""
-    return n // tiles.rows if _takes(n, tiles) else triton.cdiv(n, tiles.rows)
+    return triton.cdiv(n, tiles.rows)
 
 
 def _sizes(n: int, tiles: Tiles, across: int) -> dict[str, int]:
-    take = _takes(n, tiles)
-    turn = take and tiles.turn
-    rest = tiles.rows if tiles.pad and not take else _last(n, tiles.rows, 8 if turn and across < 64 else 16)
-    last = 1 if tiles.lone and n % across == 1 else _last(n, across)
-    cut = {"ROWS": tiles.rows, "REST": rest, "T": across, "LAST": last, "TAKE": take, "TURN": turn}
+    left = n % across
+    last = left if left == 0 or (left == 1 and tiles.lone) else _small(left)
+    cut = {"ROWS": tiles.rows, "REST": _small(n % tiles.rows), "T": across, "LAST": last}
     most = {"maxnreg": tiles.registers} if tiles.registers else {}
     return {**cut, "num_warps": tiles.warps, "num_stages": tiles.stages, **most}
 
