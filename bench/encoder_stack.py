@@ -362,7 +362,7 @@ def captured(f: Callable[[], Any], times: int) -> torch.cuda.CUDAGraph:
 
 
 class Blocks:
-    """All blocks forwards and backwards, on random weights."""
+    """All blocks and the LayerNorm after them, forwards and backwards, on random weights."""
 
     def __init__(self, size: Size, frames: int, L: int, device: str) -> None:
         self.size, self.device = size, device
@@ -373,6 +373,7 @@ class Blocks:
             return (torch.randn(shape, generator=g, device=device) * scale).to(dtype)
 
         self.x, self.grad = noise(frames, size.n, w, scale=1.0), noise(frames, size.n, w, scale=1.0)
+        self.grad_first = noise(frames, w, scale=1.0)
         self.weights = (
             noise(L, 3 * i, w, scale=w**-0.5), noise(L, 3 * i, scale=0.1), noise(L, w, i, scale=i**-0.5),
             noise(L, f, w, scale=w**-0.5), noise(L, f, scale=0.1), noise(L, w, f, scale=f**-0.5),
@@ -382,8 +383,9 @@ class Blocks:
 
     def __call__(self) -> None:
         qkv, qkv_b, out, up, up_b, down, c = self.weights
-        r, *kept = stack.forward(self.x, qkv, qkv_b, out, up, up_b, down, c, self.size.heads, 1e-6)
-        self.out = (r, *stack.backward(self.grad, *kept, qkv, out, up, down, self.size.heads))
+        first, *kept = stack.forward(self.x, qkv, qkv_b, out, up, up_b, down, c, self.size.heads, 1e-6)
+        grads = stack.backward(self.grad_first, self.grad, *kept, qkv, out, up, down, self.size.heads)
+        self.out = (first, kept[0], *grads)
 
     def plain(self) -> list[torch.Tensor]:
         """The same by torch in float32."""
@@ -397,7 +399,9 @@ class Blocks:
             r = r + F.linear(heard.transpose(1, 2).flatten(-2), out[j])
             hidden = F.linear(F.layer_norm(r + c[2 * j + 1], w, eps=1e-6), up[j], up_b[j])
             r = r + F.linear(F.gelu(hidden), down[j])
-        return [r.detach(), *torch.autograd.grad(r, inputs, self.grad.float())]
+        ends = r[:, 0], F.layer_norm(r + c[-1], w, eps=1e-6)
+        grads = torch.autograd.grad(ends, inputs, (self.grad_first.float(), self.grad.float()))
+        return [*(t.detach() for t in ends), *grads]
 
 
 def time_kernels(args: argparse.Namespace, tried: dict[int, dict], until: float) -> list[dict]:

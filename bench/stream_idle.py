@@ -145,6 +145,7 @@ class Trainer:
             self.stepper(clip.pixels, clip.actions, draw, 1.0, step)
             if step >= WARM:
                 clock.mark()
+            ahead.begin(step + 1)
         found = account(clock.spans())
         seconds = time.perf_counter() - began
         return {

@@ -2,12 +2,12 @@
 
     python bench/train_step.py [--json OUT] [--cases pusht-deep pusht-mlp-lti piecewise-tiny] [--profile] [--follow 500]
 
-Frames are rendered on the device (Wall stands in for PushT, the same number of pixels; --pusht draws the real
-ones). "plain" is what one writes
-first: autocast, eager modules, a regulariser that sorts both sides, torch's AdamW. "ours" is lpwm.train.step as
-`lpwm train` runs it. A step includes gathering and rendering its clips and drawing its slices. Both loops run
-freely, as the training loop does between log points: ten steps are timed at a time, and the median of such groups is
-given. A log point (all monitors, moved to the host) is timed beside it. `--profile` sums the kernels of a step by kind.
+Frames are rendered on the device (Wall stands in for PushT, the same number of pixels; --pusht draws the real ones).
+"plain" is what one writes first: autocast, eager modules, a regulariser that sorts both sides, torch's AdamW. "ours" is
+lpwm.train.step as `lpwm train` runs it. A step includes gathering and rendering its clips and drawing its slices. Both loops run
+freely, as the training loop does between log points: as many steps as lie between two (50) are timed at a time, of the
+plain loop ten, and the median of such groups is given. A log point (all monitors, moved to the host) is timed beside
+it. `--profile` sums the kernels of a step by kind.
 `--follow N` trains a small model for N steps twice, as above in bfloat16 and eagerly in float32, and compares the
 losses of the last tenth.
 """
@@ -150,12 +150,14 @@ def our_step(model, clips, objective, batch, device):
 
     def step(i: int):
         clip, draw = ahead(i)
-        return clip, stepper(clip.pixels, clip.actions, draw, 1.0, i)
+        out = stepper(clip.pixels, clip.actions, draw, 1.0, i)
+        ahead.begin(i + 1)
+        return clip, out
 
     return step, stepper
 
 
-def milliseconds(f, groups: int = 7, warm: int = 6, size: int = 10) -> float:
+def milliseconds(f, groups: int = 7, warm: int = 6, size: int = LOG_EVERY) -> float:
     """Of one call, by the median over groups of calls between which nothing waits for the device."""
     for i in range(warm):
         f(i)
@@ -239,7 +241,7 @@ def measure(prepared: Prepared, with_profile: bool) -> dict:
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
     model, clips, objective, batch, most = setting(prepared.case, prepared.device)
-    plain = milliseconds(plain_step(model, clips, objective, batch, prepared.device), groups=3)
+    plain = milliseconds(plain_step(model, clips, objective, batch, prepared.device), groups=3, size=10)
     row = {
         "case": prepared.case,
         "plain_ms": plain,

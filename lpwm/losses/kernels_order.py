@@ -6,61 +6,42 @@ number with every other in registers: the rank of a number is how many come befo
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-MOST = 256  # numbers in a row: work grows with their square
-
-
-@dataclass(frozen=True)
-class Cut:
-    """What a program does: this many numbers in whole rows, each compared with `others` at a time."""
-
-    numbers: int = 256
-    others: int = 16
-    warps: int = 4
-
-
-CUT = Cut()
+MOST = 64  # numbers in a row: work grows with their square; at 128 torch is as fast
+AT_A_TIME = 32
 
 
 @triton.jit
-def _by_rank(
-    x, target, out, count, N: tl.constexpr, SIZE: tl.constexpr, ROWS: tl.constexpr, STEP: tl.constexpr,
-    MATCH: tl.constexpr,
-):  # fmt: skip
-    """Of each row: out[i] = target[rank of x[i]] (MATCH), or out[rank of x[i]] = x[i]. Of equals the first is less."""
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    start = row.to(tl.int64)[:, None] * N
-    i = tl.arange(0, SIZE)[None, :]
-    keep = (row[:, None] < count) & (i < N)
-    mine = tl.load(x + start + i, mask=keep, other=0.0)
-    rank = tl.zeros([ROWS, SIZE], tl.int32)
+def _by_rank(x, target, out, N: tl.constexpr, SIZE: tl.constexpr, STEP: tl.constexpr, MATCH: tl.constexpr):
+    """Of one row: out[i] = target[rank of x[i]] (MATCH), or out[rank of x[i]] = x[i]. Of equals the first is less."""
+    start = tl.program_id(0).to(tl.int64) * N
+    i = tl.arange(0, SIZE)
+    mine = tl.load(x + start + i, mask=i < N, other=0.0)
+    rank = tl.zeros([SIZE], tl.int32)
     for first in range(0, N, STEP):
-        j = first + tl.arange(0, STEP)[None, :]
-        other = tl.load(x + start + j, mask=(row[:, None] < count) & (j < N), other=float("inf"))
-        before = (other[:, None, :] == mine[:, :, None]) & (j[:, None, :] < i[:, :, None])
-        rank += tl.sum(((other[:, None, :] < mine[:, :, None]) | before).to(tl.int32), 2)
+        j = first + tl.arange(0, STEP)
+        other = tl.load(x + start + j, mask=j < N, other=float("inf"))
+        less = (other[None, :] < mine[:, None]) | (
+            (other[None, :] == mine[:, None]) & (j[None, :] < i[:, None])
+        )
+        rank += tl.sum(less.to(tl.int32), 1)
     if MATCH:
-        tl.store(out + start + i, tl.load(target + start + rank, mask=keep), mask=keep)
+        tl.store(out + start + i, tl.load(target + start + rank, mask=i < N), mask=i < N)
     else:
-        tl.store(out + start + rank, mine, mask=keep)
+        tl.store(out + start + rank, mine, mask=i < N)
 
 
-def _run(x: Tensor, target: Tensor, match: bool, cut: Cut = CUT) -> Tensor:
+def _run(x: Tensor, target: Tensor, match: bool) -> Tensor:
     out, n = torch.empty_like(x), x.shape[-1]
-    if not x.numel():
-        return out
-    count, size = x.numel() // n, max(16, triton.next_power_of_2(n))
-    rows = max(1, cut.numbers // size)
-    _by_rank[(triton.cdiv(count, rows),)](
-        x, target, out, count, N=n, SIZE=size, ROWS=rows, STEP=min(size, cut.others), MATCH=match,
-        num_warps=cut.warps,
-    )  # fmt: skip
+    size = max(16, triton.next_power_of_2(n))
+    if x.numel():
+        _by_rank[(x.numel() // n,)](
+            x, target, out, N=n, SIZE=size, STEP=min(size, AT_A_TIME), MATCH=match, num_warps=1
+        )
     return out
 
 

@@ -150,7 +150,9 @@ def _norm_errors(width: int, device: torch.device) -> list[float]:
     sums = torch.empty(kernels_norm.pieces(ROWS, chosen.norm_backward), width, device=device)
     kernels_norm.norm_forward(r, shift, 1e-6, got, one.detach(), chosen.norm_forward)
     kernels_norm.norm_backward(g, got, one.detach(), total, total, sums, chosen.norm_backward)
-    return [_far(got, want), _far(total, slope), _far(sums.sum(0), slope.sum(0))]
+    errors = [_far(got, want), _far(total, slope), _far(sums.sum(0), slope.sum(0))]
+    kernels_norm.norm_backward(g, got, one.detach(), None, total, sums, chosen.norm_backward)
+    return [*errors, _far(total, slope)]
 
 
 def _cut_error(patch: int, device: torch.device) -> float:

@@ -109,16 +109,17 @@ class Block(nn.Module):
         mean_BhW = score_BhN.softmax(dim=-1) @ y_BNW
         return (torch.einsum("bhw,hdw->bhd", mean_BhW, value_hdW) + value_bias).flatten(1).unsqueeze(1)
 
-    def first_token(self, x: Tensor) -> Tensor:
-        """The last block for token 0, in the compiled step: products and sums that the compiler fuses suffice."""
-        inner, y = self.out.in_features, self.norm1(x)
-        weight, bias = self.qkv.weight, self.qkv.bias
-        query = F.linear(y[:, :1], weight[:inner], bias[:inner])
+    def first_token(self, first_BW: Tensor, xhat_BNW: Tensor) -> Tensor:
+        """The last block for token 0, given it and x̂ of all, in the compiled step: products and sums that the compiler
+        fuses suffice."""
+        inner = self.out.in_features
+        weight, bias = stack.read_norm(self.qkv, self.norm1, xhat_BNW.dtype)
+        query = F.linear(xhat_BNW[:, :1], weight[:inner], bias[:inner])
         q, k, v = (
             t.unflatten(-1, (self.heads, -1))
-            for t in (query, *F.linear(y, weight[inner:], bias[inner:]).chunk(2, dim=-1))
+            for t in (query, *F.linear(xhat_BNW, weight[inner:], bias[inner:]).chunk(2, dim=-1))
         )
-        x = x[:, :1] + self.out(short_attention(q, k, v, None).flatten(-2))
+        x = first_BW.unsqueeze(1) + self.out(short_attention(q, k, v, None).flatten(-2))
         return x + self.down(F.gelu(self.up(self.norm2(x))))
 
 
@@ -171,11 +172,9 @@ class ViT(nn.Module):
 
     def _through_blocks(self, x: Tensor) -> Tensor:
         *first, last = cast(list[Block], list(self.blocks))
-        if self.by_kernels and attention.kernels_serve(x):
-            if first:
-                weights = stack.fold(first, x.dtype)
-                x = stack.blocks(x, weights, self.config.heads, last.norm1.eps) + weights.c[-1]
-            return last.first_token(x)
+        if first and self.by_kernels and attention.kernels_serve(x):
+            weights = stack.fold(first, x.dtype)
+            return last.first_token(*stack.blocks(x, weights, self.config.heads, last.norm1.eps))
         for block in first:
             x = block(x)
         return last(x, cls_only=True)

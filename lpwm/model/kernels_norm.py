@@ -49,9 +49,10 @@ def _norm_forward(
 @triton.jit
 def _norm_backward(
     grad, xhat, scale, stream, out, sums, m, W: tl.constexpr, SPAN: tl.constexpr, ROWS: tl.constexpr,
-    PART: tl.constexpr, PARTS: tl.constexpr, STAGES: tl.constexpr,
+    PART: tl.constexpr, PARTS: tl.constexpr, STAGES: tl.constexpr, GROWS: tl.constexpr,
 ):  # fmt: skip
-    """dx = (g − mean(g) − x̂ mean(g x̂))/σ; the stream's gradient grows by it. And the sum of dx over SPAN rows, dc."""
+    """dx = (g − mean(g) − x̂ mean(g x̂))/σ; the stream's gradient grows by it, or begins with it. And the sum of dx over
+    SPAN rows, dc."""
     first = tl.program_id(0) * SPAN
     col = tl.arange(0, PART)
     totals = ()
@@ -69,7 +70,10 @@ def _norm_backward(
             keep = (row[:, None] < m) & (p * PART + col[None, :] < W)
             g = tl.load(grad + start + p * PART, mask=keep, other=0.0).to(tl.float32)
             x = tl.load(xhat + start + p * PART, mask=keep, other=0.0).to(tl.float32)
-            s = tl.load(stream + start + p * PART, mask=keep, other=0.0)
+            if GROWS:
+                s = tl.load(stream + start + p * PART, mask=keep, other=0.0).to(tl.float32)
+            else:
+                s = tl.zeros([ROWS, PART], tl.float32)
             gs = gs + (g,)  # type: ignore[assignment]  # noqa: RUF005
             xs = xs + (x,)  # type: ignore[assignment]  # noqa: RUF005
             ss = ss + (s,)  # type: ignore[assignment]  # noqa: RUF005
@@ -81,9 +85,9 @@ def _norm_backward(
         for p in tl.static_range(PARTS):
             keep = (row[:, None] < m) & (p * PART + col[None, :] < W)
             g = (gs[p] - a - xs[p] * b) * one[:, None]
-            to = (ss[p].to(tl.float32) + g).to(out.dtype.element_ty)
+            to = (ss[p] + g).to(out.dtype.element_ty)
             tl.store(out + start + p * PART, to, mask=keep)
-            grown = grown + (totals[p] + g,)  # noqa: RUF005
+            grown = grown + (totals[p] + g,)  # type: ignore[assignment]  # noqa: RUF005
         totals = grown
     for p in tl.static_range(PARTS):
         at = p * PART + col
@@ -109,10 +113,14 @@ def pieces(m: int, tiles: NormTiles = PLAIN) -> int:
 
 
 def norm_backward(
-    grad: Tensor, xhat: Tensor, scale: Tensor, stream: Tensor, out: Tensor, sums: Tensor, tiles: NormTiles = PLAIN
+    grad: Tensor, xhat: Tensor, scale: Tensor, stream: Tensor | None, out: Tensor, sums: Tensor,
+    tiles: NormTiles = PLAIN,
 ) -> None:  # fmt: skip
-    """`out` = `stream` + the gradient of r, given that of x̂ (it may be `stream`); `sums` (pieces(m), w): its sums."""
+    """`out` = `stream` + the gradient of r, given that of x̂ (it may be `stream`; None is 0); `sums` (pieces(m), w): its
+    sums."""
     m, w = grad.shape
+    grows = stream is not None
     _norm_backward[(pieces(m, tiles),)](
-        grad, xhat, scale, stream, out, sums, m, SPAN=tiles.span, STAGES=tiles.stages, **_cut(w, tiles)
-    )
+        grad, xhat, scale, stream if grows else grad, out, sums, m, SPAN=tiles.span, STAGES=tiles.stages, GROWS=grows,
+        **_cut(w, tiles),
+    )  # fmt: skip

@@ -1,4 +1,5 @@
-"""All blocks of the encoder but the last as one operator with its own gradient, for training on CUDA in bfloat16.
+"""All blocks of the encoder but the last, and the last one's LayerNorm, as one operator with its own gradient, for
+training on CUDA in bfloat16.
 
 A block is r += out(attention(qkv(x̂))); r += down(gelu(up(x̂))), x̂ the LayerNorm of the stream r. Written as one operator
 
@@ -19,7 +20,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lpwm.model import kernels_settings
 
@@ -50,8 +51,7 @@ def fold(blocks: Sequence[Block], dtype: torch.dtype) -> Folded:
 
     def read(layer: str, norm: str) -> tuple[Tensor, Tensor]:
         weight, scale, shift = stacked(layer, "weight"), stacked(norm, "weight"), stacked(norm, "bias")
-        bias = stacked(layer, "bias") + (weight * shift.unsqueeze(1)).sum(-1)
-        return (weight * scale.unsqueeze(1)).to(dtype), bias.to(dtype)
+        return _read(weight, stacked(layer, "bias"), scale, shift, dtype)
 
     biases = torch.stack([bias for block in blocks for bias in (block.out.bias, block.down.bias)])
     c = torch.cat((torch.zeros_like(biases[:1]), biases)).cumsum(0)
@@ -61,16 +61,31 @@ def fold(blocks: Sequence[Block], dtype: torch.dtype) -> Folded:
     )  # fmt: skip
 
 
-def blocks(x: Tensor, weights: Folded, heads: int, eps: float) -> Tensor:
-    """x (b, n, w) -> the stream after the L blocks, without its biases: add c[2L]."""
-    return _stack(x, *weights, heads, eps)[0]
+def read_norm(layer: nn.Linear, norm: nn.LayerNorm, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """The weight and bias that read x̂ as `layer` reads norm's output."""
+    return _read(layer.weight, layer.bias, norm.weight, norm.bias, dtype)
+
+
+def _read(
+    weight: Tensor, bias: Tensor, scale: Tensor, shift: Tensor, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """(…, o, w), (…, o), and of the norm (…, w)."""
+    bias = bias + (weight * shift.unsqueeze(-2)).sum(-1)
+    return (weight * scale.unsqueeze(-2)).to(dtype), bias.to(dtype)
+
+
+def blocks(x: Tensor, weights: Folded, heads: int, eps: float) -> tuple[Tensor, Tensor]:
+    """x (b, n, w) -> token 0 (b, w) of the stream r after the L blocks, its biases added, and x̂ (b, n, w) of that r."""
+    first, xhat, *_ = _stack(x, *weights, heads, eps)
+    return first + weights.c[-1], xhat
 
 
 def forward(
     x: Tensor, qkv_w: Tensor, qkv_b: Tensor, out_w: Tensor, up_w: Tensor, up_b: Tensor, down_w: Tensor, c: Tensor,
     heads: int, eps: float,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """The stream, and what the backward pass reads: x̂, 1/σ, qkv, attention and its log-sums, MLP before and after."""
+    """Token 0 of the stream, x̂ of all at the end, and what else the backward pass reads: 1/σ there, every x̂ and 1/σ
+    before, qkv, attention and its log-sums, MLP before and after."""
     (b, n, w), (L, packed, _), f = x.shape, qkv_w.shape, up_w.shape[1]
     m, inner, wide = b * n, packed // 3, torch.promote_types(x.dtype, torch.float32)
     chosen = kernels_settings.of(w)
@@ -98,14 +113,17 @@ def forward(
             torch.addmm(up_b[j], y, up_w[j].t(), out=h)
             kernels_pointwise.gelu_forward(h, a, chosen.gelu)
         stream.addmm_(a, down_w[j].t())
-    return r, xhat, one, qkv, heard, lse, hidden, active
+    last, one_last = x.new_empty(b, n, w), x.new_empty(b, n, dtype=wide)
+    kernels_norm.norm_forward(stream, c[2 * L], eps, last.view(m, w), one_last.view(m), norm)
+    return r[:, 0].clone(), last, one_last, xhat, one, qkv, heard, lse, hidden, active
 
 
 def backward(
-    grad: Tensor, xhat: Tensor, one: Tensor, qkv: Tensor, heard: Tensor, lse: Tensor, hidden: Tensor, active: Tensor,
-    qkv_w: Tensor, out_w: Tensor, up_w: Tensor, down_w: Tensor, heads: int,
+    grad_first: Tensor, grad: Tensor, last: Tensor, one_last: Tensor, xhat: Tensor, one: Tensor, qkv: Tensor,
+    heard: Tensor, lse: Tensor, hidden: Tensor, active: Tensor, qkv_w: Tensor, out_w: Tensor, up_w: Tensor,
+    down_w: Tensor, heads: int,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """The gradients of x and of the weights, in the order of `Folded`."""
+    """The gradients of x and of the weights, in the order of `Folded`; grad is that of x̂ at the end."""
     (L, b, n, packed), f, w = qkv.shape, hidden.shape[-1], grad.shape[-1]
     m, wide, chosen = b * n, one.dtype, kernels_settings.of(w)
     _, down, slope = kernels_settings.fused(chosen, lambda p: kernels_mlp.serves(p, w, f))
@@ -114,16 +132,18 @@ def backward(
     sum_qkv = grad.new_empty(L, kernels.pieces(b, n), packed, dtype=wide)
     rows = kernels_mlp.pieces(m, f, down, grad.device) if down else -(-m // chosen.gelu.span)
     sum_up = grad.new_empty(L, rows, f, dtype=wide)
-    sum_norm = grad.new_empty(2 * L, kernels_norm.pieces(m, tiles), w, dtype=wide)
-    # The first kernel that adds to the gradient of the stream makes its own, dr; all later ones change it in place.
-    stream, dr = grad.view(m, w), grad.new_empty(m, w)
+    sum_norm = grad.new_empty(2 * L + 1, kernels_norm.pieces(m, tiles), w, dtype=wide)
+    stream = grad.new_empty(m, w)  # its gradient: begun here, changed in place by all that follows
     d_hidden, d_packed = grad.new_empty(m, f), grad.new_empty(m, packed)
+    kernels_norm.norm_backward(
+        grad.view(m, w), last.view(m, w), one_last.view(m), None, stream, sum_norm[2 * L], tiles
+    )
+    stream.view(b, n, w)[:, 0] += grad_first
 
-    def norm_backward(d: Tensor, which: int) -> Tensor:
+    def norm_backward(d: Tensor, which: int) -> None:
         kernels_norm.norm_backward(
-            d, xhat[which].view(m, w), one[which].view(m), stream, dr, sum_norm[which], tiles
+            d, xhat[which].view(m, w), one[which].view(m), stream, stream, sum_norm[which], tiles
         )
-        return dr
 
     for j in reversed(range(L)):
         # The stream's gradient changes in place, so a weight that wrote to the stream takes its own before.
@@ -135,7 +155,7 @@ def backward(
             kernels_pointwise.gelu_backward(torch.mm(stream, down_w[j]), h, d_hidden, sum_up[j], chosen.gelu)
         d = torch.mm(d_hidden, up_w[j])
         torch.mm(d_hidden.t(), xhat[2 * j + 1].view(m, w), out=d_up[j])
-        stream = norm_backward(d, 2 * j + 1)
+        norm_backward(d, 2 * j + 1)
         d = torch.mm(stream, out_w[j]).view(b, n, packed // 3)
         torch.mm(stream.t(), heard[j].view(m, -1), out=d_out[j])
         kernels.attention_backward(
@@ -143,8 +163,8 @@ def backward(
         )
         d = torch.mm(d_packed, qkv_w[j])
         torch.mm(d_packed.t(), xhat[2 * j].view(m, w), out=d_qkv[j])
-        stream = norm_backward(d, 2 * j)
-    d_c = torch.cat((sum_norm.sum(1), grad.new_zeros(1, w, dtype=wide)))
+        norm_backward(d, 2 * j)
+    d_c = sum_norm.sum(1)
     sums = sum_qkv.sum(1).to(grad.dtype), sum_up.sum(1).to(grad.dtype)
     return stream.view(b, n, w), d_qkv, sums[0], d_out, d_up, sums[1], d_down, d_c
 
@@ -153,7 +173,7 @@ def backward(
 def _stack(
     x: Tensor, qkv_w: Tensor, qkv_b: Tensor, out_w: Tensor, up_w: Tensor, up_b: Tensor, down_w: Tensor, c: Tensor,
     heads: int, eps: float,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     return forward(x.contiguous(), qkv_w, qkv_b, out_w, up_w, up_b, down_w, c, heads, eps)  # type: ignore[return-value]
 
 
@@ -161,11 +181,12 @@ def _stack(
 def _(
     x: Tensor, qkv_w: Tensor, qkv_b: Tensor, out_w: Tensor, up_w: Tensor, up_b: Tensor, down_w: Tensor, c: Tensor,
     heads: int, eps: float,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     (b, n, w), (L, packed, _), f = x.shape, qkv_w.shape, up_w.shape[1]
     wide = torch.float32
     return (
-        x.new_empty(b, n, w), x.new_empty(2 * L, b, n, w), x.new_empty(2 * L, b, n, dtype=wide),
+        x.new_empty(b, w), x.new_empty(b, n, w), x.new_empty(b, n, dtype=wide),
+        x.new_empty(2 * L, b, n, w), x.new_empty(2 * L, b, n, dtype=wide),
         x.new_empty(L, b, n, packed), x.new_empty(L, b, n, packed // 3), x.new_empty(L, b, heads, n, dtype=wide),
         x.new_empty(L, b, n, f), x.new_empty(L, b, n, f),
     )  # fmt: skip
@@ -173,18 +194,21 @@ def _(
 
 @torch.library.custom_op("lpwm::encoder_blocks_backward", mutates_args=(), device_types="cuda")
 def _stack_backward(
-    grad: Tensor, xhat: Tensor, one: Tensor, qkv: Tensor, heard: Tensor, lse: Tensor, hidden: Tensor, active: Tensor,
-    qkv_w: Tensor, out_w: Tensor, up_w: Tensor, down_w: Tensor, heads: int,
+    grad_first: Tensor, grad: Tensor, last: Tensor, one_last: Tensor, xhat: Tensor, one: Tensor, qkv: Tensor,
+    heard: Tensor, lse: Tensor, hidden: Tensor, active: Tensor, qkv_w: Tensor, out_w: Tensor, up_w: Tensor,
+    down_w: Tensor, heads: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     return backward(  # type: ignore[return-value]
-        grad.contiguous(), xhat, one, qkv, heard, lse, hidden, active, qkv_w, out_w, up_w, down_w, heads
-    )
+        grad_first, grad.contiguous(), last, one_last, xhat, one, qkv, heard, lse, hidden, active, qkv_w, out_w, up_w,
+        down_w, heads,
+    )  # fmt: skip
 
 
 @_stack_backward.register_fake
 def _(
-    grad: Tensor, xhat: Tensor, one: Tensor, qkv: Tensor, heard: Tensor, lse: Tensor, hidden: Tensor, active: Tensor,
-    qkv_w: Tensor, out_w: Tensor, up_w: Tensor, down_w: Tensor, heads: int,
+    grad_first: Tensor, grad: Tensor, last: Tensor, one_last: Tensor, xhat: Tensor, one: Tensor, qkv: Tensor,
+    heard: Tensor, lse: Tensor, hidden: Tensor, active: Tensor, qkv_w: Tensor, out_w: Tensor, up_w: Tensor,
+    down_w: Tensor, heads: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     (L, packed, w), f = qkv_w.shape, up_w.shape[1]
     return (
@@ -199,8 +223,8 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
     ctx.save_for_backward(*output[1:], qkv_w, out_w, up_w, down_w)
 
 
-def _grad(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-    return (*_stack_backward(grad, *ctx.saved_tensors, ctx.heads), None, None)
+def _grad(ctx: Any, grad_first: Tensor, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+    return (*_stack_backward(grad_first, grad, *ctx.saved_tensors, ctx.heads), None, None)
 
 
 _stack.register_autograd(_grad, setup_context=_save)

@@ -15,8 +15,8 @@ Inputs = tuple[Clip, Draw]
 class Ahead:
     """`ahead(step)` is `make(step)`, a pure function of the step.
 
-    On CUDA it is made on a stream of its own, one step early: gathering, rendering and drawing are many small kernels
-    that fit beside the large ones of the step before. `stop` is the step that is not made.
+    On CUDA it is made on a stream of its own, one step early, if `begin` says so: gathering, rendering and drawing are
+    many small kernels that fit beside the large ones of the step before. `stop` is the step that is not made.
     """
 
     def __init__(self, make: Callable[[int], Inputs], device: torch.device | str, stop: int) -> None:
@@ -36,8 +36,13 @@ class Ahead:
         main.wait_event(made)
         for tensor in (clip.pixels, clip.actions, clip.states, *draw):
             tensor.record_stream(main)  # their memory is not used again before this stream is done with them
-        self._ready = self._start(step + 1) if step + 1 < self._stop else None
+        self._ready = None
         return clip, draw
+
+    def begin(self, step: int) -> None:
+        """Called once the step before is on its way: the host has many kernels to start, the device that step."""
+        if self._stream is not None and step < self._stop:
+            self._ready = self._start(step)
 
     def _start(self, step: int) -> tuple[int, Inputs, torch.cuda.Event]:
         assert self._stream is not None

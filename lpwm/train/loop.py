@@ -117,6 +117,7 @@ def train(
             clip, draw = ahead(step)
             rate = factor(optim.schedule, optim.warmup, step, config.steps)
             out = stepper(clip.pixels, clip.actions, draw, rate, step)
+            ahead.begin(step + 1)
             done = step + 1
             last, log_due = done == config.steps, done % config.log_every == 0 or done == config.steps
             death = None

@@ -100,6 +100,7 @@ class Stepper:
         self._inputs: list[Tensor] = []
         self._outputs: Terms = {}
         self._calls = 0
+        self._factor: float | None = None  # of the rates that the optimiser has
         self._dropout = any(getattr(m, "dropout", 0) for m in self.model.modules())
         if self.accumulate > 1 and any(isinstance(m, BatchNorm) for m in self.model.modules()):
             raise UserError(
@@ -143,6 +144,9 @@ class Stepper:
         return values
 
     def _set_rates(self, factor: float) -> None:
+        if factor == self._factor:
+            return  # eight small kernels less on CUDA
+        self._factor = factor
         for group in self.optimiser.param_groups:
             if isinstance(group["lr"], Tensor):  # a graph reads the tensor; a number would be frozen into it
                 group["lr"].fill_(group["peak"] * factor)
