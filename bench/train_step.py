@@ -4,10 +4,10 @@
 
 Frames are rendered on the device (Wall stands in for PushT, the same number of pixels; --pusht draws the real ones).
 "plain" is what one writes first: autocast, eager modules, a regulariser that sorts both sides, torch's AdamW. "ours" is
-lpwm.train.step as `lpwm train` runs it. A step includes gathering and rendering its clips and drawing its slices. Both loops run
-freely, as the training loop does between log points: as many steps as lie between two (50) are timed at a time, of the
-plain loop ten, and the median of such groups is given. A log point (all monitors, moved to the host) is timed beside
-it. `--profile` sums the kernels of a step by kind.
+lpwm.train.step as `lpwm train` runs it. A step includes gathering and rendering its clips and drawing its slices.
+Both loops run freely, as the training loop does between log points: as many steps as lie between two (50) are timed at
+a time, of the plain loop ten, and the median of such groups is given. A log point (all monitors, moved to the host) is
+timed beside it. `--profile` sums the kernels of a step by kind.
 `--follow N` trains a small model for N steps twice, as above in bfloat16 and eagerly in float32, and compares the
 losses of the last tenth.
 """
