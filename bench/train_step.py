@@ -75,8 +75,8 @@ KINDS = {
     "products with gelu": r"_(up|down)_(tile|keep|tma)",
     "layer norm": r"layer_norm|_norm_(for|back)",
     "matrix products": r"nvjet|gemm|cutlass|splitK",
-    "optimiser": r"multi_tensor|adam",
-    "sorting": r"[sS]ort",
+    "optimiser": r"multi_tensor|adam|^_(update|prepare)$",
+    "sorting": r"[sS]ort|_by_rank",
 }
 
 
