@@ -126,6 +126,17 @@ def test_workers_that_cannot_start_are_not_started_for_ever(tmp_path, monkeypatc
     assert status.view(tmp_path).counts["waiting"] == 1
 
 
+def test_small_models_with_several_seeds_on_a_gpu_get_a_hint(grid, capsys):
+    assert sweep(grid, "--dry-run", "--device", "cuda") == 0
+    assert "2 settings of small models have 2 seeds: --stack-seeds" in capsys.readouterr().out
+    for more in (["--device", "cpu"], ["--device", "cuda", "--stack-seeds"]):
+        assert sweep(grid, "--dry-run", *more) == 0
+        assert "--stack-seeds" not in capsys.readouterr().out
+    grid.write_text(GRID.replace("[fixed]", '[fixed]\n"train.accumulate" = 2'))  # cannot be stacked
+    assert sweep(grid, "--dry-run", "--device", "cuda") == 0
+    assert "--stack-seeds" not in capsys.readouterr().out
+
+
 def test_dry_run_lists_every_cell_and_starts_nothing(grid, capsys):
     assert sweep(grid, "--dry-run") == 0
     text = capsys.readouterr().out
