@@ -65,6 +65,9 @@ class Settings:
     gelu: GeluTiles = GeluTiles()
     up: Product | None = None  # None: torch's product and a kernel of its own for the GELU
     down: Product | None = None
+    asked_once: bool = (
+        False  # the last block without keys and values, as on the CPU; not measured on a GPU yet
+    )
     slope: bool = False  # with `up`: keep the GELU's derivative for the backward pass, not its argument
 
 

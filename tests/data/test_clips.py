@@ -282,7 +282,8 @@ class Tape:
 
 
 @contextlib.contextmanager
-def recorded(tape):
+def recorded(tape, stream=None):
+    tape.stream = stream
     Tape.capturing.append(tape)
     yield
     Tape.capturing.pop()
@@ -299,10 +300,14 @@ def drawn(states):
 
 
 def test_a_captured_renderer_draws_each_of_its_calls(monkeypatch):
-    """The third call captures; its memory is the graph's own, and what it gave stays what it was."""
+    """The third call captures; its memory is the graph's own, and what it gave stays what it was.
+
+    It is captured on a stream that no other graph has: those of one stream share a workspace, and the step's runs beside.
+    """
     Tape.made.clear()
     monkeypatch.setattr("torch.cuda.CUDAGraph", Tape)
     monkeypatch.setattr("torch.cuda.graph", recorded)
+    monkeypatch.setattr("torch.cuda.Stream", lambda: "its own")
     monkeypatch.setattr("torch.cuda.current_stream", lambda *_: SimpleNamespace(synchronize=lambda: None))
     draw, states = Captured(drawn, compiled=False), [torch.randn(5, 2) for _ in range(6)]
     lent = [s.clone() for s in states]
@@ -312,7 +317,7 @@ def test_a_captured_renderer_draws_each_of_its_calls(monkeypatch):
         assert len(Tape.made) == (i >= 2)
         s.zero_()  # the caller's memory is its own again
     few = draw(states[0][:2])  # another number of states is drawn as it comes
-    assert len(Tape.made) == 1 and len(Tape.made[0].calls) == 1
+    assert len(Tape.made) == 1 and len(Tape.made[0].calls) == 1 and Tape.made[0].stream == "its own"
     for s, frames in zip(states, found, strict=True):
         assert torch.equal(frames, drawn(s))
     assert torch.equal(few, drawn(states[0][:2])) and torch.equal(draw(states[3]), drawn(states[3]))

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from einops import rearrange
 
-from lpwm.model import attention
+from lpwm.model import attention, kernels_settings
 from lpwm.model.encoder import Block, EncoderConfig, ViT
 from lpwm.model.kernels_settings import Product, Settings
 
@@ -233,8 +233,10 @@ def test_kernels_that_do_not_start_here_are_not_used(monkeypatch):
         assert not attention.usable.__wrapped__(257, 384, 3, 64, 768, 14, torch.device("cuda"))
 
 
-def test_the_last_block_written_for_the_kernels():
+@pytest.mark.parametrize("asked_once", [False, True])
+def test_the_last_block_written_for_the_kernels(monkeypatch, asked_once):
     """Of token 0 and x̂ it makes what the block makes of the stream: values and gradients."""
+    monkeypatch.setitem(kernels_settings.BY_WIDTH, 64, Settings(asked_once=asked_once))
     torch.manual_seed(0)
     block = Block(EncoderConfig(width=64, heads=2, head_dim=64, mlp=128))
     for name, p in block.named_parameters():  # nothing is 0 or 1 by chance
