@@ -302,7 +302,7 @@ def drawn(states):
 def test_a_captured_renderer_draws_each_of_its_calls(monkeypatch):
     """The third call captures; its memory is the graph's own, and what it gave stays what it was.
 
-    It is captured on a stream that no other graph has: those of one stream share a workspace, and the step's runs beside.
+    It has a stream that no other graph was captured on: those of one share a workspace, and the step's runs beside it.
     """
     Tape.made.clear()
     monkeypatch.setattr("torch.cuda.CUDAGraph", Tape)
