@@ -13,18 +13,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import statistics
-import subprocess
-import sys
-import tempfile
-import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
+from common import trials
+from common.trials import far, microseconds, now
 
 try:
     from lpwm.model import kernels
@@ -32,7 +27,6 @@ try:
 except ImportError:  # no Triton: --help still helps
     kernels = None  # type: ignore[assignment]
 
-STARTED = time.perf_counter()
 NAMES = {"forward": "FORWARD", "dq": "DQ", "dkv": "DKV"}
 IN_USE: dict[str, Tiles] = {kind: getattr(kernels, name) for kind, name in NAMES.items()} if kernels else {}
 
@@ -74,11 +68,6 @@ def jobs(toy: bool) -> list[tuple[str, Tiles]]:
 def short(t: Tiles) -> str:
     plain = asdict(Tiles())
     return ", ".join(f"{k} {v}" for k, v in asdict(t).items() if v != plain[k]) or "plain"
-
-
-def far(got: torch.Tensor, want: torch.Tensor) -> float:
-    error = float((got.float() - want).norm() / want.norm())
-    return error if error == error else float("inf")  # max() passes over what is no number
 
 
 class Data:
@@ -150,90 +139,6 @@ class Data:
         return max(far(got[0], want[0]), far(sums[0], total[0]), far(sums[2], total[2]))
 
 
-def now() -> float:
-    return time.perf_counter() - STARTED
-
-
-def microseconds(f: Callable[[], Any], device: str, times: int = 20, groups: int = 5) -> float:
-    """Of one call in a CUDA graph of `times`, the median of replays."""
-    if device != "cuda":
-        began = time.perf_counter()
-        f()
-        return 1e6 * (time.perf_counter() - began)
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        f()
-    torch.cuda.current_stream().wait_stream(stream)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for _ in range(times):
-            f()
-    graph.replay()
-    found = []
-    for _ in range(groups):
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record()
-        graph.replay()
-        end.record()
-        torch.cuda.synchronize()
-        found.append(1000 * start.elapsed_time(end) / times)
-    return statistics.median(found)
-
-
-def trial(args: argparse.Namespace) -> None:
-    """One of several processes: every n-th job compiled and compared with float32; a line of JSON for each."""
-    turn, of, skip = args.trial
-    every, size = jobs(args.toy), TOY if args.toy else Size()
-    mine = list(range(turn, len(every), of))
-    torch.backends.cuda.matmul.allow_tf32 = False
-    with args.found.open("a") as found:
-        for at, index in enumerate(mine[skip:], start=skip + 1):
-            row: dict[str, Any] = {"job": index}
-            try:
-                row["error"] = Data(size, size.trial, args.device).error(*every[index])
-            except Exception as error:
-                row["failed"] = f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[-1]}"[
-                    :200
-                ]
-            found.write(json.dumps(row) + "\n")
-            found.flush()
-            if "failed" in row and args.device == "cuda":
-                try:
-                    torch.cuda.synchronize()
-                except Exception:  # the device's context is lost: go on in a new process
-                    given = sys.argv[: sys.argv.index("--trial")]
-                    again = [*given, "--trial", str(turn), str(of), str(at), "--found", str(args.found)]
-                    os.execv(sys.executable, [sys.executable, *again])
-
-
-def try_all(args: argparse.Namespace, until: float) -> dict[int, dict]:
-    workers = min(args.workers, os.cpu_count() or 1)
-    command = [sys.executable, str(Path(__file__).resolve()), "--device", args.device]
-    command += ["--toy"] if args.toy else []
-    rows = {}
-    with tempfile.TemporaryDirectory() as folder:
-        files = [Path(folder) / f"{i}.jsonl" for i in range(workers)]
-        started = [
-            subprocess.Popen([*command, "--trial", str(i), str(workers), "0", "--found", str(file)])
-            for i, file in enumerate(files)
-        ]
-        for process in started:
-            try:
-                process.wait(timeout=max(0.1, until - now()))
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-        for line in (line for file in files if file.exists() for line in file.read_text().splitlines()):
-            try:
-                row = json.loads(line)
-            except ValueError:  # cut off
-                continue
-            rows[row["job"]] = row
-    return rows
-
-
 def right(args: argparse.Namespace, tried: dict[int, dict]) -> list[tuple[str, Tiles, float]]:
     """The forms whose errors are not above those of the forms in use; the others are printed."""
     kept: list[tuple[str, Tiles, float]] = []
@@ -267,9 +172,9 @@ def time_all(args: argparse.Namespace, frames: int, kept: list[tuple[str, Tiles,
             print(f"  left out  {name}: no time left", flush=True)
             return
         try:
-            row["us"] = microseconds(data.call(kinds), args.device)
+            row["us"] = microseconds(data.call(kinds), args.device, times=20, groups=5)
         except Exception as problem:
-            print(f"  left out  {name}: {type(problem).__name__}: {str(problem)[:150]}", flush=True)
+            print(f"  left out  {name}: {trials.said(problem)}", flush=True)
             return
         rows.append(row)
         print(f"  {row['us']:8.1f} us  {f'error {error:.1e}' if error else '':13}  {name}", flush=True)
@@ -290,35 +195,18 @@ def time_all(args: argparse.Namespace, frames: int, kept: list[tuple[str, Tiles,
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--seconds", type=float, default=120.0, help="after which nothing new is begun")
+    parser = trials.parser(__doc__, 120.0)
     parser.add_argument("--frames", nargs="*", type=int, default=None)
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--workers", type=int, default=16)
-    parser.add_argument(
-        "--toy", action="store_true", help="small numbers in Triton's interpreter, without a GPU"
-    )
-    parser.add_argument("--trial", nargs=3, type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--found", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
-    if kernels is None:
-        raise SystemExit("this benchmark needs Triton.")
-    args.device = "cpu" if args.toy else args.device
-    if args.toy and os.environ.get("TRITON_INTERPRET") != "1":
-        raise SystemExit("--toy needs TRITON_INTERPRET=1 in the environment.")
-    if args.device == "cuda" and not torch.cuda.is_available():
-        raise SystemExit("this benchmark needs a GPU that torch can use; --toy does without.")
+    trials.begin(args, kernels is not None)
+    every, size = jobs(args.toy), TOY if args.toy else Size()
     if args.trial:
-        trial(args)
+        trials.trial(args, len(every), lambda i: Data(size, size.trial, args.device).error(*every[i]))
         return
-    tried = try_all(args, 0.6 * args.seconds)
-    print(f"{len(tried)} of {len(jobs(args.toy))} forms tried in {now():.0f} s", flush=True)
+    tried = trials.try_all(args, __file__, [], 0.6 * args.seconds)
+    print(f"{len(tried)} of {len(every)} forms tried in {now():.0f} s", flush=True)
     kept = right(args, tried)
-    gpu = torch.cuda.get_device_name() if args.device == "cuda" else "none (interpreter)"
-    found: dict[str, Any] = {"gpu": gpu, "torch": torch.__version__, "kernels": []}
+    found: dict[str, Any] = {**trials.machine(args.device), "kernels": []}
     for frames in args.frames or ([2] if args.toy else [256, 512]):
         found["kernels"] += time_all(args, frames, kept)
         if args.json:

@@ -13,24 +13,19 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import statistics
-import subprocess
-import sys
-import tempfile
-import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+from common import trials
+from common.trials import far, microseconds, now, said, worst
 
 from lpwm.model import attention, kernels_settings, stack
 from lpwm.model.kernels_settings import DEFAULT, GeluTiles, NormTiles, Product, Settings
 
-STARTED = time.perf_counter()
+CALLS = 10, 7  # in a graph, and replays of it
 
 
 @dataclass(frozen=True)
@@ -77,23 +72,11 @@ def norms(part: int, backwards: bool) -> list[NormTiles]:
         cuts = [(4, 2), (4, 4), (8, 4), (16, 4), (32, 4), (16, 8), (32, 8)]
         return [NormTiles(), *(NormTiles(rows=r, part=part, warps=k) for r, k in cuts)]
     forms = [NormTiles(), NormTiles(span=32), NormTiles(span=16)]
-    cuts = [
-        (8, 4, 64),
-        (8, 4, 32),
-        (8, 4, 16),
-        (8, 4, 128),
-        (4, 4, 64),
-        (4, 2, 32),
-        (16, 8, 64),
-        (16, 8, 128),
-        (16, 4, 64),
-    ]
+    cuts = [(8, 4, 64), (8, 4, 32), (8, 4, 16), (8, 4, 128), (4, 4, 64), (4, 2, 32)]
+    cuts += [(16, 8, 64), (16, 8, 128), (16, 4, 64)]
     for rows, warps, span in cuts:
-        forms += [
-            NormTiles(rows, part, warps, span, stages)
-            for stages in (1, 2, 3)
-            if stages == 1 or span >= 2 * rows
-        ]
+        ways = [k for k in (1, 2, 3) if k == 1 or span >= 2 * rows]
+        forms += [NormTiles(rows, part, warps, span, stages) for stages in ways]
     return forms
 
 
@@ -101,34 +84,20 @@ def gelus(backwards: bool) -> list[GeluTiles]:
     if not backwards:
         cuts = [(2048, 4), (4096, 4), (2048, 8), (4096, 8), (8192, 8)]
         return [GeluTiles(), *(GeluTiles(block=b, warps=k) for b, k in cuts)]
-    cuts = [
-        (64, 16, 128, 4),
-        (32, 16, 128, 4),
-        (128, 32, 128, 8),
-        (128, 8, 256, 4),
-        (64, 8, 256, 4),
-        (128, 16, 256, 8),
-        (64, 8, 128, 2),
-    ]
+    cuts = [(64, 16, 128, 4), (32, 16, 128, 4), (128, 32, 128, 8), (128, 8, 256, 4), (64, 8, 256, 4)]
+    cuts += [(128, 16, 256, 8), (64, 8, 128, 2)]
     return [GeluTiles(), *(GeluTiles(span=s, rows=r, cols=c, warps_back=k) for s, r, c, k in cuts)]
 
 
-def products(w: int, slope: bool, backwards: bool) -> list[Product]:
+def products(slope: bool, backwards: bool) -> list[Product]:
     """Of what compiles for sm_90 almost without spilling registers; two or more programs to a multiprocessor first."""
-    near = Product(128, 128, 64, 8, 3, tma=True)
+    near = Product(128, 128, 64, 8, 3)
     thin, low = replace(near, cols=64, warps=4), replace(near, rows=64, warps=4)
-    forms = [near, replace(near, stages=2), thin, low, replace(near, tma=False)]
-    if w == 192:
-        forms += [Product(128, 128, 64, 8, 2, keep=True), Product(64, 128, 64, 4, 2, keep=True, programs=2)]
-    else:
-        forms += [Product(64, 128, 128, 4, 2, keep=True), Product(128, 128, 128, 8, 1, keep=True)]
+    forms = [near, replace(near, stages=2), thin, low]
     if slope:
-        forms += [replace(near, rows=256), replace(near, tma=False, cols=256), replace(near, stages=4)]
-        forms += [replace(thin, stages=2), replace(low, tma=False)]
-    if backwards:
-        forms += [replace(near, registers=128), replace(near, tma=False, registers=128)]
+        forms += [replace(near, rows=256), replace(near, stages=4), replace(thin, stages=2)]
     if backwards and slope:
-        forms += [replace(near, early=True), replace(thin, early=True), replace(near, cols=256)]
+        forms += [replace(near, cols=256)]
     return forms
 
 
@@ -144,7 +113,7 @@ def jobs(toy: bool, names: list[str]) -> list[Job]:
             elif kind in ("up", "down"):
                 found.append(Job(name, kind, None))
                 for slope in (False, True):
-                    found += [Job(name, kind, p, slope) for p in products(w, slope, kind == "down")]
+                    found += [Job(name, kind, p, slope) for p in products(slope, kind == "down")]
             elif kind.startswith("norm"):
                 found += [Job(name, kind, t) for t in norms(w // 3, kind == "norm_backward")]
             else:
@@ -157,16 +126,8 @@ def _toy_jobs(name: str, kind: str) -> list[Job]:
         return [Job(name, kind, t) for t in (NormTiles(), NormTiles(rows=4, part=16, span=16, stages=2))]
     if kind.startswith("gelu"):
         return [Job(name, kind, t) for t in (GeluTiles(), GeluTiles(block=256, span=32, rows=8, cols=32))]
-    forms = [
-        Product(32, 32, 16),
-        Product(16, 32, 16, tma=True, early=True),
-        Product(32, 33, 16),
-    ]  # the last fails
+    forms = Product(32, 32, 16), Product(16, 32, 16), Product(32, 33, 16)  # the last fails
     return [Job(name, kind, None), *(Job(name, kind, p, slope) for p in forms for slope in (False, True))]
-
-
-def far(got: torch.Tensor, want: torch.Tensor) -> float:
-    return float((got.detach().float() - want.float()).norm() / want.float().norm())
 
 
 class Data:
@@ -184,11 +145,8 @@ class Data:
 
         w, f = size.w, size.f
         self.x, self.g, self.r = noise(m, w), noise(m, w), noise(m, w)
-        self.up, self.down, self.bias = (
-            noise(f, w, scale=w**-0.5),
-            noise(w, f, scale=w**-0.5),
-            noise(f, scale=0.3),
-        )
+        self.up, self.down = noise(f, w, scale=w**-0.5), noise(w, f, scale=w**-0.5)
+        self.bias = noise(f, scale=0.3)
         self.c, self.one = noise(w, scale=0.1).float(), torch.rand(m, device=device, generator=g) + 0.5
         self.hidden, self.wide = noise(m, f), noise(m, f)
         self.out_w, self.out_f, self.out_f2 = (torch.empty_like(t) for t in (self.x, self.wide, self.wide))
@@ -202,9 +160,9 @@ class Data:
         if isinstance(t, NormTiles):
             rows = n.pieces(self.m, t)
         elif isinstance(t, Product):
-            if not k.serves(t, size.w, size.f):
-                raise ValueError("these tiles leave a rest of columns")
-            rows = k.pieces(self.m, size.f, t, self.x.device)
+            if not k.serves(t, size.w, size.f, self.x.device):
+                raise ValueError("these tiles leave a rest of columns, or there are no descriptors here")
+            rows = k.pieces(self.m, t)
         self.sums = torch.full((rows, width), float("nan"), device=self.device)
         if job.kind == "norm_forward":
             return lambda: n.norm_forward(self.r, self.c, 1e-6, self.out_w, self.one_out, t)
@@ -236,7 +194,7 @@ class Data:
         """The largest distance from float32 of what the job makes."""
         f32 = torch.Tensor.float
         if job.kind == "attention":
-            return max(attention._attention_errors(self.size.n, self.size.heads, self.x.device))
+            return worst(attention._attention_errors(self.size.n, self.size.heads, self.x.device))
         if job.kind == "norm_forward":
             x = f32(self.r) + self.c
             self.call(job)()
@@ -250,115 +208,19 @@ class Data:
         if job.kind == "gelu_forward":
             self.call(job)()
             return far(self.out_f, F.gelu(f32(self.hidden)))
-        u = (
-            f32(self.hidden)
-            if job.kind == "gelu_backward"
-            else f32(self.x) @ f32(self.up).t() + f32(self.bias)
-        )
+        if job.kind == "gelu_backward":
+            u, d = f32(self.hidden), f32(self.wide)
+        else:
+            u, d = f32(self.x) @ f32(self.up).t() + f32(self.bias), f32(self.g) @ f32(self.down)
         u = u.clone().requires_grad_()
         if job.kind == "up":
             self.call(job)()
             return far(self.out_f, F.gelu(u).detach())
-        d = f32(self.wide) if job.kind == "gelu_backward" else f32(self.g) @ f32(self.down)
         (slope,) = torch.autograd.grad(F.gelu(u).sum(), u)
         if job.kind == "down":
             self.hidden = (slope if job.slope else u.detach()).to(self.dtype)
         self.call(job)()
         return max(far(self.out_f, d * slope), far(self.sums.sum(0), (d * slope).sum(0)))
-
-
-def trial(args: argparse.Namespace) -> None:
-    """One of several processes: every n-th job compiled and compared with float32; a line of JSON for each."""
-    turn, of, skip = args.trial
-    every, sizes = jobs(args.toy, args.sizes), TOYS if args.toy else SIZES
-    mine = list(range(turn, len(every), of))
-    with args.found.open("a") as found:
-        for at, index in enumerate(mine[skip:], start=skip):
-            job, row = every[index], {"job": index}
-            try:
-                torch.backends.cuda.matmul.allow_tf32 = False
-                row["error"] = Data(sizes[job.size], sizes[job.size].trial, args.device).error(job)
-            except Exception as error:
-                row["failed"] = f"{type(error).__name__}: {str(error).strip().splitlines()[-1:]}"[:200]
-            found.write(json.dumps(row) + "\n")
-            found.flush()
-            if "failed" in row and args.device == "cuda":
-                try:
-                    torch.cuda.synchronize()
-                except Exception:  # the device's context is lost: go on in a new process
-                    again = [
-                        *sys.argv[: sys.argv.index("--trial")],
-                        "--trial",
-                        str(turn),
-                        str(of),
-                        str(at + 1),
-                    ]
-                    os.execv(sys.executable, [sys.executable, *again, "--found", str(args.found)])
-
-
-def try_all(args: argparse.Namespace, until: float) -> dict[int, dict]:
-    workers = min(args.workers, os.cpu_count() or 1)
-    command = [sys.executable, str(Path(__file__).resolve()), "--device", args.device, "--sizes", *args.sizes]
-    command += ["--toy"] if args.toy else []
-    with tempfile.TemporaryDirectory() as folder:
-        files = [Path(folder) / f"{i}.jsonl" for i in range(workers)]
-        started = [
-            subprocess.Popen([*command, "--trial", str(i), str(workers), "0", "--found", str(file)])
-            for i, file in enumerate(files)
-        ]
-        for process in started:
-            try:
-                process.wait(timeout=max(0.1, until - now()))
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-        lines = [line for file in files if file.exists() for line in file.read_text().splitlines()]
-    rows = {}
-    for line in lines:
-        try:
-            row = json.loads(line)
-        except ValueError:  # cut off
-            continue
-        rows[row["job"]] = row
-    return rows
-
-
-def now() -> float:
-    return time.perf_counter() - STARTED
-
-
-def microseconds(f: Callable[[], Any], device: str, times: int = 10, groups: int = 7) -> float:
-    """Of one call in a CUDA graph of `times`, the median of replays."""
-    if device != "cuda":
-        start = time.perf_counter()
-        f()
-        return 1e6 * (time.perf_counter() - start)
-    graph = captured(f, times)
-    graph.replay()
-    found = []
-    for _ in range(groups):
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record()
-        graph.replay()
-        end.record()
-        torch.cuda.synchronize()
-        found.append(1000 * start.elapsed_time(end) / times)
-    return statistics.median(found)
-
-
-def captured(f: Callable[[], Any], times: int) -> torch.cuda.CUDAGraph:
-    warm = torch.cuda.Stream()
-    warm.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(warm):
-        f()
-        f()
-    torch.cuda.current_stream().wait_stream(warm)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for _ in range(times):
-            f()
-    return graph
 
 
 class Blocks:
@@ -409,18 +271,15 @@ def time_kernels(args: argparse.Namespace, tried: dict[int, dict], until: float)
     rows, measure, data, name = [], {}, None, ""
     for index, job in enumerate(jobs(args.toy, args.sizes)):
         found = tried.get(index, {"failed": "not compiled in time"})
-        row = {
-            "size": job.size,
-            "kind": job.kind,
-            "form": asdict(job.form) if job.form else None,
-            "slope": job.slope,
-        }
+        form = asdict(job.form) if job.form else None
+        row = {"size": job.size, "kind": job.kind, "form": form, "slope": job.slope}
         row |= {k: v for k, v in found.items() if k != "job"}
         rows.append(row)
-        first = measure.setdefault((job.size, job.kind), found.get("error", 0.01))
-        if "error" in found and not found["error"] <= 1.1 * first + 2e-6:
-            row["failed"] = f"off by {found['error']:.1e}, the form in use by {first:.1e}"
-        if job.kind == "attention" and "error" in row:  # compiled and right: it has one form
+        error = found.get("error", 0.01)
+        first = measure.setdefault((job.size, job.kind), min(error, 0.02))
+        if not error <= 1.1 * first + 2e-6:
+            row["failed"] = f"off by {error:.1e}, the form in use by {first:.1e}"
+        if job.kind == "attention" and "failed" not in row:  # compiled and right: it has one form
             continue
         if "failed" not in row and now() > until:
             row["failed"] = "no time left"
@@ -432,13 +291,13 @@ def time_kernels(args: argparse.Namespace, tried: dict[int, dict], until: float)
                 data, name = None, job.size
                 size = (TOYS if args.toy else SIZES)[name]
                 data = Data(size, size.m, args.device)
-            row["us"] = microseconds(data.call(job), args.device)
+            row["us"] = microseconds(data.call(job), args.device, *CALLS)
             backwards = job.kind in ("norm_backward", "gelu_backward", "down")
             row["later_us"] = 4 * data.sums.numel() / 3e6 if backwards else 0.0  # to add them up, at 3 TB/s
             if job.form is None:
-                row["product_us"] = microseconds(data.alone(job.kind), args.device)
+                row["product_us"] = microseconds(data.alone(job.kind), args.device, *CALLS)
         except Exception as error:
-            row["failed"] = f"{type(error).__name__}: {str(error)[:150]}"
+            row["failed"] = said(error)
             print(f"  left out  {job}: {row['failed']}", flush=True)
     for row in sorted((r for r in rows if "us" in r), key=lambda r: (r["size"], r["kind"], r["us"])):
         job = Job(row["size"], row["kind"], _form(row), row["slope"])
@@ -455,11 +314,8 @@ def combinations(rows: list[dict], name: str) -> dict[str, Settings]:
     """What is worth trying together: the best of each kind, with the GELU in no product, in one, in both."""
 
     def best(kind: str, slope: bool = False) -> Any:
-        right = [
-            r
-            for r in rows
-            if (r["size"], r["kind"], r["slope"]) == (name, kind, slope) and "us" in r and r["form"]
-        ]
+        of = (name, kind, slope)
+        right = [r for r in rows if (r["size"], r["kind"], r["slope"]) == of and "us" in r and r["form"]]
         return _form(min(right, key=lambda r: r["us"])) if right else None
 
     def gelu() -> GeluTiles:
@@ -501,21 +357,18 @@ def time_stack(
             kernels_settings.BY_WIDTH[size.w] = chosen
             small()
             row["errors"] = [far(a, b) for a, b in zip(small.out, want, strict=True)]
-            row["us"] = microseconds(whole, args.device, times=1)
+            row["us"] = microseconds(whole, args.device, times=1, groups=7)
             if not reference:  # the forms in use
                 reference.extend(t.float().clone() for t in whole.out)
             row["differs"] = max(far(a, b) for a, b in zip(whole.out, reference, strict=True))
-            limits = [1.2 * e + 1e-4 for e in found[0].get("errors", [0.02] * len(want))]
+            limits = [1.2 * min(e, 0.02) + 1e-4 for e in found[0].get("errors", [0.02] * len(want))]
             row["right"] = all(e <= most for e, most in zip(row["errors"], limits, strict=True))
             row["right"] = row["right"] and row["differs"] < 0.1
             state = "" if row["right"] else "  NOT RIGHT"
-            print(
-                f"  {row['us'] / 1000:8.3f} ms  error {max(row['errors']):.1e}  differs {row['differs']:.1e}",
-                end="",
-            )
-            print(f"  {name} {label}{state}", flush=True)
+            errors = f"error {max(row['errors']):.1e}  differs {row['differs']:.1e}"
+            print(f"  {row['us'] / 1000:8.3f} ms  {errors}  {name} {label}{state}", flush=True)
         except Exception as error:
-            row["failed"] = f"{type(error).__name__}: {str(error)[:150]}"
+            row["failed"] = said(error)
             print(f"  left out  {name} {label}: {row['failed']}", flush=True)
         finally:
             kernels_settings.BY_WIDTH.pop(size.w, None)
@@ -531,46 +384,29 @@ def time_stack(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--seconds", type=float, default=90.0, help="the most that all takes")
+    parser = trials.parser(__doc__, 90.0)
     parser.add_argument("--sizes", nargs="*", default=None, choices=[*SIZES, *TOYS])
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--workers", type=int, default=16)
-    parser.add_argument(
-        "--toy", action="store_true", help="small numbers in Triton's interpreter, without a GPU"
-    )
-    parser.add_argument("--trial", nargs=3, type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--found", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
-    args.device = "cpu" if args.toy else args.device
+    trials.begin(args, stack.kernels is not None)
     args.sizes = args.sizes or list(TOYS if args.toy else SIZES)
-    if stack.kernels is None:
-        raise SystemExit("this benchmark needs Triton.")
-    if args.device == "cuda" and not torch.cuda.is_available():
-        raise SystemExit("this benchmark needs a GPU that torch can use; --toy does without.")
+    every, sizes = jobs(args.toy, args.sizes), TOYS if args.toy else SIZES
     if args.trial:
-        trial(args)
+        of = [sizes[job.size] for job in every]
+        trials.trial(args, len(every), lambda i: Data(of[i], of[i].trial, args.device).error(every[i]))
         return
-    torch.backends.cuda.matmul.allow_tf32 = False
-    tried = try_all(args, 0.6 * args.seconds)
-    print(f"{len(tried)} of {len(jobs(args.toy, args.sizes))} forms tried in {now():.0f} s", flush=True)
+    tried = trials.try_all(args, __file__, ["--sizes", *args.sizes], 0.6 * args.seconds)
+    print(f"{len(tried)} of {len(every)} forms tried in {now():.0f} s", flush=True)
     rows = time_kernels(args, tried, 0.75 * args.seconds)
-    found: dict[str, Any] = {
-        "gpu": torch.cuda.get_device_name() if args.device == "cuda" else "none (interpreter)"
-    }
-    found |= {"torch": torch.__version__, "settings": {}, "stacks": [], "kernels": rows}
+    found: dict[str, Any] = {**trials.machine(args.device), "settings": {}, "stacks": [], "kernels": rows}
     for at, name in enumerate(args.sizes):
         try:
             left = args.seconds - now()
             stacks, best = time_stack(args, rows, name, now() + left / (len(args.sizes) - at))
         except Exception as error:
-            print(f"{name}: {type(error).__name__}: {str(error)[:200]}", flush=True)
+            print(f"{name}: {said(error)}", flush=True)
             continue
         found["stacks"] += stacks
-        found["settings"][str((TOYS if args.toy else SIZES)[name].w)] = asdict(best)
+        found["settings"][str(sizes[name].w)] = asdict(best)
         if args.json:
             args.json.write_text(json.dumps(found, indent=1))
     print(f"done in {now():.0f} s", flush=True)

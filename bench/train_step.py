@@ -72,7 +72,7 @@ SMALL = ModelConfig(
 KINDS = {
     "attention": r"_attention_|_(forward|backward)_(queries|keys)|sdpa|flash|dot_do_o|convert_dq",
     "gelu": r"_gelu_(for|back)|fused_gelu",
-    "products with gelu": r"_(up|down)_(tile|keep|tma)",
+    "products with gelu": r"_(up|down)_gelu",
     "layer norm": r"layer_norm|_norm_(for|back)",
     "matrix products": r"nvjet|gemm|cutlass|splitK",
     "optimiser": r"multi_tensor|adam|^_(update|prepare)$",

@@ -116,7 +116,7 @@ def _gelu_errors(width: int, mlp: int, device: torch.device) -> list[float]:
 def _product_errors(
     chosen: kernels_settings.Settings, width: int, mlp: int, device: torch.device
 ) -> list[float]:
-    first, second, kept = kernels_settings.fused(chosen, lambda p: kernels_mlp.serves(p, width, mlp))
+    first, second, kept = kernels_settings.fused(chosen, lambda p: kernels_mlp.serves(p, width, mlp, device))
     if first is None and second is None:
         return []
     x, g = (_noise(ROWS, width, device=device, key=key) for key in ("stream", "slope"))
@@ -133,7 +133,7 @@ def _product_errors(
         kernels_mlp.up(x, up, bias, out, active, first, kept)
         errors += [_far(out, derivative if kept else u), _far(active, want)]
     if second is not None:
-        sums = torch.empty(kernels_mlp.pieces(ROWS, mlp, second, device), mlp, device=device)
+        sums = torch.empty(kernels_mlp.pieces(ROWS, second), mlp, device=device)
         kernels_mlp.down_backward(g, down, hidden, out, sums, second, kept)
         errors += [_far(out, slope), _far(sums.sum(0), slope.sum(0))]
     return errors

@@ -40,22 +40,13 @@ class GeluTiles:
 
 @dataclass(frozen=True)
 class Product:
-    """A matrix product with the GELU in its epilogue: tiles of rows × cols, `depth` of the inner dimension at a time.
-
-    `keep`: a program stays on its columns, keeps their weights in shared memory and goes through rows, `programs` of
-    them on a multiprocessor; else one program makes one tile. `tma`: tiles are read and written through descriptors.
-    """
+    """A matrix product with the GELU in its epilogue: tiles of rows × cols, the inner dimension `depth` at a time."""
 
     rows: int = 128
     cols: int = 128
     depth: int = 64
     warps: int = 8
     stages: int = 3
-    keep: bool = False
-    programs: int = 1
-    tma: bool = False
-    registers: int = 0  # most of a thread; 0: as many as it needs
-    early: bool = False  # backwards, unless `keep`: what the epilogue reads is read before the product
 
 
 @dataclass(frozen=True)
@@ -84,8 +75,8 @@ BY_WIDTH: dict[int, Settings] = {
         norm_forward=NormTiles(rows=16, part=64, warps=8),
         norm_backward=NormTiles(rows=4, part=64, warps=2, span=32),
         gelu=GeluTiles(span=64, rows=8, warps_back=2),
-        up=Product(tma=True),
-        down=Product(cols=64, warps=4, stages=2, tma=True),
+        up=Product(),
+        down=Product(cols=64, warps=4, stages=2),
         slope=True,
     ),
 }

@@ -89,10 +89,8 @@ def forward(
     (b, n, w), (L, packed, _), f = x.shape, qkv_w.shape, up_w.shape[1]
     m, inner, wide = b * n, packed // 3, torch.promote_types(x.dtype, torch.float32)
     chosen = kernels_settings.of(w)
-    norm, (up, _, slope) = (
-        chosen.norm_forward,
-        kernels_settings.fused(chosen, lambda p: kernels_mlp.serves(p, w, f)),
-    )
+    norm = chosen.norm_forward
+    up, _, slope = kernels_settings.fused(chosen, lambda p: kernels_mlp.serves(p, w, f, x.device))
     r = x.clone()
     stream = r.view(m, w)
     xhat, one = x.new_empty(2 * L, b, n, w), x.new_empty(2 * L, b, n, dtype=wide)
@@ -126,11 +124,11 @@ def backward(
     """The gradients of x and of the weights, in the order of `Folded`; grad is that of x̂ at the end."""
     (L, b, n, packed), f, w = qkv.shape, hidden.shape[-1], grad.shape[-1]
     m, wide, chosen = b * n, one.dtype, kernels_settings.of(w)
-    _, down, slope = kernels_settings.fused(chosen, lambda p: kernels_mlp.serves(p, w, f))
+    _, down, slope = kernels_settings.fused(chosen, lambda p: kernels_mlp.serves(p, w, f, grad.device))
     tiles = chosen.norm_backward
     d_qkv, d_out, d_up, d_down = (torch.empty_like(t) for t in (qkv_w, out_w, up_w, down_w))
     sum_qkv = grad.new_empty(L, kernels.pieces(b, n), packed, dtype=wide)
-    rows = kernels_mlp.pieces(m, f, down, grad.device) if down else -(-m // chosen.gelu.span)
+    rows = kernels_mlp.pieces(m, down) if down else -(-m // chosen.gelu.span)
     sum_up = grad.new_empty(L, rows, f, dtype=wide)
     sum_norm = grad.new_empty(2 * L + 1, kernels_norm.pieces(m, tiles), w, dtype=wide)
     stream = grad.new_empty(m, w)  # its gradient: begun here, changed in place by all that follows

@@ -141,7 +141,7 @@ class Plain:
 
 
 class PlainProducts(Plain):
-    def serves(self, product, w, f):
+    def serves(self, *_):
         return True
 
     def pieces(self, *_):

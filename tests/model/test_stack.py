@@ -115,7 +115,10 @@ def last_block(self, first, xhat):
 def test_the_operator_is_the_blocks(monkeypatch, chosen):
     monkeypatch.setitem(kernels_settings.BY_WIDTH, CONFIG.width, chosen)
     fused = SimpleNamespace(
-        up=plain_up, down_backward=plain_down, serves=lambda p, w, f: p is not None, pieces=lambda *_: 2
+        up=plain_up,
+        down_backward=plain_down,
+        serves=lambda p, w, f, device: p is not None,
+        pieces=lambda *_: 2,
     )
     monkeypatch.setattr(stack, "kernels_mlp", fused)
     torch.manual_seed(0)
@@ -156,7 +159,7 @@ def test_the_operator_is_the_blocks(monkeypatch, chosen):
 
 def test_settings_are_read_as_they_were_written(monkeypatch):
     monkeypatch.setattr(kernels_settings, "BY_WIDTH", {})
-    chosen = Settings(up=Product(rows=64, tma=True), slope=True)
+    chosen = Settings(up=Product(rows=64), slope=True)
     kernels_settings.apply(json.loads(json.dumps({"384": asdict(chosen)})))
     assert kernels_settings.of(384) == chosen and kernels_settings.of(192) == Settings()
     for wrong in ({"rows": 3}, {"up": {"row": 3}}):
@@ -234,19 +237,24 @@ for tiles in (GeluTiles(), GeluTiles(block=256, span=32, rows=8, cols=32)):
     dx, sums = P.gelu_backward((g @ down), v, tiles=tiles)
     errors = [far(P.gelu_forward(v, tiles=tiles), y.detach()), far(dx, want), far(sums.sum(0), want.sum(0))]
     assert max(errors) < 2e-6, (tiles, errors)
-forms = [Product(32, 32, 16), Product(32, 64, 48 // 3, early=True), Product(16, 32, 16, keep=True, programs=2)]
-forms += [Product(32, 32, 16, tma=True), Product(64, 16, 16, tma=True, early=True)]
+forms = Product(32, 32, 16), Product(16, 32, 16), Product(64, 16, 16)
 for product, kept in itertools.product(forms, (False, True)):
-    assert M.serves(product, w, f)
+    assert M.serves(product, w, f, x.device)
     hidden, active, out = (torch.full((m, f), float("nan")) for _ in range(3))
     M.up(x, up, bias, hidden, active, product, kept)
-    sums = torch.full((M.pieces(m, f, product, x.device), f), float("nan"))
+    sums = torch.full((M.pieces(m, product), f), float("nan"))
     M.down_backward(g, down, hidden, out, sums, product, kept)
     errors = [far(hidden, slope if kept else u.detach()), far(active, y.detach()), far(out, want),
               far(sums.sum(0), want.sum(0))]
     assert max(errors) < 2e-6, (product, kept, errors)
-unfit = (None, Product(32, 48, 16), Product(32, 32, 32), Product(32, 32, 16, keep=True, tma=True))
-assert not any(M.serves(p, w, f) for p in unfit)
+assert not any(M.serves(p, w, f, x.device) for p in (None, Product(32, 48, 16), Product(32, 32, 32)))
+descriptors, gpu = M.TensorDescriptor, torch.device("cuda", 0)
+for version, M.TensorDescriptor, there in (((8, 0), descriptors, False), ((8, 9), descriptors, False),
+                                           ((9, 0), descriptors, True), ((12, 0), descriptors, True),
+                                           ((9, 0), None, False)):
+    M._described.cache_clear()
+    torch.cuda.get_device_capability = lambda device: version
+    assert M.serves(forms[0], w, f, gpu) == there, (version, M.TensorDescriptor)
 frames = torch.randint(0, 256, (2, 3, 28, 28), dtype=torch.uint8)
 scale, shift = torch.rand(3, 1, 1), torch.rand(3, 1, 1)
 got = P.patches(frames, scale, shift, 14).float()
