@@ -377,8 +377,8 @@ def test_a_changed_number_changes_the_page(tmp_path):
     path.write_text(json.dumps(document))
     write(source, tmp_path / "out")
     old, new = ((p / "README.md").read_text() for p in (RESULTS, tmp_path / "out"))
-    told = [next(x for x in page.splitlines() if "R=5: LpWM ahead" in x) for page in (old, new)]
-    assert told[0] != told[1]
+    told = [[x for x in page.splitlines() if "R=5: LpWM ahead" in x] for page in (old, new)]
+    assert len(told[0]) == len(told[1]) and told[0] != told[1]
     assert "Evaluated twice with different outcomes" in new and "Evaluated twice" not in old
 
 
