@@ -322,7 +322,8 @@ def combinations(rows: list[dict], name: str) -> dict[str, Settings]:
         a, b = best("gelu_forward") or GeluTiles(), best("gelu_backward") or GeluTiles()
         return replace(b, block=a.block, warps=a.warps)
 
-    found = {"as it is": DEFAULT}
+    use = kernels_settings.of((SIZES | TOYS)[name].w)
+    found = {"in use": use} if use == DEFAULT else {"in use": use, "plain": DEFAULT}
     norm = Settings(best("norm_forward") or NormTiles(), best("norm_backward") or NormTiles())
     found["norms"] = norm
     found["norms, gelu"] = alone = replace(norm, gelu=gelu())
@@ -347,6 +348,7 @@ def time_stack(
     small, whole = Blocks(size, few, 2, args.device), Blocks(size, size.frames, size.L, args.device)
     want, found, reference = small.plain(), [], []
     order = combinations(rows, name)
+    before = dict(kernels_settings.BY_WIDTH)
 
     def measure(label: str, chosen: Settings) -> None:
         row: dict[str, Any] = {"size": name, "combination": label, "settings": asdict(chosen)}
@@ -371,7 +373,8 @@ def time_stack(
             row["failed"] = said(error)
             print(f"  left out  {name} {label}: {row['failed']}", flush=True)
         finally:
-            kernels_settings.BY_WIDTH.pop(size.w, None)
+            kernels_settings.BY_WIDTH.clear()
+            kernels_settings.BY_WIDTH.update(before)
 
     def best() -> dict:
         return min((r for r in found if r.get("right")), key=lambda r: r["us"], default=found[0])
