@@ -236,7 +236,7 @@ def log_point(prepared: Prepared, times: int = 10) -> float:
 
 
 def measure(prepared: Prepared, with_profile: bool) -> dict:
-    ours = milliseconds(prepared.step)
+    ours, by_tens = milliseconds(prepared.step), milliseconds(prepared.step, size=10)
     log_ms = log_point(prepared)
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
@@ -246,6 +246,7 @@ def measure(prepared: Prepared, with_profile: bool) -> dict:
         "case": prepared.case,
         "plain_ms": plain,
         "ours_ms": ours,
+        "ours_ms_by_tens": by_tens,  # a large GPU that runs for longer meets its power limit
         "ratio": plain / ours,
         "most_ms": most,
         "first_four_steps_s": prepared.first,

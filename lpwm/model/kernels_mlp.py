@@ -56,7 +56,7 @@ def _slope(acc, v, SLOPE: tl.constexpr):
 
 @triton.jit
 def _up_gelu(
-    x, w, bias, hidden, active, m, kind, N: tl.constexpr, K: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+    x, w, bias, hidden, active, kind, N: tl.constexpr, K: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
     BK: tl.constexpr, SLOPE: tl.constexpr,
 ):  # fmt: skip
     """One tile; x, w, hidden and active are descriptors (`kind`: of what type the last two are)."""
@@ -72,10 +72,10 @@ def _up_gelu(
 
 @triton.jit
 def _down_gelu(
-    g, w, hidden, out, sums, m, kind, N: tl.constexpr, K: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+    g, w, hidden, out, sums, kind, N: tl.constexpr, K: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
     BK: tl.constexpr, SLOPE: tl.constexpr,
 ):  # fmt: skip
-    """One tile; g, w, hidden and out are descriptors. Rows past m are read as 0 and not written."""
+    """One tile; g, w, hidden and out are descriptors. Rows past the end are read as 0 and not written."""
     tile, left = tl.program_id(0) // (N // BN), tl.program_id(0) % (N // BN) * BN
     acc = tl.zeros([BM, BN], tl.float32)
     for i in range(0, K, BK):
@@ -123,7 +123,7 @@ def up(
     """x (m, w), weights (f, w), bias (f) -> `hidden` u (or gelu'(u)) and `active` gelu(u), both (m, f)."""
     block = [product.cols, product.depth]
     grid, (a, b, first, second), sizes = _launch(x, w, block, hidden, active, product, slope)
-    _up_gelu[grid](a, b, bias, first, second, len(x), hidden, **sizes)
+    _up_gelu[grid](a, b, bias, first, second, hidden, **sizes)
 
 
 def down_backward(
@@ -132,4 +132,4 @@ def down_backward(
     """grad (m, w), weights (w, f), `hidden` of `up` -> the gradient of u (m, f) and its sums (pieces, f) float32."""
     block = [product.depth, product.cols]
     grid, (a, b, first, second), sizes = _launch(grad, w, block, hidden, out, product, slope)
-    _down_gelu[grid](a, b, first, second, sums, len(grad), out, **sizes)
+    _down_gelu[grid](a, b, first, second, sums, out, **sizes)

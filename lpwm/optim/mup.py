@@ -150,6 +150,15 @@ def build(model: nn.Module, config: OptimConfig, **options: Any) -> torch.optim.
     return make(made, lr=config.lr, betas=config.betas, eps=config.eps, **options)
 
 
+def set_rates(optimiser: torch.optim.Optimizer, factor: float) -> None:
+    """Every group's rate is `factor` times its peak."""
+    for group in optimiser.param_groups:
+        if isinstance(group["lr"], Tensor):  # a graph reads the tensor; a number would be frozen into it
+            group["lr"].fill_(group["peak"] * factor)
+        else:
+            group["lr"] = group["peak"] * factor
+
+
 def table(model: nn.Module, config: OptimConfig | None = None) -> str:
     """The schema as text: name, shape, kind, fan-in, rate, init."""
     rows = [("parameter", "shape", "kind", "fan-in", "rate", "init")]

@@ -24,6 +24,7 @@ from lpwm.errors import UserError
 from lpwm.losses import Objective
 from lpwm.model import WorldModel
 from lpwm.model.layers import BatchNorm
+from lpwm.optim import set_rates
 from lpwm.run import RunConfig
 from lpwm.sweep.stack_layers import spell_out
 from lpwm.train.step import Terms
@@ -133,11 +134,7 @@ class StackedStepper:
         self, pixels_NBTchw: Tensor, actions_NBTA: Tensor, draws: Sequence[tuple[Tensor, ...]], factor: float
     ) -> list[Terms]:
         """One update of all; the terms of each seed, with its codes and predictions."""
-        for group in self.optimiser.param_groups:
-            if isinstance(group["lr"], Tensor):  # a graph reads the tensor
-                group["lr"].fill_(group["peak"] * factor)
-            else:
-                group["lr"] = group["peak"] * factor
+        set_rates(self.optimiser, factor)
         flat = [pixels_NBTchw, actions_NBTA, *(t for draw in draws for t in draw)]
         return self._replay(flat) if self.graphed else self._update(flat)
 

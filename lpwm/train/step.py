@@ -15,6 +15,7 @@ from lpwm.errors import UserError
 from lpwm.losses import Objective
 from lpwm.model import WorldModel
 from lpwm.model.layers import BatchNorm
+from lpwm.optim import set_rates
 from lpwm.rng import seed_of
 from lpwm.train.distributed import Ranks
 from lpwm.train.monitors import ActivityWindow, observe
@@ -147,11 +148,7 @@ class Stepper:
         if factor == self._factor:
             return  # eight small kernels less on CUDA
         self._factor = factor
-        for group in self.optimiser.param_groups:
-            if isinstance(group["lr"], Tensor):  # a graph reads the tensor; a number would be frozen into it
-                group["lr"].fill_(group["peak"] * factor)
-            else:
-                group["lr"] = group["peak"] * factor
+        set_rates(self.optimiser, factor)
 
     def _update(self, pixels: Tensor, actions: Tensor, draw: tuple[Tensor, ...]) -> Terms:
         self.optimiser.zero_grad(set_to_none=True)

@@ -39,7 +39,20 @@ from lpwm.worlds.pygame_spans import (
     line_span,
     only,
 )
-from lpwm.worlds.render_pusht_device import Window, as_words, compose, join, pack, pick, taps
+from lpwm.worlds.render_pusht_device import (
+    CONTACT,
+    DARK,
+    GOAL,
+    PUSHER,
+    WALL,
+    Window,
+    as_words,
+    compose,
+    join,
+    pack,
+    pick,
+    taps,
+)
 
 CANVAS = 512
 NATIVE = 224  # the size when none is asked for
@@ -50,7 +63,6 @@ RADIUS, MARK = 15.0, 2.0  # of the pusher; half a contact mark sticks out of eit
 PUSHER_REACH = RADIUS + MARK + 2.0
 WALL_LOW, WALL_HIGH = 5.0, 506.0
 
-GROUND, GOAL, WALL, LIGHT, DARK, PUSHER, PUSHER_LIGHT, CONTACT = range(8)
 # white; LightGreen; LightGray; LightSlateGray × 1.2, LightSlateGray; RoyalBlue, × 1.2; pymunk's red
 PALETTE = (
     (255, 255, 255), (144, 238, 144), (211, 211, 211), (143, 163, 184), (119, 136, 153),

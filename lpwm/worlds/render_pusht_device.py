@@ -18,7 +18,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-WALL, DARK, PUSHER, CONTACT = 2, 4, 5, 7  # palette numbers; LIGHT is DARK − 1, PUSHER_LIGHT is PUSHER + 1
+# Palette numbers. LIGHT is DARK − 1 and PUSHER_LIGHT is PUSHER + 1: a hole is drawn by counting.
+GROUND, GOAL, WALL, LIGHT, DARK, PUSHER, PUSHER_LIGHT, CONTACT = range(8)
 WORDS = {8: torch.int64, 4: torch.int32, 1: torch.uint8}
 
 
