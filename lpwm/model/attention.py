@@ -16,12 +16,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lpwm.model import kernels_settings
+from lpwm.model.blas import product
 from lpwm.rng import generator
 
 try:
-    from lpwm.model import kernels, kernels_mlp, kernels_norm, kernels_pointwise
+    from lpwm.model import kernels, kernels_last, kernels_mlp, kernels_norm, kernels_pointwise
 except ImportError:  # no Triton: a CPU build of torch
-    kernels = kernels_mlp = kernels_norm = kernels_pointwise = None  # type: ignore[assignment]
+    kernels = kernels_last = kernels_mlp = kernels_norm = kernels_pointwise = None  # type: ignore[assignment]
 
 HEAD_DIM = 64
 ROWS = (
@@ -30,13 +31,8 @@ ROWS = (
 MOST_TOKENS = 320  # beyond this, keys and values of a head leave too little shared memory for two programs
 
 
-def kernels_serve(x: Tensor) -> bool:
-    """Whether tokens x are on the path that the kernels are made for: compiled, on CUDA, in bfloat16."""
-    return torch.compiler.is_compiling() and x.is_cuda and x.dtype == torch.bfloat16
-
-
-def kernels_cut(frames: Tensor) -> bool:
-    """Whether frames, which have no floating-point type of their own yet, are."""
+def kernels_serve(frames: Tensor) -> bool:
+    """Whether frames are on the path that the kernels are made for: uint8, compiled, on CUDA, in bfloat16."""
     return (
         torch.compiler.is_compiling()
         and frames.is_cuda
@@ -64,6 +60,8 @@ def usable(
                 *_attention_errors(tokens, heads, device),
                 *_gelu_errors(width, mlp, device),
                 *_norm_errors(width, device),
+                *_last_errors(tokens, width, heads, device),
+                *_blas_errors(width, mlp, device),
                 _cut_error(patch, device),
             ]
     except Exception as error:
@@ -155,6 +153,41 @@ def _norm_errors(width: int, device: torch.device) -> list[float]:
     return [*errors, _far(total, slope)]
 
 
+def _last_errors(tokens: int, width: int, heads: int, device: torch.device) -> list[float]:
+    """Of what the last block hears, and of its gradients."""
+    chosen, scale = kernels_settings.of(width), HEAD_DIM**-0.5
+    r, c = (_noise(*shape, width, device=device, key=key) for shape, key in (((4, tokens), "stream"), ((1,), "biases")))
+    asked, g = (_noise(heads, 4, width, device=device, key=key) for key in ("asked", "slope"))
+    wide = [t.float().requires_grad_() for t in (r, c[0], asked)]
+    x = F.layer_norm(wide[0] + wide[1], (width,), eps=1e-6)
+    want = (torch.einsum("hbw,bnw->hbn", wide[2], x) * scale).softmax(-1)
+    want = torch.einsum("hbn,bnw->hbw", want, x)
+    slopes = torch.autograd.grad(want, wide, g.float())
+    heard, lse = kernels_last.hear(r, wide[1].detach(), asked, scale, 1e-6, chosen.last)
+    sums, total = torch.empty(4, width, device=device), torch.empty(1, width, device=device)
+    d_r, d_asked = kernels_last.hear_backward(
+        g, r, wide[1].detach(), asked, heard, lse, scale, 1e-6, sums, chosen.last_backward
+    )
+    kernels_norm.totals(sums[None], total)
+    got = d_r, total[0], d_asked
+    return [_far(heard, want), *(_far(a, b) for a, b in zip(got, slopes, strict=True))]
+
+
+def _blas_errors(width: int, mlp: int, device: torch.device) -> list[float]:
+    """Of products with a bias, added to what is there, and neither; weights transposed or not."""
+    x, bias = _noise(ROWS, width, device=device, key="stream"), _noise(mlp, device=device, key="bias")
+    weight = _noise(mlp, width, device=device, key="up")
+    hidden, out = torch.empty_like(bias).expand(ROWS, mlp).contiguous(), torch.empty_like(x)
+    wide = x.float() @ weight.float().t() + bias.float()
+    product(x, weight.t(), hidden, bias)
+    errors = [_far(hidden, wide)]
+    product(hidden, weight, out)
+    errors.append(_far(out, hidden.float() @ weight.float()))
+    want = out.float() + hidden.float() @ weight.float()
+    product(hidden, weight, out, grows=True)
+    return [*errors, _far(out, want)]
+
+
 def _cut_error(patch: int, device: torch.device) -> float:
     side = 4 * patch
     frames = (torch.arange(2 * 3 * side * side, device=device) % 251).to(torch.uint8).view(2, 3, side, side)
@@ -162,14 +195,14 @@ def _cut_error(patch: int, device: torch.device) -> float:
     cut = frames.unfold(2, patch, patch).unfold(3, patch, patch).permute(0, 2, 3, 1, 4, 5)
     want = (cut * scale + shift).flatten(1, 2).flatten(2)
     got = patches(frames, scale, shift, patch)
-    return _far(got, F.pad(want, (0, got.shape[-1] - want.shape[-1])))
+    return _far(got, F.pad(want, (0, got.shape[-1] - want.shape[-1], 1, 0)))
 
 
 @torch.library.custom_op("lpwm::patches", mutates_args=(), device_types="cuda")
 def patches(frames: Tensor, scale: Tensor, shift: Tensor, patch: int) -> Tensor:
-    """uint8 (b, 3, s, s) -> bfloat16 (b, (s/p)², P), scaled and shifted by channel. It has no gradient.
+    """uint8 (b, 3, s, s) -> bfloat16 (b, 1 + (s/p)², P), scaled and shifted by channel. It has no gradient.
 
-    P is 3·p² rounded up to a multiple of 8, and what is more is 0.
+    Row 0, where the class token will be, is 0. P is 3·p² rounded up to a multiple of 8, and what is more is 0.
     """
     return kernels_pointwise.patches(frames.contiguous(), scale, shift, patch)
 
@@ -178,4 +211,4 @@ def patches(frames: Tensor, scale: Tensor, shift: Tensor, patch: int) -> Tensor:
 def _(frames: Tensor, scale: Tensor, shift: Tensor, patch: int) -> Tensor:
     b, _, _, side = frames.shape
     wide = -(-3 * patch * patch // 8) * 8
-    return frames.new_empty(b, (side // patch) ** 2, wide, dtype=torch.bfloat16)
+    return frames.new_empty(b, 1 + (side // patch) ** 2, wide, dtype=torch.bfloat16)

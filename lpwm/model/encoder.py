@@ -14,8 +14,8 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from lpwm.errors import UserError
-from lpwm.model import attention, kernels_settings, stack
-from lpwm.model.layers import TwoLayer, linear, short_attention
+from lpwm.model import attention, stack
+from lpwm.model.layers import TwoLayer, linear
 
 # How uint8 pixels become numbers: (x/255 − mean)/std. The ladder pipeline centres, the support pipeline
 # uses the statistics of ImageNet; "white" makes a white background 0, for dots on it (see recipes.small).
@@ -109,21 +109,9 @@ class Block(nn.Module):
         mean_BhW = score_BhN.softmax(dim=-1) @ y_BNW
         return (torch.einsum("bhw,hdw->bhd", mean_BhW, value_hdW) + value_bias).flatten(1).unsqueeze(1)
 
-    def first_token(self, first_BW: Tensor, xhat_BNW: Tensor) -> Tensor:
-        """The last block for token 0, given it and x̂ of all, in the compiled step: products and sums that the compiler
-        fuses suffice."""
-        inner = self.out.in_features
-        weight, bias = stack.read_norm(self.qkv, self.norm1, xhat_BNW.dtype)
-        if kernels_settings.of(xhat_BNW.shape[-1]).asked_once:
-            heard = self._asked_once(xhat_BNW, weight, bias)
-        else:
-            query = F.linear(xhat_BNW[:, :1], weight[:inner], bias[:inner])
-            q, k, v = (
-                t.unflatten(-1, (self.heads, -1))
-                for t in (query, *F.linear(xhat_BNW, weight[inner:], bias[inner:]).chunk(2, dim=-1))
-            )
-            heard = short_attention(q, k, v, None).flatten(-2)
-        x = first_BW.unsqueeze(1) + self.out(heard)
+    def after_hearing(self, first_BW: Tensor, heard_BI: Tensor) -> Tensor:
+        """The rest of the last block for token 0, given it and what its attention heard."""
+        x = first_BW + self.out(heard_BI)
         return x + self.down(F.gelu(self.up(self.norm2(x))))
 
 
@@ -163,25 +151,31 @@ class ViT(nn.Module):
                 f"the encoder reads frames of shape (3, {c.image}, {c.image}), not {tuple(frames.shape[-3:])}: "
                 f"render or resize them to {c.image} pixels."
             )
-        if self.by_kernels and attention.kernels_cut(frames):
-            x = attention.patches(frames, self.scale, self.shift, c.patch)
-            x = F.linear(x, F.pad(self.embed.weight, (0, x.shape[-1] - 3 * c.patch**2)), self.embed.bias)
-        else:
-            x = torch.addcmul(self.shift, frames.to(self.scale.dtype), self.scale)
-            x = rearrange(x, "b c (h p) (w q) -> b (h w) (c p q)", p=c.patch, q=c.patch)
-            x = self.embed(x)
-        cls = self.cls.to(x.dtype).expand(x.shape[0], 1, -1)
-        x = torch.cat((cls, x), dim=1) + self.position.to(x.dtype)
-        return self.norm(self._through_blocks(x)[:, 0])
-
-    def _through_blocks(self, x: Tensor) -> Tensor:
         *first, last = cast(list[Block], list(self.blocks))
-        if first and self.by_kernels and attention.kernels_serve(x):
-            weights = stack.fold(first, x.dtype)
-            return last.first_token(*stack.blocks(x, weights, self.config.heads, last.norm1.eps))
-        for block in first:
-            x = block(x)
-        return last(x, cls_only=True)
+        if first and self.by_kernels and attention.kernels_serve(frames):
+            x = self._by_stack(frames, first, last)
+        else:
+            x = self.embed(self._patches(frames))
+            cls = self.cls.to(x.dtype).expand(x.shape[0], 1, -1)
+            x = torch.cat((cls, x), dim=1) + self.position.to(x.dtype)
+            for block in first:
+                x = block(x)
+            x = last(x, cls_only=True)[:, 0]
+        return self.norm(x)
+
+    def _patches(self, frames: Tensor) -> Tensor:
+        """(B, N − 1, P)"""
+        p = self.config.patch
+        x = torch.addcmul(self.shift, frames.to(self.scale.dtype), self.scale)
+        return rearrange(x, "b c (h p) (w q) -> b (h w) (c p q)", p=p, q=p)
+
+    def _by_stack(self, frames: Tensor, first: list[Block], last: Block) -> Tensor:
+        """Token 0 at the end, by the operator of `lpwm.model.stack`."""
+        patches = attention.patches(frames, self.scale, self.shift, self.config.patch)
+        embed = F.pad(self.embed.weight, (0, patches.shape[-1] - self.embed.in_features))
+        begin = self.position + torch.cat((self.cls[None], self.embed.bias.expand(self.tokens - 1, -1)))
+        weights = stack.fold(embed, begin, first, last, patches.dtype)
+        return last.after_hearing(*stack.blocks(patches, weights, self.config.heads, last.norm1.eps))
 
 
 class Encoder(nn.Module):

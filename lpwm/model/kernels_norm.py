@@ -94,6 +94,25 @@ def _norm_backward(
         tl.store(sums + tl.program_id(0) * W + at, tl.sum(totals[p], 0), mask=at < W)
 
 
+@triton.jit
+def _totals(parts, out, rows, W: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr):
+    col = tl.program_id(0) * COLS + tl.arange(0, COLS)
+    which = tl.program_id(1).to(tl.int64)
+    total = tl.zeros([ROWS, COLS], tl.float32)
+    for i in range(0, rows, ROWS):
+        row = i + tl.arange(0, ROWS)
+        at = which * rows * W + row.to(tl.int64)[:, None] * W + col[None, :]
+        total += tl.load(parts + at, mask=(row[:, None] < rows) & (col[None, :] < W), other=0.0).to(tl.float32)
+    tl.store(out + which * W + col, tl.sum(total, 0).to(out.dtype.element_ty), mask=col < W)
+
+
+@triton.jit
+def _begin(frame, out, size, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    to = tl.program_id(1).to(tl.int64) * size + at
+    tl.store(out + to, tl.load(frame + at, mask=at < size), mask=at < size)
+
+
 def _cut(w: int, tiles: NormTiles) -> dict[str, int]:
     """One part, or as many as make the width without a rest."""
     part = tiles.part if tiles.part and w % tiles.part == 0 else triton.next_power_of_2(w)
@@ -124,3 +143,16 @@ def norm_backward(
         grad, xhat, scale, stream if grows else grad, out, sums, m, SPAN=tiles.span, STAGES=tiles.stages, GROWS=grows,
         **_cut(w, tiles),
     )  # fmt: skip
+
+
+def totals(parts: Tensor, out: Tensor) -> None:
+    """out (g, w) = the sums of parts (g, rows, w) over rows, in float32 until they are written."""
+    g, rows, w = parts.shape
+    cols = 32 if w < 4096 else 128
+    _totals[(triton.cdiv(w, cols), g)](parts, out, rows, W=w, ROWS=4096 // cols, COLS=cols, num_warps=8)
+
+
+def begin(frame: Tensor, out: Tensor) -> None:
+    """out (b, …) = `frame` for each of the b."""
+    size = frame.numel()
+    _begin[(triton.cdiv(size, 4096), len(out))](frame, out, size, BLOCK=4096, num_warps=4)

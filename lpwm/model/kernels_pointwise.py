@@ -103,7 +103,8 @@ def _patches(
     pairs, scale, shift, out, SIDE: tl.constexpr, P: tl.constexpr, WIDE: tl.constexpr, ROW: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """One row of patches of one frame: ROW = SIDE/P·WIDE pairs of pixels, contiguous where they are written.
+    """One row of patches of one frame: ROW = SIDE/P·WIDE pairs of pixels, contiguous where they are written, after a
+    patch of zeros at the beginning of the frame.
 
     A patch is 3·P²/2 pairs and zeros up to WIDE, because matrix products want rows that begin at multiples of 16 bytes.
 
@@ -121,8 +122,11 @@ def _patches(
     b = tl.load(shift + channel, mask=keep, other=0.0)
     x = (both & 255).to(tl.float32) * a + b
     y = ((both >> 8) & 255).to(tl.float32) * a + b
-    to = out + frame * (SIDE // P * 2 * ROW) + i * (2 * ROW)
+    out += frame * (SIDE // P * 2 * ROW + 2 * WIDE)
     at = tl.program_id(2) * (2 * BLOCK) + tl.arange(0, 2 * BLOCK)
+    if i == 0:
+        tl.store(out + at, tl.zeros([2 * BLOCK], out.dtype.element_ty), mask=at < 2 * WIDE)
+    to = out + 2 * WIDE + i * (2 * ROW)
     tl.store(to + at, tl.interleave(x, y).to(out.dtype.element_ty), mask=at < 2 * ROW)
 
 
@@ -131,10 +135,11 @@ def padded(pixels: int) -> int:
 
 
 def patches(frames: Tensor, scale: Tensor, shift: Tensor, patch: int) -> Tensor:
-    """uint8 (b, 3, s, s) -> bfloat16 (b, (s/p)², padded(3·p²)), scaled and shifted by channel; s and p are even."""
+    """uint8 (b, 3, s, s) -> bfloat16 (b, 1 + (s/p)², padded(3·p²)), scaled and shifted by channel; s and p are even.
+    Row 0 is 0."""
     b, _, _, side = frames.shape
     rows, wide = side // patch, padded(3 * patch * patch)
-    out = torch.empty(b, rows * rows, wide, device=frames.device, dtype=torch.bfloat16)
+    out = torch.empty(b, 1 + rows * rows, wide, device=frames.device, dtype=torch.bfloat16)
     row, block = rows * wide // 2, 1024
     _patches[(b, rows, triton.cdiv(row, block))](
         frames.view(torch.int16), scale, shift, out, SIDE=side, P=patch, WIDE=wide // 2, ROW=row, BLOCK=block,

@@ -50,15 +50,25 @@ class Product:
 
 
 @dataclass(frozen=True)
+class LastTiles:
+    """The last block's attention: `rows` tokens at a time, in parts of `part` columns (as `NormTiles`)."""
+
+    rows: int = 16
+    part: int = 0
+    warps: int = 4
+    stages: int = 2  # rows read ahead
+    registers: int = 0  # most of a thread; 0: as many as it needs
+
+
+@dataclass(frozen=True)
 class Settings:
     norm_forward: NormTiles = NormTiles()
     norm_backward: NormTiles = NormTiles()
     gelu: GeluTiles = GeluTiles()
     up: Product | None = None  # None: torch's product and a kernel of its own for the GELU
     down: Product | None = None
-    asked_once: bool = (
-        False  # the last block without keys and values, as on the CPU; not measured on a GPU yet
-    )
+    last: LastTiles = LastTiles()
+    last_backward: LastTiles = LastTiles()
     slope: bool = False  # with `up`: keep the GELU's derivative for the backward pass, not its argument
 
 
@@ -70,6 +80,8 @@ BY_WIDTH: dict[int, Settings] = {
         norm_forward=NormTiles(rows=4, part=128),
         norm_backward=NormTiles(rows=4, part=128, warps=2, span=32, stages=3),
         gelu=GeluTiles(span=64, rows=8, warps_back=2),
+        last=LastTiles(part=128),
+        last_backward=LastTiles(part=128),
     ),
     192: Settings(
         norm_forward=NormTiles(rows=16, part=64, warps=8),
@@ -78,10 +90,13 @@ BY_WIDTH: dict[int, Settings] = {
         up=Product(),
         down=Product(cols=64, warps=4, stages=2),
         slope=True,
+        last=LastTiles(part=64),
+        last_backward=LastTiles(part=64),
     ),
 }
 _PARTS: dict[str, type] = {
-    "norm_forward": NormTiles, "norm_backward": NormTiles, "gelu": GeluTiles, "up": Product, "down": Product
+    "norm_forward": NormTiles, "norm_backward": NormTiles, "gelu": GeluTiles, "up": Product, "down": Product,
+    "last": LastTiles, "last_backward": LastTiles,
 }  # fmt: skip
 
 

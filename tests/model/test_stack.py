@@ -9,9 +9,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.nn.functional as F
+from einops import rearrange
 
 from lpwm.errors import UserError
-from lpwm.model import attention, encoder, kernels_settings, stack
+from lpwm.model import attention, kernels_settings, stack
 from lpwm.model.encoder import EncoderConfig, ViT
 from lpwm.model.kernels_settings import Product, Settings
 
@@ -70,7 +71,8 @@ class Stack(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad_first, grad, *_):
-        return (*stack.backward(grad_first, grad.contiguous(), *ctx.saved_tensors, ctx.heads), None, None)
+        grads = stack.backward(grad_first, grad.contiguous(), *ctx.saved_tensors, ctx.heads, ctx.eps)
+        return (None, *grads, None, None)
 
 
 def plain_up(x, w, bias, hidden, active, product, slope):
@@ -89,12 +91,24 @@ def plain_down(grad, w, hidden, out, sums, product, slope):
         gelu_backward(grad @ w, hidden, out, sums, None)
 
 
-def last_block(self, first, xhat):
-    y = xhat * self.norm1.weight + self.norm1.bias
-    q, k, v = (t.transpose(1, 2) for t in self.qkv(y).unflatten(-1, (3, self.heads, -1)).unbind(2))
-    heard = F.scaled_dot_product_attention(q[:, :, :1], k, v).transpose(1, 2).flatten(2)
-    x = first.unsqueeze(1) + self.out(heard)
-    return x + self.down(F.gelu(self.up(self.norm2(x))))
+def average(r, c, asked, scale, eps):
+    """What the last block hears of x̂, and the log-sum of its scores."""
+    x = F.layer_norm(r + c, c.shape, eps=eps)
+    s = torch.einsum("hbw,bnw->hbn", asked, x) * scale
+    return torch.einsum("hbn,bnw->hbw", s.softmax(-1), x), s.logsumexp(-1) / math.log(2)
+
+
+def hear_backward(grad, r, c, asked, heard, lse, scale, eps, sums, tiles):
+    with torch.enable_grad():
+        inputs = [t.detach().requires_grad_() for t in (r, c, asked)]
+        d_r, d_c, d_asked = torch.autograd.grad(average(*inputs, scale, eps)[0], inputs, grad)
+    sums.zero_()[0] = d_c
+    return d_r, d_asked
+
+
+def plain_patches(frames, scale, shift, patch):
+    x = rearrange(frames * scale + shift, "b c (h p) (w q) -> b (h w) (c p q)", p=patch, q=patch)
+    return F.pad(x, (0, 2, 1, 0))
 
 
 @pytest.mark.parametrize(
@@ -133,7 +147,7 @@ def test_the_operator_is_the_blocks(monkeypatch, chosen):
     want = gradients()
     used = []
     monkeypatch.setattr(attention, "kernels_serve", lambda x: True)
-    monkeypatch.setattr(attention, "kernels_cut", lambda x: False)
+    monkeypatch.setattr(attention, "patches", plain_patches)
     monkeypatch.setattr(stack, "_stack", lambda *a: used.append(a) or Stack.apply(*a))
     heads = SimpleNamespace(
         attention_forward=attention_forward, attention_backward=attention_backward, pieces=lambda b, n: b
@@ -143,10 +157,17 @@ def test_the_operator_is_the_blocks(monkeypatch, chosen):
         gelu_forward=lambda x, out, tiles: out.copy_(F.gelu(x)), gelu_backward=gelu_backward
     )
     monkeypatch.setattr(stack, "kernels_pointwise", gelu)
-    norm = SimpleNamespace(norm_forward=norm_forward, norm_backward=norm_backward, pieces=lambda m, tiles: 2)
+    norm = SimpleNamespace(
+        norm_forward=norm_forward,
+        norm_backward=norm_backward,
+        pieces=lambda m, tiles: 2,
+        totals=lambda parts, out: out.copy_(parts.sum(1)),
+        begin=lambda frame, out: out.copy_(frame),
+    )
     monkeypatch.setattr(stack, "kernels_norm", norm)
-    vit.by_kernels = True  # and the last block plainly, whose float32 softmax would cover small errors
-    monkeypatch.setattr(encoder.Block, "first_token", last_block)
+    last = SimpleNamespace(hear=lambda *a: average(*a[:-1]), hear_backward=hear_backward)
+    monkeypatch.setattr(stack, "kernels_last", last)
+    vit.by_kernels = True
     got = gradients()
     assert len(used) == 1
     for a, b in zip(got, want, strict=True):
@@ -166,8 +187,8 @@ def test_settings_are_read_as_they_were_written(monkeypatch):
 INTERPRETED = """
 import itertools, math, torch, torch.nn.functional as F
 from triton.runtime import interpreter
-from lpwm.model import kernels as K, kernels_mlp as M, kernels_norm as N, kernels_pointwise as P
-from lpwm.model.kernels_settings import GeluTiles, NormTiles, Product
+from lpwm.model import kernels as K, kernels_last as O, kernels_mlp as M, kernels_norm as N, kernels_pointwise as P
+from lpwm.model.kernels_settings import GeluTiles, LastTiles, NormTiles, Product
 
 patch = interpreter._patch_lang_tensor
 
@@ -221,6 +242,27 @@ for w, tiles in ((24, NormTiles()), (96, NormTiles(part=32)), (48, NormTiles(4, 
     N.norm_backward(g, out, one, None, total.fill_(float("nan")), sums, tiles)
     errors += [far(total, wide.grad), far(sums.sum(0), wide.grad.sum(0))]
     assert max(errors) < 5e-6, (w, tiles, errors)
+for b, n, w, h, tiles in ((2, 17, 24, 2, LastTiles()), (3, 9, 48, 3, LastTiles(part=16)), (2, 3, 24, 2, LastTiles()),
+                          (1, 65, 96, 1, LastTiles(32, 32, warps=2, stages=3)), (2, 33, 24, 16, LastTiles())):
+    r, c, asked, g = torch.randn(b, n, w), torch.randn(w), torch.randn(h, b, w), torch.randn(h, b, w)
+    wide = [t.double().requires_grad_() for t in (r, c, asked)]
+    x = F.layer_norm(wide[0] + wide[1], (w,), eps=1e-6)
+    s = torch.einsum("hbw,bnw->hbn", wide[2], x) / 3
+    y = torch.einsum("hbn,bnw->hbw", s.softmax(-1), x)
+    slopes = torch.autograd.grad(y, wide, g.double())
+    heard, lse = O.hear(r, c, asked, 1 / 3, 1e-6, tiles)
+    sums = torch.full((b, w), float("nan"))
+    dr, da = O.hear_backward(g, r, c, asked, heard, lse, 1 / 3, 1e-6, sums, tiles)
+    errors = [far(heard, y.detach()), far(lse * math.log(2), s.detach().logsumexp(-1)),
+              *map(far, (dr, sums.sum(0), da), slopes)]
+    assert max(errors) < 5e-6, (n, w, tiles, errors)
+for g, rows, w in ((3, 5, 24), (1, 300, 40), (2, 33, 4200)):
+    parts, out = torch.randn(g, rows, w), torch.full((g, w), float("nan"))
+    N.totals(parts, out)
+    assert far(out, parts.double().sum(1)) < 2e-6, (g, rows, w)
+frame, out = torch.randn(3, 1700), torch.full((4, 3, 1700), float("nan"))
+N.begin(frame, out)
+assert torch.equal(out, frame.expand(4, 3, 1700))
 w, f = 48, 64
 x, g, bias = torch.randn(m, w), torch.randn(m, w), torch.randn(f)
 up, down = torch.randn(f, w) / 7, torch.randn(w, f) / 7
@@ -255,7 +297,8 @@ frames = torch.randint(0, 256, (2, 3, 28, 28), dtype=torch.uint8)
 scale, shift = torch.rand(3, 1, 1), torch.rand(3, 1, 1)
 got = P.patches(frames, scale, shift, 14).float()
 want = (frames * scale + shift).unfold(2, 14, 14).unfold(3, 14, 14).permute(0, 2, 3, 1, 4, 5).flatten(1, 2).flatten(2)
-assert got.shape[-1] == 592 and not got[..., 588:].any() and far(got[..., :588], want) < 5e-3  # it truncates
+assert got.shape[-1] == 592 and not got[..., 588:].any() and not got[:, 0].any()
+assert far(got[:, 1:, :588], want) < 5e-3  # it truncates
 print("right")
 """
 
