@@ -25,6 +25,9 @@ from torch import Tensor
 from lpwm.model.kernels_tiles import _attend_rows, _grad_key_value_rows, _grad_query_rows
 
 
+import os
+REV = tl.constexpr(os.environ.get("REV", "1") == "1")
+
 @dataclass(frozen=True)
 class Tiles:
     """How attention is cut: rows at a time, and for them keys at a time, or queries where keys are the rows."""
@@ -54,6 +57,8 @@ def _forward_queries(
     """o = softmax(q kᵀ/√d) v and log2 of the denominators, of ROWS queries of one head (its last program: REST)."""
     tiles: tl.constexpr = (N + ROWS - 1) // ROWS
     pid = tl.program_id(0)
+    if REV:
+        pid = tl.num_programs(0) - 1 - pid
     tile, pair = pid % tiles, pid // tiles
     frame, head = (pair // H).to(tl.int64), pair % H
     base = qkv + frame * (N * 3 * H * D) + head * D
@@ -78,6 +83,8 @@ def _backward_queries(
     """
     tiles: tl.constexpr = (N + ROWS - 1) // ROWS
     pid = tl.program_id(0)
+    if REV:
+        pid = tl.num_programs(0) - 1 - pid
     tile, pair = pid % tiles, pid // tiles
     frame, head = (pair // H).to(tl.int64), pair % H
     base = qkv + frame * (N * 3 * H * D) + head * D
@@ -109,7 +116,9 @@ def _backward_keys(
     The last frames come first: what the kernel before read of them is still in the cache.
     """
     tiles: tl.constexpr = (N + ROWS - 1) // ROWS
-    pid = tl.num_programs(0) - 1 - tl.program_id(0)
+    pid = tl.program_id(0)
+    if not REV:
+        pid = tl.num_programs(0) - 1 - pid
     tile, pair = pid % tiles, pid // tiles
     frame, head = (pair // H).to(tl.int64), pair % H
     base = qkv + frame * (N * 3 * H * D) + head * D

@@ -23,6 +23,8 @@ from torch import Tensor
 from lpwm.model.kernels_settings import LastTiles
 
 PLAIN = LastTiles()
+import os
+REV = tl.constexpr(os.environ.get("REV", "1") == "1")
 HEADS = 16  # rows of a product, at least, and one more than there are heads
 
 
@@ -82,6 +84,8 @@ def _hear(
     ROWS: tl.constexpr, PART: tl.constexpr, PARTS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     frame = tl.program_id(0).to(tl.int64)
+    if REV:
+        frame = tl.num_programs(0) - 1 - frame
     r += frame * n * W
     asks = _of_heads(asked + frame * W, b * W, H, HEADS, W, PART, PARTS)
     top = tl.full([HEADS], -1e30, tl.float32)
@@ -125,6 +129,8 @@ def _hear_backward(
     from sums over tokens, one of which, Σ ⟨dx̂, x̂⟩ x̂/σ, is taken along in the row of a head that does not exist.
     """
     frame = tl.program_id(0).to(tl.int64)
+    if REV:
+        frame = tl.num_programs(0) - 1 - frame
     kind: tl.constexpr = r.dtype.element_ty
     r += frame * n * W
     out += frame * n * W

@@ -16,20 +16,26 @@ from torch import Tensor
 from lpwm.model.kernels_settings import NormTiles
 
 PLAIN = NormTiles()
+import os
+REV = tl.constexpr(os.environ.get("REV", "1") == "1")
+OLD = tl.constexpr("evict_first" if os.environ.get("EV", "1") == "1" else "")
 
 
 @triton.jit
 def _norm_forward(
     r, c, out, scale, m, eps, W: tl.constexpr, ROWS: tl.constexpr, PART: tl.constexpr, PARTS: tl.constexpr
 ):
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    pid = tl.program_id(0)
+    if REV:
+        pid = tl.num_programs(0) - 1 - pid
+    row = pid * ROWS + tl.arange(0, ROWS)
     col = tl.arange(0, PART)
     start = row.to(tl.int64)[:, None] * W + col[None, :]
     xs = ()
     total = tl.zeros([ROWS, PART], tl.float32)
     for p in tl.static_range(PARTS):
         keep = (row[:, None] < m) & (p * PART + col[None, :] < W)
-        x = tl.load(r + start + p * PART, mask=keep, other=0.0).to(tl.float32)
+        x = tl.load(r + start + p * PART, mask=keep, other=0.0, eviction_policy=OLD).to(tl.float32)
         x += tl.load(c + p * PART + col, mask=p * PART + col < W, other=0.0)[None, :]
         xs = xs + (x,)  # type: ignore[assignment]  # noqa: RUF005
         total += x
@@ -53,7 +59,10 @@ def _norm_backward(
 ):  # fmt: skip
     """dx = (g − mean(g) − x̂ mean(g x̂))/σ; the stream's gradient grows by it, or begins with it. And the sum of dx over
     SPAN rows, dc."""
-    first = tl.program_id(0) * SPAN
+    pid = tl.program_id(0)
+    if REV:
+        pid = tl.num_programs(0) - 1 - pid
+    first = pid * SPAN
     col = tl.arange(0, PART)
     totals = ()
     for _ in tl.static_range(PARTS):
@@ -68,8 +77,8 @@ def _norm_backward(
         along = tl.zeros([ROWS, PART], tl.float32)
         for p in tl.static_range(PARTS):
             keep = (row[:, None] < m) & (p * PART + col[None, :] < W)
-            g = tl.load(grad + start + p * PART, mask=keep, other=0.0).to(tl.float32)
-            x = tl.load(xhat + start + p * PART, mask=keep, other=0.0).to(tl.float32)
+            g = tl.load(grad + start + p * PART, mask=keep, other=0.0, eviction_policy=OLD).to(tl.float32)
+            x = tl.load(xhat + start + p * PART, mask=keep, other=0.0, eviction_policy=OLD).to(tl.float32)
             if GROWS:
                 s = tl.load(stream + start + p * PART, mask=keep, other=0.0).to(tl.float32)
             else:
@@ -91,7 +100,7 @@ def _norm_backward(
         totals = grown
     for p in tl.static_range(PARTS):
         at = p * PART + col
-        tl.store(sums + tl.program_id(0) * W + at, tl.sum(totals[p], 0), mask=at < W)
+        tl.store(sums + pid * W + at, tl.sum(totals[p], 0), mask=at < W)
 
 
 @triton.jit

@@ -20,6 +20,8 @@ from lpwm.model.kernels_settings import GeluTiles
 PLAIN = GeluTiles()
 # The GPU's own exponential and reciprocal (1 and 2 units in the last place), a quarter fewer instructions than with
 # the care that Triton takes of the smallest numbers. The interpreter knows no assembly.
+REV = tl.constexpr(os.environ.get("REV", "1") == "1")
+OLD = tl.constexpr("evict_first" if os.environ.get("EV", "1") == "1" else "")
 NATIVE = tl.constexpr(os.environ.get("TRITON_INTERPRET", "0") != "1")
 
 
@@ -48,8 +50,11 @@ def _normal(x):
 
 @triton.jit
 def _gelu_forward(x, out, size, BLOCK: tl.constexpr):
-    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    v = tl.load(x + at, mask=at < size).to(tl.float32)
+    pid = tl.program_id(0)
+    if REV:
+        pid = tl.num_programs(0) - 1 - pid
+    at = pid.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    v = tl.load(x + at, mask=at < size, eviction_policy=OLD).to(tl.float32)
     phi, _ = _normal(v)
     tl.store(out + at, (v * phi).to(out.dtype.element_ty), mask=at < size)
 
@@ -60,19 +65,22 @@ def _gelu_backward(
 ):
     """dx = g (Φ(x) + x φ(x)) of SPAN rows and COLS columns, and its sum over those rows."""
     col = tl.program_id(0) * COLS + tl.arange(0, COLS)
-    first = tl.program_id(1) * SPAN
+    piece = tl.program_id(1)
+    if REV:
+        piece = tl.num_programs(1) - 1 - piece
+    first = piece * SPAN
     total = tl.zeros([ROWS, COLS], tl.float32)
     for i in range(0, SPAN, ROWS):
         row = first + i + tl.arange(0, ROWS)
         keep = (row[:, None] < m) & (col[None, :] < W)
         at = row.to(tl.int64)[:, None] * W + col[None, :]
-        v = tl.load(x + at, mask=keep, other=0.0).to(tl.float32)
+        v = tl.load(x + at, mask=keep, other=0.0, eviction_policy=OLD).to(tl.float32)
         g = tl.load(grad + at, mask=keep, other=0.0).to(tl.float32)
         phi, e = _normal(v)
         g *= phi + v * e * 0.3989422804014327
         tl.store(out + at, g.to(out.dtype.element_ty), mask=keep)
         total += g
-    tl.store(sums + tl.program_id(1) * W + col, tl.sum(total, 0), mask=col < W)
+    tl.store(sums + piece * W + col, tl.sum(total, 0), mask=col < W)
 
 
 def gelu_forward(x: Tensor, out: Tensor | None = None, tiles: GeluTiles = PLAIN) -> Tensor:

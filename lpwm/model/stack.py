@@ -208,16 +208,16 @@ def backward(
         else:
             product(stream, down_w[j], d_hidden)
             kernels_pointwise.gelu_backward(d_hidden, h, d_hidden, sum_up[j], chosen.gelu)
-        product(d_hidden, up_w[j], d_stream)
         torch.mm(d_hidden.t(), xhat[2 * j + 1].view(m, w), out=d_up[j])
+        product(d_hidden, up_w[j], d_stream)
         norm_backward(2 * j + 1)
-        product(stream, out_w[j], d_heard)
         torch.mm(stream.t(), heard[j].view(m, -1), out=d_out[j])
+        product(stream, out_w[j], d_heard)
         kernels.attention_backward(
             d_heard.view(b, n, -1), qkv[j], heard[j], lse[j], heads, d_packed.view(b, n, packed), sum_qkv[j]
         )
-        product(d_packed, qkv_w[j], d_stream)
         torch.mm(d_packed.t(), xhat[2 * j].view(m, w), out=d_qkv[j])
+        product(d_packed, qkv_w[j], d_stream)
         norm_backward(2 * j)
     d_embed = torch.mm(stream.t(), patches.view(m, -1))
     d_begin, d_c = new(n, w), new(2 * L + 1, w, dtype=wide)
