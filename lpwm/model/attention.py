@@ -147,16 +147,20 @@ def _norm_errors(width: int, device: torch.device) -> list[float]:
     got, one, total = torch.empty_like(r), torch.empty_like(x[:, 0]), torch.zeros_like(r)
     sums = torch.empty(kernels_norm.pieces(ROWS, chosen.norm_backward), width, device=device)
     kernels_norm.norm_forward(r, shift, 1e-6, got, one.detach(), chosen.norm_forward)
-    kernels_norm.norm_backward(g, got, one.detach(), total, total, sums, chosen.norm_backward)
+    y = want.detach().to(r.dtype)
+    kernels_norm.norm_backward(g, y, one.detach(), total, total, sums, chosen.norm_backward)
     errors = [_far(got, want), _far(total, slope), _far(sums.sum(0), slope.sum(0))]
-    kernels_norm.norm_backward(g, got, one.detach(), None, total, sums, chosen.norm_backward)
+    kernels_norm.norm_backward(g, y, one.detach(), None, total, sums, chosen.norm_backward)
     return [*errors, _far(total, slope)]
 
 
 def _last_errors(tokens: int, width: int, heads: int, device: torch.device) -> list[float]:
     """Of what the last block hears, and of its gradients."""
     chosen, scale = kernels_settings.of(width), HEAD_DIM**-0.5
-    r, c = (_noise(*shape, width, device=device, key=key) for shape, key in (((4, tokens), "stream"), ((1,), "biases")))
+    r, c = (
+        _noise(*shape, width, device=device, key=key)
+        for shape, key in (((4, tokens), "stream"), ((1,), "biases"))
+    )
     asked, g = (_noise(heads, 4, width, device=device, key=key) for key in ("asked", "slope"))
     wide = [t.float().requires_grad_() for t in (r, c[0], asked)]
     x = F.layer_norm(wide[0] + wide[1], (width,), eps=1e-6)

@@ -103,7 +103,7 @@ class Lt:
         out = self._layout(key.n, key.m, False, key.out)
         self._call("cublasLtMatmulPreferenceCreate", byref(preference))
         aligned = (key.aligned[1], key.aligned[0], key.aligned[2], key.aligned[2])
-        wishes = [(_MAX_WORKSPACE, c_uint64(0))]
+        wishes: list[tuple[int, Any]] = [(_MAX_WORKSPACE, c_uint64(0))]
         wishes += [(which, ctypes.c_uint32(n)) for which, n in zip(_ALIGNMENTS, aligned, strict=True)]
         for which, value in wishes:
             self._call(

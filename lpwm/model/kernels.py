@@ -7,7 +7,7 @@ it is one key (or query) the start of the sums, rather than padded to a multiple
 
 A program owns a tile of rows of one head of one frame and reads what they are combined with in a pipeline. Backwards
 there are two kernels, for dq and for dk and dv: scores are computed twice (seven products instead of five), but no sum
-leaves its program.
+leaves its program. The last frames come first, as in `kernels_norm`.
 
 Legend: b frames, n tokens, h heads, d width of a head, δ = ⟨g, o⟩. Everything is bfloat16 with float32 sums.
 """
@@ -24,9 +24,6 @@ from torch import Tensor
 
 from lpwm.model.kernels_tiles import _attend_rows, _grad_key_value_rows, _grad_query_rows
 
-
-import os
-REV = tl.constexpr(os.environ.get("REV", "1") == "1")
 
 @dataclass(frozen=True)
 class Tiles:
@@ -56,9 +53,7 @@ def _forward_queries(
 ):  # fmt: skip
     """o = softmax(q kᵀ/√d) v and log2 of the denominators, of ROWS queries of one head (its last program: REST)."""
     tiles: tl.constexpr = (N + ROWS - 1) // ROWS
-    pid = tl.program_id(0)
-    if REV:
-        pid = tl.num_programs(0) - 1 - pid
+    pid = tl.num_programs(0) - 1 - tl.program_id(0)
     tile, pair = pid % tiles, pid // tiles
     frame, head = (pair // H).to(tl.int64), pair % H
     base = qkv + frame * (N * 3 * H * D) + head * D
@@ -82,9 +77,7 @@ def _backward_queries(
     A row of δ has EVEN numbers; where these are more than N, e is written `again` in such rows.
     """
     tiles: tl.constexpr = (N + ROWS - 1) // ROWS
-    pid = tl.program_id(0)
-    if REV:
-        pid = tl.num_programs(0) - 1 - pid
+    pid = tl.num_programs(0) - 1 - tl.program_id(0)
     tile, pair = pid % tiles, pid // tiles
     frame, head = (pair // H).to(tl.int64), pair % H
     base = qkv + frame * (N * 3 * H * D) + head * D
@@ -113,12 +106,10 @@ def _backward_keys(
 ):  # fmt: skip
     """dk and dv of ROWS keys of one head (its last program: REST).
 
-    The last frames come first: what the kernel before read of them is still in the cache.
+    The first frames come first, after `_backward_queries` has ended with them: they are still in the cache.
     """
     tiles: tl.constexpr = (N + ROWS - 1) // ROWS
     pid = tl.program_id(0)
-    if not REV:
-        pid = tl.num_programs(0) - 1 - pid
     tile, pair = pid % tiles, pid // tiles
     frame, head = (pair // H).to(tl.int64), pair % H
     base = qkv + frame * (N * 3 * H * D) + head * D

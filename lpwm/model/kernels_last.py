@@ -23,9 +23,7 @@ from torch import Tensor
 from lpwm.model.kernels_settings import LastTiles
 
 PLAIN = LastTiles()
-import os
-REV = tl.constexpr(os.environ.get("REV", "1") == "1")
-HEADS = 16  # rows of a product, at least, and one more than there are heads
+HEADS = 16  # rows of a product, at least; half of them are one more than there are heads
 
 
 @triton.jit
@@ -83,9 +81,7 @@ def _hear(
     r, c, asked, heard, lse, n, b, scale2, eps, H: tl.constexpr, HEADS: tl.constexpr, W: tl.constexpr,
     ROWS: tl.constexpr, PART: tl.constexpr, PARTS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    frame = tl.program_id(0).to(tl.int64)
-    if REV:
-        frame = tl.num_programs(0) - 1 - frame
+    frame = (tl.num_programs(0) - 1 - tl.program_id(0)).to(tl.int64)
     r += frame * n * W
     asks = _of_heads(asked + frame * W, b * W, H, HEADS, W, PART, PARTS)
     top = tl.full([HEADS], -1e30, tl.float32)
@@ -125,37 +121,44 @@ def _hear_backward(
 ):  # fmt: skip
     """The gradient of r, its sum over the frame, which is dc, and that of `asked`.
 
-    What LayerNorm's gradient needs of dx̂, its sum and ⟨dx̂, x̂⟩, follows from numbers that are there already; and dc
-    from sums over tokens, one of which, Σ ⟨dx̂, x̂⟩ x̂/σ, is taken along in the row of a head that does not exist.
+    What is asked for and g are the halves of one matrix, as are ds and a, so that each product is one for both. What
+    LayerNorm's gradient needs of dx̂, its sum and ⟨dx̂, x̂⟩, follows from numbers that are there already; and dc from
+    sums over tokens, one of which, Σ ⟨dx̂, x̂⟩ x̂/σ, is taken along in the row of a head that does not exist.
     """
-    frame = tl.program_id(0).to(tl.int64)
-    if REV:
-        frame = tl.num_programs(0) - 1 - frame
+    HALF: tl.constexpr = HEADS // 2
+    frame = (tl.num_programs(0) - 1 - tl.program_id(0)).to(tl.int64)
     kind: tl.constexpr = r.dtype.element_ty
     r += frame * n * W
     out += frame * n * W
-    asks = _of_heads(asked + frame * W, b * W, H, HEADS, W, PART, PARTS)
-    gs = _of_heads(grad + frame * W, b * W, H, HEADS, W, PART, PARTS)
-    hs = _of_heads(heard + frame * W, b * W, H, HEADS, W, PART, PARTS)
-    delta = tl.zeros([HEADS], tl.float32)
-    sum_ask = tl.zeros([HEADS], tl.float32)
-    sum_g = tl.zeros([HEADS], tl.float32)
-    with_ask = tl.zeros([HEADS], tl.float32)
-    with_g = tl.zeros([HEADS], tl.float32)
+    head, both, col = tl.arange(0, HALF), tl.arange(0, HEADS), tl.arange(0, PART)
+    asks = _of_heads(asked + frame * W, b * W, H, HALF, W, PART, PARTS)
+    gs = _of_heads(grad + frame * W, b * W, H, HALF, W, PART, PARTS)
+    hs = _of_heads(heard + frame * W, b * W, H, HALF, W, PART, PARTS)
+    delta = tl.zeros([HALF], tl.float32)
+    sum_ask = tl.zeros([HALF], tl.float32)
+    sum_g = tl.zeros([HALF], tl.float32)
+    with_ask = tl.zeros([HALF], tl.float32)
+    with_g = tl.zeros([HALF], tl.float32)
     constant = 0.0
-    grown_asks = ()
+    pairs = ()
+    grown = ()
     for p in tl.static_range(PARTS):
         delta += tl.sum(gs[p].to(tl.float32) * hs[p].to(tl.float32), 1)
         sum_ask += tl.sum(asks[p].to(tl.float32), 1)
         sum_g += tl.sum(gs[p].to(tl.float32), 1)
-        grown_asks = grown_asks + (tl.zeros([HEADS, PART], tl.float32),)  # type: ignore[assignment]  # noqa: RUF005
-    head, col = tl.arange(0, HEADS), tl.arange(0, PART)
+        at = p * PART + col[None, :]
+        first = (both[:, None] < H) & (at < W)
+        second = (both[:, None] >= HALF) & (both[:, None] < HALF + H) & (at < W)
+        x = tl.load(asked + frame * W + both[:, None] * b * W + at, mask=first, other=0.0)
+        x += tl.load(grad + frame * W + (both[:, None] - HALF) * b * W + at, mask=second, other=0.0)
+        pairs = pairs + (x,)  # type: ignore[assignment]  # noqa: RUF005
+        grown = grown + (tl.zeros([HEADS, PART], tl.float32),)  # type: ignore[assignment]  # noqa: RUF005
     e = tl.load(lse + head * b + frame, mask=head < H, other=float("inf"))  # a = 0 where there is no head
     for i in tl.range(0, n, ROWS, num_stages=STAGES):
         row = i + tl.arange(0, ROWS)
         xhat, one = _normalised(r, c, row, n, eps, W, ROWS, PART, PARTS)
-        s = _scores(asks, xhat, HEADS, ROWS, PARTS)
-        t = _scores(gs, xhat, HEADS, ROWS, PARTS)
+        found = tl.reshape(_scores(pairs, xhat, HEADS, ROWS, PARTS), [2, HALF, ROWS])
+        s, t = tl.split(tl.permute(found, (1, 2, 0)))
         a = tl.where(row[None, :] < n, tl.exp2(s * scale2 - e[:, None]), 0.0)
         d = a * (t - delta[:, None]) * scale
         mean = tl.sum(d * sum_ask[:, None] + a * sum_g[:, None], 0) / W
@@ -163,31 +166,33 @@ def _hear_backward(
         with_ask += tl.sum(d * one[None, :], 1)
         with_g += tl.sum(a * one[None, :], 1)
         constant += tl.sum(tl.where(row < n, mean * one, 0.0), 0)
-        a = a.to(kind)
-        d = tl.where(head[:, None] == HEADS - 1, (along * one)[None, :], d).to(kind)
-        new_asks = ()
+        d = tl.where(head[:, None] == HALF - 1, (along * one)[None, :], d)
+        weights = tl.reshape(tl.permute(tl.join(d, a), (2, 0, 1)), [HEADS, ROWS]).to(kind)
+        more = ()
         for p in tl.static_range(PARTS):
-            x = tl.dot(d, xhat[p], grown_asks[p])
-            new_asks = new_asks + (x,)  # type: ignore[assignment]  # noqa: RUF005
-            dx = tl.dot(tl.trans(a), gs[p], tl.dot(tl.trans(d), asks[p]))
+            more = more + (tl.dot(weights, xhat[p], grown[p]),)  # type: ignore[assignment]  # noqa: RUF005
+            dx = tl.dot(tl.trans(weights), pairs[p])
             dx = (dx - mean[:, None] - xhat[p].to(tl.float32) * along[:, None]) * one[:, None]
             at = p * PART + col[None, :]
             tl.store(out + row[:, None] * W + at, dx.to(kind), mask=(row[:, None] < n) & (at < W))
-        grown_asks = new_asks
+        grown = more
+    # Read again rather than kept: registers are scarce.
+    asks = _of_heads(asked + frame * W, b * W, H, HALF, W, PART, PARTS)
+    gs = _of_heads(grad + frame * W, b * W, H, HALF, W, PART, PARTS)
     for p in tl.static_range(PARTS):
         at = p * PART + col
         x = asks[p].to(tl.float32) * with_ask[:, None] + gs[p].to(tl.float32) * with_g[:, None]
-        x -= tl.where(head[:, None] == HEADS - 1, grown_asks[p], 0.0)
-        tl.store(sums + frame * W + at, tl.sum(x, 0) - constant, mask=at < W)
-        to = d_asked + (head[:, None] * b + frame) * W + at[None, :]
-        tl.store(to, grown_asks[p].to(d_asked.dtype.element_ty), mask=(head[:, None] < H) & (at[None, :] < W))
+        total = tl.sum(x, 0) - tl.sum(tl.where(both[:, None] == HALF - 1, grown[p], 0.0), 0) - constant
+        tl.store(sums + frame * W + at, total, mask=at < W)
+        to = d_asked + (both[:, None] * b + frame) * W + at[None, :]
+        tl.store(to, grown[p].to(d_asked.dtype.element_ty), mask=(both[:, None] < H) & (at[None, :] < W))
 
 
 def _cut(h: int, w: int, tiles: LastTiles) -> dict[str, int]:
     part = tiles.part if tiles.part and w % tiles.part == 0 else max(16, triton.next_power_of_2(w))
     most = {"maxnreg": tiles.registers} if tiles.registers else {}
     return {
-        "H": h, "HEADS": max(HEADS, triton.next_power_of_2(h + 1)), "W": w, "ROWS": tiles.rows, "PART": part,
+        "H": h, "HEADS": max(HEADS, 2 * triton.next_power_of_2(h + 1)), "W": w, "ROWS": tiles.rows, "PART": part,
         "PARTS": triton.cdiv(w, part), "STAGES": tiles.stages, "num_warps": tiles.warps, **most,
     }  # fmt: skip
 
@@ -206,8 +211,8 @@ def hear_backward(
     grad: Tensor, r: Tensor, c: Tensor, asked: Tensor, heard: Tensor, lse: Tensor, scale: float, eps: float,
     sums: Tensor, tiles: LastTiles = PLAIN,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """grad (h, b, w) of `heard` -> the gradients of r (b, n, w) and of asked (h, b, w); that of c in `sums` (b, w) float32,
-    by frames."""
+    """grad (h, b, w) of `heard` -> the gradients of r (b, n, w) and of asked (h, b, w); that of c by frames into `sums`
+    (b, w)."""
     (b, n, w), h = r.shape, len(asked)
     out, d_asked = torch.empty_like(r), torch.empty_like(asked)
     _hear_backward[(b,)](

@@ -4,7 +4,10 @@ x̂ = (x − mean)/σ with x = r + c: r (m, w) is the residual stream, c (w) the
 Backwards x̂ is all that is needed, with 1/σ of each row: the stream itself may be overwritten.
 
 A row is cut in PARTS parts of PART columns (w = 384 is 3·128): no lane is idle, and the threads that share a row are
-in one warp. Legend: m rows (tokens of all frames), w width. Streams are bfloat16, sums float32.
+in one warp. The last rows come first: the matrix product before has just written them, and the one after begins with
+those written last, the first; a cache as large as half a stream serves both. What is not read again soon makes room.
+
+Legend: m rows (tokens of all frames), w width. Streams are bfloat16, sums float32.
 """
 
 from __future__ import annotations
@@ -16,18 +19,13 @@ from torch import Tensor
 from lpwm.model.kernels_settings import NormTiles
 
 PLAIN = NormTiles()
-import os
-REV = tl.constexpr(os.environ.get("REV", "1") == "1")
-OLD = tl.constexpr("evict_first" if os.environ.get("EV", "1") == "1" else "")
 
 
 @triton.jit
 def _norm_forward(
     r, c, out, scale, m, eps, W: tl.constexpr, ROWS: tl.constexpr, PART: tl.constexpr, PARTS: tl.constexpr
 ):
-    pid = tl.program_id(0)
-    if REV:
-        pid = tl.num_programs(0) - 1 - pid
+    pid = tl.num_programs(0) - 1 - tl.program_id(0)
     row = pid * ROWS + tl.arange(0, ROWS)
     col = tl.arange(0, PART)
     start = row.to(tl.int64)[:, None] * W + col[None, :]
@@ -35,7 +33,7 @@ def _norm_forward(
     total = tl.zeros([ROWS, PART], tl.float32)
     for p in tl.static_range(PARTS):
         keep = (row[:, None] < m) & (p * PART + col[None, :] < W)
-        x = tl.load(r + start + p * PART, mask=keep, other=0.0, eviction_policy=OLD).to(tl.float32)
+        x = tl.load(r + start + p * PART, mask=keep, other=0.0, eviction_policy="evict_first").to(tl.float32)
         x += tl.load(c + p * PART + col, mask=p * PART + col < W, other=0.0)[None, :]
         xs = xs + (x,)  # type: ignore[assignment]  # noqa: RUF005
         total += x
@@ -59,9 +57,7 @@ def _norm_backward(
 ):  # fmt: skip
     """dx = (g − mean(g) − x̂ mean(g x̂))/σ; the stream's gradient grows by it, or begins with it. And the sum of dx over
     SPAN rows, dc."""
-    pid = tl.program_id(0)
-    if REV:
-        pid = tl.num_programs(0) - 1 - pid
+    pid = tl.num_programs(0) - 1 - tl.program_id(0)
     first = pid * SPAN
     col = tl.arange(0, PART)
     totals = ()
@@ -77,8 +73,12 @@ def _norm_backward(
         along = tl.zeros([ROWS, PART], tl.float32)
         for p in tl.static_range(PARTS):
             keep = (row[:, None] < m) & (p * PART + col[None, :] < W)
-            g = tl.load(grad + start + p * PART, mask=keep, other=0.0, eviction_policy=OLD).to(tl.float32)
-            x = tl.load(xhat + start + p * PART, mask=keep, other=0.0, eviction_policy=OLD).to(tl.float32)
+            g = tl.load(grad + start + p * PART, mask=keep, other=0.0, eviction_policy="evict_first").to(
+                tl.float32
+            )
+            x = tl.load(xhat + start + p * PART, mask=keep, other=0.0, eviction_policy="evict_first").to(
+                tl.float32
+            )
             if GROWS:
                 s = tl.load(stream + start + p * PART, mask=keep, other=0.0).to(tl.float32)
             else:
@@ -111,7 +111,9 @@ def _totals(parts, out, rows, W: tl.constexpr, ROWS: tl.constexpr, COLS: tl.cons
     for i in range(0, rows, ROWS):
         row = i + tl.arange(0, ROWS)
         at = which * rows * W + row.to(tl.int64)[:, None] * W + col[None, :]
-        total += tl.load(parts + at, mask=(row[:, None] < rows) & (col[None, :] < W), other=0.0).to(tl.float32)
+        total += tl.load(parts + at, mask=(row[:, None] < rows) & (col[None, :] < W), other=0.0).to(
+            tl.float32
+        )
     tl.store(out + which * W + col, tl.sum(total, 0).to(out.dtype.element_ty), mask=col < W)
 
 

@@ -1,7 +1,8 @@
 """Triton kernels of the encoder's training step on CUDA that treat numbers one by one: patches and GELU.
 
 GELU. x·Φ(x) with Φ from one exponential (below), because torch's erf makes this memory-bound step arithmetic-bound;
-backwards the sum over tokens, the gradient of the bias before the GELU, is taken on the way.
+backwards the sum over tokens, the gradient of the bias before the GELU, is taken on the way. The last rows come first,
+as in `kernels_norm`.
 
 Legend: b frames, m rows, w width. Everything is bfloat16 with float32 sums.
 """
@@ -20,8 +21,6 @@ from lpwm.model.kernels_settings import GeluTiles
 PLAIN = GeluTiles()
 # The GPU's own exponential and reciprocal (1 and 2 units in the last place), a quarter fewer instructions than with
 # the care that Triton takes of the smallest numbers. The interpreter knows no assembly.
-REV = tl.constexpr(os.environ.get("REV", "1") == "1")
-OLD = tl.constexpr("evict_first" if os.environ.get("EV", "1") == "1" else "")
 NATIVE = tl.constexpr(os.environ.get("TRITON_INTERPRET", "0") != "1")
 
 
@@ -50,11 +49,9 @@ def _normal(x):
 
 @triton.jit
 def _gelu_forward(x, out, size, BLOCK: tl.constexpr):
-    pid = tl.program_id(0)
-    if REV:
-        pid = tl.num_programs(0) - 1 - pid
+    pid = tl.num_programs(0) - 1 - tl.program_id(0)
     at = pid.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    v = tl.load(x + at, mask=at < size, eviction_policy=OLD).to(tl.float32)
+    v = tl.load(x + at, mask=at < size, eviction_policy="evict_first").to(tl.float32)
     phi, _ = _normal(v)
     tl.store(out + at, (v * phi).to(out.dtype.element_ty), mask=at < size)
 
@@ -65,16 +62,14 @@ def _gelu_backward(
 ):
     """dx = g (Φ(x) + x φ(x)) of SPAN rows and COLS columns, and its sum over those rows."""
     col = tl.program_id(0) * COLS + tl.arange(0, COLS)
-    piece = tl.program_id(1)
-    if REV:
-        piece = tl.num_programs(1) - 1 - piece
+    piece = tl.num_programs(1) - 1 - tl.program_id(1)
     first = piece * SPAN
     total = tl.zeros([ROWS, COLS], tl.float32)
     for i in range(0, SPAN, ROWS):
         row = first + i + tl.arange(0, ROWS)
         keep = (row[:, None] < m) & (col[None, :] < W)
         at = row.to(tl.int64)[:, None] * W + col[None, :]
-        v = tl.load(x + at, mask=keep, other=0.0, eviction_policy=OLD).to(tl.float32)
+        v = tl.load(x + at, mask=keep, other=0.0, eviction_policy="evict_first").to(tl.float32)
         g = tl.load(grad + at, mask=keep, other=0.0).to(tl.float32)
         phi, e = _normal(v)
         g *= phi + v * e * 0.3989422804014327

@@ -80,8 +80,11 @@ BY_WIDTH: dict[int, Settings] = {
         norm_forward=NormTiles(rows=4, part=128),
         norm_backward=NormTiles(rows=4, part=128, warps=2, span=32, stages=3),
         gelu=GeluTiles(span=64, rows=8, warps_back=2),
-        last=LastTiles(32, 128, 8, 3),
-        last_backward=LastTiles(32, 128, 8, 3),
+        up=Product(),
+        down=Product(),
+        slope=True,
+        last=LastTiles(32, 128, stages=1),
+        last_backward=LastTiles(32, 128, warps=8, stages=3, registers=128),
     ),
     192: Settings(
         norm_forward=NormTiles(rows=16, part=64, warps=8),
@@ -90,8 +93,8 @@ BY_WIDTH: dict[int, Settings] = {
         up=Product(),
         down=Product(cols=64, warps=4, stages=2),
         slope=True,
-        last=LastTiles(32, 64),
-        last_backward=LastTiles(32, 64),
+        last=LastTiles(32, 64, stages=3),
+        last_backward=LastTiles(32, 64, registers=128),
     ),
 }
 _PARTS: dict[str, type] = {

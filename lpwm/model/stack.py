@@ -79,9 +79,126 @@ def _read(
 
 
 def blocks(patches: Tensor, weights: Folded, heads: int, eps: float) -> tuple[Tensor, Tensor]:
-    """patches (b, n, p) -> token 0 (b, w) of the stream after the L blocks, and what it hears in the last one (b, i)."""
+    """patches (b, n, p) -> token 0 (b, w) of the stream after the L blocks, and what it hears in the last (b, i)."""
     first, heard, *_ = _stack(patches, *weights, heads, eps)
     return first + weights.c[-1], heard
+
+
+class Kept(NamedTuple):
+    """What the backward pass reads beside the weights: of the last block, of its token 0 and of the others."""
+
+    r: Tensor  # (b, n, w): the stream
+    asked: Tensor  # (h, b, w)
+    average: Tensor  # (h, b, w): of x̂
+    lse_last: Tensor  # (h, b)
+    x0: Tensor  # (b, w): x̂ of token 0
+    one0: Tensor  # (b): 1/σ
+    q: Tensor  # (b, i)
+    xhat: Tensor  # (2L, b, n, w)
+    one: Tensor  # (2L, b, n): 1/σ
+    qkv: Tensor  # (L, b, n, 3i)
+    heard: Tensor  # (L, b, n, i)
+    lse: Tensor  # (L, b, h, n)
+    hidden: Tensor  # (L, b, n, f): the MLP before its GELU, or the GELU's derivative there
+    active: Tensor  # (L, b, n, f): after it
+
+
+def forward(patches: Tensor, weights: Folded, heads: int, eps: float) -> tuple[Tensor, Tensor, Kept]:
+    """Token 0 of the stream, what it hears in the last block, and what is kept."""
+    (b, n, p), (L, packed, w), f = patches.shape, weights.qkv.shape, weights.up.shape[1]
+    m, inner, wide = b * n, packed // 3, torch.promote_types(patches.dtype, torch.float32)
+    chosen, new = kernels_settings.of(w), patches.new_empty
+    norm, c = chosen.norm_forward, weights.c
+    up, _, slope = kernels_settings.fused(chosen, lambda p: kernels_mlp.serves(p, w, f, patches.device))
+    r = new(b, n, w)
+    stream = r.view(m, w)
+    kernels_norm.begin(weights.begin, r)
+    product(patches.view(m, p), weights.embed.t(), stream, grows=True)
+    xhat, one = new(2 * L, b, n, w), new(2 * L, b, n, dtype=wide)
+    qkv, heard, lse = new(L, b, n, packed), new(L, b, n, inner), new(L, b, heads, n, dtype=wide)
+    hidden, active = new(L, b, n, f), new(L, b, n, f)
+    for j in range(L):
+        y, h, a = xhat[2 * j].view(m, w), hidden[j].view(m, f), active[j].view(m, f)
+        kernels_norm.norm_forward(stream, c[2 * j], eps, y, one[2 * j].view(m), norm)
+        product(y, weights.qkv[j].t(), qkv[j].view(m, packed), weights.qkv_bias[j])
+        kernels.attention_forward(qkv[j], heads, heard[j], lse[j])
+        product(heard[j].view(m, inner), weights.out[j].t(), stream, grows=True)
+        y = xhat[2 * j + 1].view(m, w)
+        kernels_norm.norm_forward(stream, c[2 * j + 1], eps, y, one[2 * j + 1].view(m), norm)
+        if up:
+            kernels_mlp.up(y, weights.up[j], weights.up_bias[j], h, a, up, slope)
+        else:
+            product(y, weights.up[j].t(), h, weights.up_bias[j])
+            kernels_pointwise.gelu_forward(h, a, chosen.gelu)
+        product(a, weights.down[j].t(), stream, grows=True)
+    last, first = _last(weights, heads), r[:, 0].clone()
+    x0, one0 = new(b, w), new(b, dtype=wide)
+    kernels_norm.norm_forward(first, c[2 * L], eps, x0, one0, norm)
+    q = torch.addmm(last.query_bias, x0, last.query.t())
+    asked = torch.bmm(_by_head(q, heads), last.key)
+    average, lse_last = kernels_last.hear(r, c[2 * L], asked, last.scale, eps, chosen.last)
+    told = _together(torch.bmm(average, last.value.transpose(1, 2))) + last.value_bias
+    kept = Kept(
+        r, asked, average, lse_last, x0, one0, q, xhat, one, qkv, heard, lse, hidden, active
+    )  # fmt: skip
+    return first, told, kept
+
+
+def backward(
+    grad_first: Tensor, grad: Tensor, patches: Tensor, kept: Kept, weights: Folded, heads: int, eps: float
+) -> Folded:
+    """The gradients of the weights; grad is that of what token 0 hears at last."""
+    (L, b, n, packed), f, w = kept.qkv.shape, kept.hidden.shape[-1], kept.r.shape[-1]
+    m, wide, chosen, new = b * n, kept.one.dtype, kernels_settings.of(w), grad.new_empty
+    _, down, slope = kernels_settings.fused(chosen, lambda p: kernels_mlp.serves(p, w, f, grad.device))
+    tiles, rows = chosen.norm_backward, -(-m // chosen.gelu.span)
+    d = Folded(*(torch.empty_like(t) for t in weights))
+    sum_qkv, sum_up = (
+        new(L, kernels.pieces(b, n), packed, dtype=wide),
+        new(L, kernels_mlp.pieces(m, down) if down else rows, f, dtype=wide),
+    )
+    sum_norm = new(2 * L, kernels_norm.pieces(m, tiles), w, dtype=wide)
+    d_hidden, d_packed, d_stream, d_heard = new(m, f), new(m, packed), new(m, w), new(m, packed // 3)
+    # The stream's gradient changes in place from here on, so a weight that wrote to the stream takes its own before.
+    stream = _last_backward(grad_first, grad, kept, weights, d, heads, eps).view(m, w)
+
+    def norm_backward(which: int) -> None:
+        x, one = kept.xhat[which].view(m, w), kept.one[which].view(m)
+        kernels_norm.norm_backward(d_stream, x, one, stream, stream, sum_norm[which], tiles)
+
+    for j in reversed(range(L)):
+        # Gradients of weights sum over m, so long that the product wants a workspace: they are torch's. They come
+        # before the products whose outcome the next kernel reads, which it then finds in the cache.
+        h, heard = kept.hidden[j].view(m, f), kept.heard[j]
+        torch.mm(stream.t(), kept.active[j].view(m, f), out=d.down[j])
+        if down:
+            kernels_mlp.down_backward(stream, weights.down[j], h, d_hidden, sum_up[j], down, slope)
+        else:
+            product(stream, weights.down[j], d_hidden)
+            kernels_pointwise.gelu_backward(d_hidden, h, d_hidden, sum_up[j], chosen.gelu)
+        torch.mm(d_hidden.t(), kept.xhat[2 * j + 1].view(m, w), out=d.up[j])
+        product(d_hidden, weights.up[j], d_stream)
+        norm_backward(2 * j + 1)
+        torch.mm(stream.t(), heard.view(m, -1), out=d.out[j])
+        product(stream, weights.out[j], d_heard)
+        kernels.attention_backward(
+            d_heard.view_as(heard),
+            kept.qkv[j],
+            heard,
+            kept.lse[j],
+            heads,
+            d_packed.view(b, n, packed),
+            sum_qkv[j],
+        )
+        torch.mm(d_packed.t(), kept.xhat[2 * j].view(m, w), out=d.qkv[j])
+        product(d_packed, weights.qkv[j], d_stream)
+        norm_backward(2 * j)
+    torch.mm(stream.t(), patches.view(m, -1), out=d.embed)
+    kernels_norm.totals(stream.view(1, b, n * w), d.begin.view(1, n * w))
+    kernels_norm.totals(sum_norm, d.c[:-1])
+    kernels_norm.totals(sum_qkv, d.qkv_bias)
+    kernels_norm.totals(sum_up, d.up_bias)
+    return d
 
 
 class _Last(NamedTuple):
@@ -95,10 +212,40 @@ class _Last(NamedTuple):
     scale: float
 
 
-def _last(weight: Tensor, bias: Tensor, heads: int) -> _Last:
-    (query, key, value), (query_bias, _, value_bias) = weight.chunk(3), bias.chunk(3)
+def _last(weights: Folded, heads: int) -> _Last:
+    (query, key, value), (query_bias, _, value_bias) = weights.last.chunk(3), weights.last_bias.chunk(3)
     key, value = (t.unflatten(0, (heads, -1)) for t in (key, value))
     return _Last(query, key, value, query_bias, value_bias, key.shape[1] ** -0.5)
+
+
+def _last_backward(
+    grad_first: Tensor, grad: Tensor, kept: Kept, weights: Folded, d: Folded, heads: int, eps: float
+) -> Tensor:
+    """The gradient of the stream after the L blocks (b, n, w); those of `last`, its bias and the last of c into d."""
+    (b, _, w), last, g = kept.r.shape, _last(weights, heads), _by_head(grad, heads)
+    chosen = kernels_settings.of(w)
+    tiles, wide = chosen.norm_backward, kept.one.dtype
+    sums = grad.new_empty(b + kernels_norm.pieces(b, tiles), w, dtype=wide)
+    stream, d_asked = kernels_last.hear_backward(
+        torch.bmm(g, last.value), kept.r, weights.c[-1], kept.asked, kept.average, kept.lse_last, last.scale, eps,
+        sums[:b], chosen.last_backward,
+    )  # fmt: skip
+    d_q = _together(torch.bmm(d_asked, last.key.transpose(1, 2)))
+    (d_query, d_key, d_value), (d_query_bias, d_key_bias, d_value_bias) = (
+        d.last.chunk(3),
+        d.last_bias.chunk(3),
+    )
+    torch.mm(d_q.t(), kept.x0, out=d_query)
+    torch.bmm(_by_head(kept.q, heads).transpose(1, 2), d_asked, out=d_key.view_as(last.key))
+    torch.bmm(g.transpose(1, 2), kept.average, out=d_value.view_as(last.value))
+    kernels_norm.totals(d_q[None], d_query_bias[None])
+    d_key_bias.zero_()  # a softmax does not see it
+    kernels_norm.totals(grad[None], d_value_bias[None])
+    d_first = torch.empty_like(kept.x0)
+    kernels_norm.norm_backward(d_q @ last.query, kept.x0, kept.one0, grad_first, d_first, sums[b:], tiles)
+    stream[:, 0] += d_first
+    kernels_norm.totals(sums[None], d.c[-1:])
+    return stream
 
 
 def _by_head(x: Tensor, heads: int) -> Tensor:
@@ -111,192 +258,65 @@ def _together(x: Tensor) -> Tensor:
     return x.transpose(0, 1).flatten(1)
 
 
-def forward(
-    patches: Tensor, embed: Tensor, begin: Tensor, qkv_w: Tensor, qkv_b: Tensor, out_w: Tensor, up_w: Tensor,
-    up_b: Tensor, down_w: Tensor, c: Tensor, last_w: Tensor, last_b: Tensor, heads: int, eps: float,
-) -> tuple[Tensor, ...]:  # fmt: skip
-    """Token 0 of the stream, what it hears in the last block, and what else the backward pass reads: the stream; of the
-    last block x̂ of token 0 and 1/σ, q, what it asks for, the average of x̂ and its log-sum; of the others
-    x̂ and 1/σ, qkv, attention and its log-sums, MLP before and after."""
-    (b, n, pixels), (L, packed, w), f = patches.shape, qkv_w.shape, up_w.shape[1]
-    m, inner, wide = b * n, packed // 3, torch.promote_types(patches.dtype, torch.float32)
-    chosen = kernels_settings.of(w)
-    norm = chosen.norm_forward
-    up, _, slope = kernels_settings.fused(chosen, lambda p: kernels_mlp.serves(p, w, f, patches.device))
-    new = patches.new_empty
-    r = new(b, n, w)
-    stream = r.view(m, w)
-    kernels_norm.begin(begin, r)
-    product(patches.view(m, pixels), embed.t(), stream, grows=True)
-    xhat, one = new(2 * L, b, n, w), new(2 * L, b, n, dtype=wide)
-    qkv, heard, lse = new(L, b, n, packed), new(L, b, n, inner), new(L, b, heads, n, dtype=wide)
-    hidden, active = new(L, b, n, f), new(L, b, n, f)
-    for j in range(L):
-        y, h, a = xhat[2 * j].view(m, w), hidden[j].view(m, f), active[j].view(m, f)
-        kernels_norm.norm_forward(stream, c[2 * j], eps, y, one[2 * j].view(m), norm)
-        product(y, qkv_w[j].t(), qkv[j].view(m, packed), qkv_b[j])
-        kernels.attention_forward(qkv[j], heads, heard[j], lse[j])
-        product(heard[j].view(m, inner), out_w[j].t(), stream, grows=True)
-        y = xhat[2 * j + 1].view(m, w)
-        kernels_norm.norm_forward(stream, c[2 * j + 1], eps, y, one[2 * j + 1].view(m), norm)
-        if up:
-            kernels_mlp.up(y, up_w[j], up_b[j], h, a, up, slope)
-        else:
-            product(y, up_w[j].t(), h, up_b[j])
-            kernels_pointwise.gelu_forward(h, a, chosen.gelu)
-        product(a, down_w[j].t(), stream, grows=True)
-    last, first = _last(last_w, last_b, heads), r[:, 0].clone()
-    x0, one0 = new(b, w), new(b, dtype=wide)
-    kernels_norm.norm_forward(first, c[2 * L], eps, x0, one0, norm)
-    q = torch.addmm(last.query_bias, x0, last.query.t())
-    asked = torch.bmm(_by_head(q, heads), last.key)
-    average, lse_last = kernels_last.hear(r, c[2 * L], asked, last.scale, eps, chosen.last)
-    heard_last = _together(torch.bmm(average, last.value.transpose(1, 2))) + last.value_bias
-    kept = r, x0, one0, q, asked, average, lse_last, xhat, one, qkv, heard, lse, hidden, active
-    return first, heard_last, *kept
-
-
-def backward(
-    grad_first: Tensor, grad: Tensor, patches: Tensor, r: Tensor, x0: Tensor, one0: Tensor, q: Tensor, asked: Tensor,
-    average: Tensor, lse_last: Tensor, xhat: Tensor, one: Tensor, qkv: Tensor, heard: Tensor,
-    lse: Tensor, hidden: Tensor, active: Tensor, qkv_w: Tensor, out_w: Tensor, up_w: Tensor, down_w: Tensor, c: Tensor,
-    last_w: Tensor, last_b: Tensor, heads: int, eps: float,
-) -> tuple[Tensor, ...]:  # fmt: skip
-    """The gradients of the weights, in the order of `Folded`; grad is that of what token 0 hears at last."""
-    (L, b, n, packed), f, w = qkv.shape, hidden.shape[-1], r.shape[-1]
-    m, wide, chosen = b * n, one.dtype, kernels_settings.of(w)
-    _, down, slope = kernels_settings.fused(chosen, lambda p: kernels_mlp.serves(p, w, f, grad.device))
-    tiles, new = chosen.norm_backward, grad.new_empty
-    d_qkv, d_out, d_up, d_down = (torch.empty_like(t) for t in (qkv_w, out_w, up_w, down_w))
-    sum_qkv = new(L, kernels.pieces(b, n), packed, dtype=wide)
-    rows = kernels_mlp.pieces(m, down) if down else -(-m // chosen.gelu.span)
-    sum_up, sum_norm = new(L, rows, f, dtype=wide), new(2 * L, kernels_norm.pieces(m, tiles), w, dtype=wide)
-    d_hidden, d_packed, d_stream, d_heard = new(m, f), new(m, packed), new(m, w), new(m, packed // 3)
-
-    # The last block. Its keys' bias has no gradient: a softmax does not see it.
-    last, g = _last(last_w, last_b, heads), _by_head(grad, heads)
-    sum_last = new(b + kernels_norm.pieces(b, tiles), w, dtype=wide)
-    first_stream, d_asked = kernels_last.hear_backward(
-        torch.bmm(g, last.value), r, c[2 * L], asked, average, lse_last, last.scale, eps, sum_last[:b],
-        chosen.last_backward,
-    )  # fmt: skip
-    d_q = _together(torch.bmm(d_asked, last.key.transpose(1, 2)))
-    d_last, d_last_bias = torch.empty_like(last_w), torch.zeros_like(last_b)
-    d_query, d_key, d_value = d_last.chunk(3)
-    torch.mm(d_q.t(), x0, out=d_query)
-    torch.bmm(_by_head(q, heads).transpose(1, 2), d_asked, out=d_key.view_as(last.key))
-    torch.bmm(g.transpose(1, 2), average, out=d_value.view_as(last.value))
-    kernels_norm.totals(d_q[None], d_last_bias[None, : len(d_query)])
-    kernels_norm.totals(grad[None], d_last_bias[None, -len(d_value) :])
-    d_first = torch.empty_like(x0)
-    kernels_norm.norm_backward(d_q @ last.query, x0, one0, grad_first, d_first, sum_last[b:], tiles)
-    first_stream[:, 0] += d_first
-    stream = first_stream.view(m, w)  # its gradient, changed in place by all that follows
-
-    def norm_backward(which: int) -> None:
-        kernels_norm.norm_backward(
-            d_stream, xhat[which].view(m, w), one[which].view(m), stream, stream, sum_norm[which], tiles
-        )
-
-    for j in reversed(range(L)):
-        # The stream's gradient changes in place, so a weight that wrote to the stream takes its own before. Inner
-        # dimensions as long as m want a workspace, which torch's products have.
-        torch.mm(stream.t(), active[j].view(m, f), out=d_down[j])
-        h = hidden[j].view(m, f)
-        if down:
-            kernels_mlp.down_backward(stream, down_w[j], h, d_hidden, sum_up[j], down, slope)
-        else:
-            product(stream, down_w[j], d_hidden)
-            kernels_pointwise.gelu_backward(d_hidden, h, d_hidden, sum_up[j], chosen.gelu)
-        torch.mm(d_hidden.t(), xhat[2 * j + 1].view(m, w), out=d_up[j])
-        product(d_hidden, up_w[j], d_stream)
-        norm_backward(2 * j + 1)
-        torch.mm(stream.t(), heard[j].view(m, -1), out=d_out[j])
-        product(stream, out_w[j], d_heard)
-        kernels.attention_backward(
-            d_heard.view(b, n, -1), qkv[j], heard[j], lse[j], heads, d_packed.view(b, n, packed), sum_qkv[j]
-        )
-        torch.mm(d_packed.t(), xhat[2 * j].view(m, w), out=d_qkv[j])
-        product(d_packed, qkv_w[j], d_stream)
-        norm_backward(2 * j)
-    d_embed = torch.mm(stream.t(), patches.view(m, -1))
-    d_begin, d_c = new(n, w), new(2 * L + 1, w, dtype=wide)
-    d_qkv_bias, d_up_bias = new(L, packed), new(L, f)
-    kernels_norm.totals(stream.view(1, b, n * w), d_begin.view(1, n * w))
-    kernels_norm.totals(sum_norm, d_c[:-1])
-    kernels_norm.totals(sum_last[None], d_c[-1:])
-    kernels_norm.totals(sum_qkv, d_qkv_bias)
-    kernels_norm.totals(sum_up, d_up_bias)
-    return d_embed, d_begin, d_qkv, d_qkv_bias, d_out, d_up, d_up_bias, d_down, d_c, d_last, d_last_bias
-
-
 if TYPE_CHECKING:
-    Made = Grads = tuple[Tensor, ...]
+    Made = tuple[Tensor, ...]
+    Grads = tuple[Tensor, ...]
 else:  # a schema counts them
-    Made, Grads = tuple[(Tensor,) * 16], tuple[(Tensor,) * 11]
+    Made, Grads = tuple[(Tensor,) * (2 + len(Kept._fields))], tuple[(Tensor,) * len(Folded._fields)]
 
 
 @torch.library.custom_op("lpwm::encoder_blocks", mutates_args=(), device_types="cuda")
 def _stack(
-    patches: Tensor, embed: Tensor, begin: Tensor, qkv_w: Tensor, qkv_b: Tensor, out_w: Tensor, up_w: Tensor,
-    up_b: Tensor, down_w: Tensor, c: Tensor, last_w: Tensor, last_b: Tensor, heads: int, eps: float,
+    patches: Tensor, embed: Tensor, begin: Tensor, qkv: Tensor, qkv_bias: Tensor, out: Tensor, up: Tensor,
+    up_bias: Tensor, down: Tensor, c: Tensor, last: Tensor, last_bias: Tensor, heads: int, eps: float,
 ) -> Made:  # fmt: skip
-    return forward(
-        patches.contiguous(), embed, begin, qkv_w, qkv_b, out_w, up_w, up_b, down_w, c, last_w, last_b, heads, eps
-    )
+    weights = Folded(embed, begin, qkv, qkv_bias, out, up, up_bias, down, c, last, last_bias)
+    first, told, kept = forward(patches.contiguous(), weights, heads, eps)
+    return first, told, *kept
 
 
 @_stack.register_fake
 def _(
-    patches: Tensor, embed: Tensor, begin: Tensor, qkv_w: Tensor, qkv_b: Tensor, out_w: Tensor, up_w: Tensor,
-    up_b: Tensor, down_w: Tensor, c: Tensor, last_w: Tensor, last_b: Tensor, heads: int, eps: float,
+    patches: Tensor, embed: Tensor, begin: Tensor, qkv: Tensor, qkv_bias: Tensor, out: Tensor, up: Tensor,
+    up_bias: Tensor, down: Tensor, c: Tensor, last: Tensor, last_bias: Tensor, heads: int, eps: float,
 ) -> Made:  # fmt: skip
-    (b, n, _), (L, packed, w), f = patches.shape, qkv_w.shape, up_w.shape[1]
+    (b, n, _), (L, packed, w), f, i = patches.shape, qkv.shape, up.shape[1], qkv.shape[1] // 3
     new, wide = patches.new_empty, torch.float32
-    asked = heads, b, w
-    return (
-        new(b, w), new(b, packed // 3),
-        new(b, n, w), new(b, w), new(b, dtype=wide), new(b, packed // 3),
-        new(asked), new(asked), new(heads, b, dtype=wide),
-        new(2 * L, b, n, w), new(2 * L, b, n, dtype=wide), new(L, b, n, packed), new(L, b, n, packed // 3),
-        new(L, b, heads, n, dtype=wide), new(L, b, n, f), new(L, b, n, f),
+    kept = Kept(
+        r=new(b, n, w), asked=new(heads, b, w), average=new(heads, b, w), lse_last=new(heads, b, dtype=wide),
+        x0=new(b, w), one0=new(b, dtype=wide), q=new(b, i), xhat=new(2 * L, b, n, w),
+        one=new(2 * L, b, n, dtype=wide), qkv=new(L, b, n, packed), heard=new(L, b, n, i),
+        lse=new(L, b, heads, n, dtype=wide), hidden=new(L, b, n, f), active=new(L, b, n, f),
     )  # fmt: skip
+    return new(b, w), new(b, i), *kept
 
 
 @torch.library.custom_op("lpwm::encoder_blocks_backward", mutates_args=(), device_types="cuda")
 def _stack_backward(
-    grad_first: Tensor, grad: Tensor, patches: Tensor, r: Tensor, x0: Tensor, one0: Tensor, q: Tensor, asked: Tensor,
-    average: Tensor, lse_last: Tensor, xhat: Tensor, one: Tensor, qkv: Tensor, heard: Tensor,
-    lse: Tensor, hidden: Tensor, active: Tensor, qkv_w: Tensor, out_w: Tensor, up_w: Tensor, down_w: Tensor, c: Tensor,
-    last_w: Tensor, last_b: Tensor, heads: int, eps: float,
+    grad_first: Tensor, grad: Tensor, patches: Tensor, kept: Sequence[Tensor], weights: Sequence[Tensor], heads: int,
+    eps: float,
 ) -> Grads:  # fmt: skip
-    return backward(
-        grad_first.contiguous(), grad.contiguous(), patches.contiguous(), r, x0, one0, q, asked, average, lse_last, xhat, one,
-        qkv, heard, lse, hidden, active, qkv_w, out_w, up_w, down_w, c, last_w, last_b, heads, eps,
-    )  # fmt: skip
+    grad_first, grad, patches = (t.contiguous() for t in (grad_first, grad, patches))
+    return backward(grad_first, grad, patches, Kept(*kept), Folded(*weights), heads, eps)
 
 
 @_stack_backward.register_fake
 def _(
-    grad_first: Tensor, grad: Tensor, patches: Tensor, r: Tensor, x0: Tensor, one0: Tensor, q: Tensor, asked: Tensor,
-    average: Tensor, lse_last: Tensor, xhat: Tensor, one: Tensor, qkv: Tensor, heard: Tensor,
-    lse: Tensor, hidden: Tensor, active: Tensor, qkv_w: Tensor, out_w: Tensor, up_w: Tensor, down_w: Tensor, c: Tensor,
-    last_w: Tensor, last_b: Tensor, heads: int, eps: float,
+    grad_first: Tensor, grad: Tensor, patches: Tensor, kept: Sequence[Tensor], weights: Sequence[Tensor], heads: int,
+    eps: float,
 ) -> Grads:  # fmt: skip
-    (L, packed, w), f, (_, n, pixels), new = qkv_w.shape, up_w.shape[1], patches.shape, grad.new_empty
-    return (
-        new(w, pixels), new(n, w), new(L, packed, w), new(L, packed), new(L, w, packed // 3), new(L, f, w), new(L, f),
-        new(L, w, f), new(2 * L + 1, w, dtype=torch.float32), new(packed, w), new(packed),
-    )  # fmt: skip
+    return tuple(torch.empty_like(t) for t in weights)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    patches, _, _, qkv_w, _, out_w, up_w, _, down_w, c, last_w, last_b, ctx.heads, ctx.eps = inputs
-    ctx.save_for_backward(patches, *output[2:], qkv_w, out_w, up_w, down_w, c, last_w, last_b)
+    patches, *weights, ctx.heads, ctx.eps = inputs
+    ctx.save_for_backward(patches, *output[2:], *weights)
 
 
 def _grad(ctx: Any, grad_first: Tensor, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-    return (None, *_stack_backward(grad_first, grad, *ctx.saved_tensors, ctx.heads, ctx.eps), None, None)
+    patches, *saved = ctx.saved_tensors
+    kept, weights = saved[: len(Kept._fields)], saved[len(Kept._fields) :]
+    return (None, *_stack_backward(grad_first, grad, patches, kept, weights, ctx.heads, ctx.eps), None, None)
 
 
 _stack.register_autograd(_grad, setup_context=_save)

@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from einops import rearrange
 
-from lpwm.model import attention, kernels_settings
-from lpwm.model.encoder import Block, EncoderConfig, ViT
+from lpwm.model import attention
+from lpwm.model.encoder import EncoderConfig, ViT
 from lpwm.model.kernels_settings import Product, Settings
 
 CONFIG = EncoderConfig(image=32, patch=8, width=64, depth=3, heads=2, head_dim=64, mlp=128)
@@ -79,7 +79,8 @@ def test_patches_are_those_of_the_plain_path():
     got = attention.patches(frames, vit.scale, vit.shift, 14)
     pixels = frames * vit.scale + vit.shift
     want = pixels.unfold(2, 14, 14).unfold(3, 14, 14).permute(0, 2, 3, 1, 4, 5).flatten(1, 2).flatten(2)
-    assert got.shape[-1] == 592 and far(got[..., :588], want) < 3e-3 and not got[..., 588:].any()
+    assert got.shape[-1] == 592 and not got[..., 588:].any() and not got[:, 0].any()
+    assert far(got[:, 1:, :588], want) < 3e-3
 
 
 @pytest.mark.gpu
@@ -106,8 +107,7 @@ def test_the_compiled_encoder_is_the_eager_one():
 def test_plain_torch_elsewhere():
     vit = ViT(CONFIG)
     assert not vit.use_kernels() and not vit.by_kernels
-    assert not attention.kernels_serve(torch.zeros(1, 5, 64, dtype=torch.bfloat16))
-    assert not attention.kernels_cut(torch.zeros(1, 3, 8, 8, dtype=torch.uint8))
+    assert not attention.kernels_serve(torch.zeros(1, 3, 8, 8, dtype=torch.uint8))
 
 
 def split(qkv, heads):
@@ -177,7 +177,45 @@ def test_the_trial_of_products_tells_right_from_wrong(monkeypatch, broken, slope
 def plain_patches(frames, scale, shift, patch):
     x = (frames * scale + shift).bfloat16()
     x = rearrange(x, "b c (h p) (w q) -> b (h w) (c p q)", p=patch, q=patch)
-    return F.pad(x, (0, -x.shape[-1] % 8))
+    return F.pad(x, (0, -x.shape[-1] % 8, 1, 0))
+
+
+class PlainNorms(Plain):
+    """LayerNorm, the last block's attention, and products."""
+
+    def pieces(self, m, tiles):
+        return 2
+
+    def norm_forward(self, r, c, eps, out, one, tiles):
+        x = r.float() + c
+        out.copy_(self.scale("norm") * F.layer_norm(x, c.shape, eps=eps))
+        one.copy_((x.var(-1, correction=0) + eps).rsqrt())
+
+    def norm_backward(self, grad, xhat, one, stream, out, sums, tiles):
+        g, x = grad.float(), xhat.float()
+        d = (g - g.mean(1, keepdim=True) - x * (g * x).mean(1, keepdim=True)) * one[:, None]
+        out.copy_(self.scale("norm's gradient" if stream is not None else "norm's beginning") * d)
+        sums.zero_()[0] = self.scale("norm's sums") * d.sum(0)
+
+    def totals(self, parts, out):
+        out.copy_(parts.sum(1))
+
+    def hear(self, r, c, asked, scale, eps, tiles):
+        x = F.layer_norm(r.float() + c, c.shape, eps=eps)
+        a = (torch.einsum("hbw,bnw->hbn", asked.float(), x) * scale).softmax(-1)
+        return self.scale("heard") * torch.einsum("hbn,bnw->hbw", a, x), None
+
+    def hear_backward(self, grad, r, c, asked, heard, lse, scale, eps, sums, tiles):
+        inputs = [t.detach().float().requires_grad_() for t in (r, c, asked)]
+        out = PlainNorms().hear(*inputs, scale, eps, tiles)[0]
+        d_r, d_c, d_asked = torch.autograd.grad(out, inputs, grad.float())
+        sums.zero_()[0] = self.scale("heard's sums") * d_c
+        return self.scale("heard's gradient") * d_r, self.scale("asked's gradient") * d_asked
+
+    def product(self, a, b, out, bias=None, grows=False):
+        wide = a.float() @ b.float() + (bias.float() if bias is not None else 0.0) + (out if grows else 0.0)
+        name = "product with a bias" if bias is not None else "product that grows" if grows else "product"
+        out.copy_(self.scale(name) * wide)
 
 
 KINDS = [
@@ -187,6 +225,17 @@ KINDS = [
     "gelu",
     "gelu's gradient",
     "gelu's sums",
+    "norm",
+    "norm's gradient",
+    "norm's sums",
+    "norm's beginning",
+    "heard",
+    "heard's gradient",
+    "heard's sums",
+    "asked's gradient",
+    "product with a bias",
+    "product",
+    "product that grows",
     "patches",
 ]
 
@@ -194,14 +243,18 @@ KINDS = [
 @pytest.mark.parametrize("broken", ["", *KINDS])
 def test_the_trial_tells_right_from_wrong(monkeypatch, broken):
     """Plain torch passes it, and a scale of 1.05 anywhere does not."""
-    plain = Plain(broken)
-    monkeypatch.setattr(attention, "kernels", plain)
-    monkeypatch.setattr(attention, "kernels_pointwise", plain)
+    plain = PlainNorms(broken)
+    for name in ("kernels", "kernels_pointwise", "kernels_norm", "kernels_last"):
+        monkeypatch.setattr(attention, name, plain)
+    monkeypatch.setattr(attention, "product", plain.product)
     monkeypatch.setattr(attention, "patches", lambda *a: plain.scale("patches") * plain_patches(*a))
     cpu = torch.device("cpu")
     errors = [
         *attention._attention_errors(17, 2, cpu),
         *attention._gelu_errors(24, 32, cpu),
+        *attention._norm_errors(24, cpu),
+        *attention._last_errors(17, 24, 2, cpu),
+        *attention._blas_errors(24, 32, cpu),
         attention._cut_error(4, cpu),
     ]
     assert all((error < 0.02) == (name != broken) for name, error in zip(KINDS, errors, strict=True))
@@ -212,7 +265,8 @@ def test_kernels_that_are_wrong_here_are_not_used(monkeypatch, error, ends):
     monkeypatch.setattr(attention, "kernels", object())
     monkeypatch.setattr(attention, "_attention_errors", lambda *a: [0.001, error, 0.001])
     monkeypatch.setattr(attention, "_gelu_errors", lambda *a: [0.001])
-    monkeypatch.setattr(attention, "_norm_errors", lambda *a: [0.001])
+    for name in ("_norm_errors", "_last_errors", "_blas_errors"):
+        monkeypatch.setattr(attention, name, lambda *a: [0.001])
     monkeypatch.setattr(attention, "_cut_error", lambda *a: 0.001)
     call = attention.usable.__wrapped__
     args = (257, 384, 3, 64, 768, 14, torch.device("cuda"))
@@ -231,26 +285,3 @@ def test_kernels_that_do_not_start_here_are_not_used(monkeypatch):
     monkeypatch.setattr(attention, "_attention_errors", fail)
     with pytest.warns(UserWarning, match="shared memory"):
         assert not attention.usable.__wrapped__(257, 384, 3, 64, 768, 14, torch.device("cuda"))
-
-
-@pytest.mark.parametrize("asked_once", [False, True])
-def test_the_last_block_written_for_the_kernels(monkeypatch, asked_once):
-    """Of token 0 and x̂ it makes what the block makes of the stream: values and gradients."""
-    monkeypatch.setitem(kernels_settings.BY_WIDTH, 64, Settings(asked_once=asked_once))
-    torch.manual_seed(0)
-    block = Block(EncoderConfig(width=64, heads=2, head_dim=64, mlp=128))
-    for name, p in block.named_parameters():  # nothing is 0 or 1 by chance
-        torch.nn.init.normal_(p, mean=float("norm" in name and "weight" in name), std=0.1)
-    x, to = noise(2, 17, 64).requires_grad_(), noise(2, 1, 64)
-
-    def gradients(f):
-        block.zero_grad()
-        out = f(x)
-        grads = torch.autograd.grad((out * to).sum(), (x, *block.parameters()))
-        return [out.detach(), *grads]
-
-    def by_token(x):
-        return block.first_token(x[:, 0], torch.nn.functional.layer_norm(x, (64,), eps=block.norm1.eps))
-
-    for a, b in zip(gradients(by_token), gradients(lambda x: block(x, cls_only=True)), strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)

@@ -64,15 +64,14 @@ class Stack(torch.autograd.Function):
     """The operator, as `torch.library` wires it on CUDA."""
 
     @staticmethod
-    def forward(ctx, *inputs):
-        output = stack.forward(*inputs)
-        stack._save(ctx, inputs, output)
-        return output
+    def forward(ctx, patches, *inputs):
+        first, told, kept = stack.forward(patches, stack.Folded(*inputs[:-2]), *inputs[-2:])
+        stack._save(ctx, (patches, *inputs), (first, told, *kept))
+        return first, told, *kept
 
     @staticmethod
     def backward(ctx, grad_first, grad, *_):
-        grads = stack.backward(grad_first, grad.contiguous(), *ctx.saved_tensors, ctx.heads, ctx.eps)
-        return (None, *grads, None, None)
+        return stack._grad(ctx, grad_first, grad)
 
 
 def plain_up(x, w, bias, hidden, active, product, slope):
@@ -149,6 +148,10 @@ def test_the_operator_is_the_blocks(monkeypatch, chosen):
     monkeypatch.setattr(attention, "kernels_serve", lambda x: True)
     monkeypatch.setattr(attention, "patches", plain_patches)
     monkeypatch.setattr(stack, "_stack", lambda *a: used.append(a) or Stack.apply(*a))
+    whole = lambda g0, g, patches, kept, weights, *rest: stack.backward(  # noqa: E731
+        g0.contiguous(), g.contiguous(), patches, stack.Kept(*kept), stack.Folded(*weights), *rest
+    )
+    monkeypatch.setattr(stack, "_stack_backward", whole)
     heads = SimpleNamespace(
         attention_forward=attention_forward, attention_backward=attention_backward, pieces=lambda b, n: b
     )
