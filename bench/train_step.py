@@ -74,6 +74,7 @@ KINDS = {
     "gelu": r"_gelu_(for|back)|fused_gelu",
     "products with gelu": r"_(up|down)_gelu",
     "layer norm": r"layer_norm|_norm_(for|back)",
+    "the last block's attention": r"^_hear",
     "matrix products": r"nvjet|gemm|cutlass|splitK",
     "optimiser": r"multi_tensor|adam|^_(update|prepare)$",
     "sorting": r"[sS]ort|_by_rank",
