@@ -1,18 +1,19 @@
-"""What the encoder's blocks cost on one GPU in each form that their kernels have, alone and as one operator.
+"""What the encoder's operator costs on one GPU in each form that its kernels have: each alone, and all together.
 
     python bench/encoder_stack.py [--json OUT] [--seconds 90] [--sizes pusht tiny]
     TRITON_INTERPRET=1 python bench/encoder_stack.py --toy      (no GPU: whether the script and the forms are right)
 
 Kernels are compiled and compared with float32 in processes of their own, side by side; one that fails is printed and
-left out. Then each is timed alone, and the best of them together as all blocks forwards and backwards in a CUDA graph
-(no torch.compile). The fastest combination whose errors are not above those of the forms in use is written by width
-("settings"), for `bench/train_step.py --stack OUT`.
+left out. Then each is timed alone, and the best of them together as the whole operator, from patches to what the last
+block hears, forwards and backwards in a CUDA graph (no torch.compile). The fastest combination whose errors are not
+above those of the forms in use is written by width ("settings"), for `bench/train_step.py --stack OUT`.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -23,7 +24,7 @@ from common import trials
 from common.trials import far, microseconds, now, said, worst
 
 from lpwm.model import attention, kernels_settings, stack
-from lpwm.model.kernels_settings import DEFAULT, GeluTiles, NormTiles, Product, Settings
+from lpwm.model.kernels_settings import DEFAULT, GeluTiles, LastTiles, NormTiles, Product, Settings
 
 CALLS = 10, 7  # in a graph, and replays of it
 
@@ -35,7 +36,8 @@ class Size:
     frames: int
     n: int = 257
     heads: int = 3
-    L: int = 11
+    p: int = 592  # numbers of a patch
+    L: int = 11  # blocks but the last
     trial: int = 1008  # rows of a trial: no whole tiles, a multiple of 16 as in a run
 
     @property
@@ -44,8 +46,10 @@ class Size:
 
 
 SIZES = {"pusht": Size(384, 768, 256), "tiny": Size(192, 768, 512)}
-TOYS = {"toy": Size(48, 64, 2, n=17, heads=1, L=2, trial=80)}
-KINDS = ("norm_forward", "norm_backward", "gelu_forward", "gelu_backward", "up", "down")
+TOYS = {"toy": Size(48, 64, 2, n=17, heads=2, p=16, L=2, trial=80)}
+KINDS = (
+    "norm_forward", "norm_backward", "gelu_forward", "gelu_backward", "up", "down", "last", "last_backward",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -54,7 +58,7 @@ class Job:
 
     size: str
     kind: str
-    form: NormTiles | GeluTiles | Product | None
+    form: NormTiles | GeluTiles | Product | LastTiles | None
     slope: bool = False
 
     def __str__(self) -> str:
@@ -101,6 +105,15 @@ def products(slope: bool, backwards: bool) -> list[Product]:
     return forms
 
 
+def lasts(w: int, part: int, backwards: bool) -> list[LastTiles]:
+    """The form in use first."""
+    chosen = kernels_settings.of(w)
+    use = chosen.last_backward if backwards else chosen.last
+    cuts = [(16, 4, 2, 0), (16, 4, 3, 128), (32, 4, 1, 0), (32, 4, 3, 0), (32, 4, 2, 128), (32, 8, 1, 0)]
+    cuts += [(32, 8, 3, 128), (64, 8, 1, 0), (64, 8, 2, 128)]
+    return [use, *(t for t in (LastTiles(r, part, *rest) for r, *rest in cuts) if t != use)]
+
+
 def jobs(toy: bool, names: list[str]) -> list[Job]:
     found = []
     for name in names:
@@ -116,6 +129,8 @@ def jobs(toy: bool, names: list[str]) -> list[Job]:
                     found += [Job(name, kind, p, slope) for p in products(slope, kind == "down")]
             elif kind.startswith("norm"):
                 found += [Job(name, kind, t) for t in norms(w // 3, kind == "norm_backward")]
+            elif kind.startswith("last"):
+                found += [Job(name, kind, t) for t in lasts(w, w // 3, kind == "last_backward")]
             else:
                 found += [Job(name, kind, t) for t in gelus(kind == "gelu_backward")]
     return found
@@ -126,18 +141,27 @@ def _toy_jobs(name: str, kind: str) -> list[Job]:
         return [Job(name, kind, t) for t in (NormTiles(), NormTiles(rows=4, part=16, span=16, stages=2))]
     if kind.startswith("gelu"):
         return [Job(name, kind, t) for t in (GeluTiles(), GeluTiles(block=256, span=32, rows=8, cols=32))]
+    if kind.startswith("last"):
+        forms = lasts(TOYS[name].w, 16, kind == "last_backward")
+        return [Job(name, kind, t) for t in (forms[0], forms[1], forms[-1])]
     forms = Product(32, 32, 16), Product(16, 32, 16), Product(32, 33, 16)  # the last fails
     return [Job(name, kind, None), *(Job(name, kind, p, slope) for p in forms for slope in (False, True))]
 
 
+def average(r: torch.Tensor, c: torch.Tensor, asked: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """What the last block hears of x̂ (h, b, w), and log2 Σ exp of its scores (h, b), by torch."""
+    x = F.layer_norm(r + c, c.shape, eps=1e-6)
+    s = torch.einsum("hbw,bnw->hbn", asked, x) / 8
+    return torch.einsum("hbn,bnw->hbw", s.softmax(-1), x), s.logsumexp(-1) / math.log(2)
+
+
 class Data:
-    """Tensors of one block of m rows, and each job on them."""
+    """Tensors of one block of m rows, and each job on them; of the last block, as many whole frames as there are."""
 
     def __init__(self, size: Size, m: int, device: str) -> None:
         self.size, self.m, self.device = size, m, device
-        self.dtype = (
-            torch.bfloat16 if device == "cuda" else torch.float32
-        )  # the interpreter truncates bfloat16
+        # The interpreter truncates bfloat16.
+        self.dtype = torch.bfloat16 if device == "cuda" else torch.float32
         g = torch.Generator(device).manual_seed(1)
 
         def noise(*shape: int, scale: float = 1.0) -> torch.Tensor:
@@ -151,14 +175,21 @@ class Data:
         self.hidden, self.wide = noise(m, f), noise(m, f)
         self.out_w, self.out_f, self.out_f2 = (torch.empty_like(t) for t in (self.x, self.wide, self.wide))
         self.one_out, self.sums = torch.empty_like(self.one), torch.empty(0, device=device)
+        b = m // size.n
+        self.stream = self.r[: b * size.n].view(b, size.n, w)
+        self.asked, self.told = noise(size.heads, b, w, scale=8 * w**-0.5), noise(size.heads, b, w)
+        heard, lse = average(self.stream.float(), self.c, self.asked.float())
+        self.heard, self.lse = heard.to(self.dtype).contiguous(), lse.contiguous()
 
     def call(self, job: Job) -> Callable[[], Any]:
         n, p, k, t = stack.kernels_norm, stack.kernels_pointwise, stack.kernels_mlp, job.form
         size, tiles = self.size, t if isinstance(t, GeluTiles) else GeluTiles()
-        width = size.w if job.kind == "norm_backward" else size.f
+        width = size.w if job.kind in ("norm_backward", "last_backward") else size.f
         rows = -(-self.m // tiles.span)
         if isinstance(t, NormTiles):
             rows = n.pieces(self.m, t)
+        elif isinstance(t, LastTiles):
+            rows = len(self.stream)
         elif isinstance(t, Product):
             if not k.serves(t, size.w, size.f, self.x.device):
                 raise ValueError("these tiles leave a rest of columns, or there are no descriptors here")
@@ -172,6 +203,11 @@ class Data:
             return lambda: p.gelu_forward(self.hidden, self.out_f, t)
         if job.kind == "gelu_backward":
             return lambda: p.gelu_backward(self.wide, self.hidden, self.out_f, self.sums, t)
+        if job.kind == "last":
+            return lambda: stack.kernels_last.hear(self.stream, self.c, self.asked, 1 / 8, 1e-6, t)
+        if job.kind == "last_backward":
+            known = self.stream, self.c, self.asked, self.heard, self.lse
+            return lambda: stack.kernels_last.hear_backward(self.told, *known, 1 / 8, 1e-6, self.sums, t)
         if job.kind == "up" and t is not None:
             return lambda: k.up(self.x, self.up, self.bias, self.out_f2, self.out_f, t, job.slope)
         if job.kind == "up":
@@ -208,6 +244,13 @@ class Data:
         if job.kind == "gelu_forward":
             self.call(job)()
             return far(self.out_f, F.gelu(f32(self.hidden)))
+        if job.kind.startswith("last"):
+            inputs = [f32(t).clone().requires_grad_() for t in (self.stream, self.c, self.asked)]
+            want, got = average(*inputs), self.call(job)()
+            if job.kind == "last_backward":
+                want = torch.autograd.grad(want[0], inputs, f32(self.told))
+                got = got[0], self.sums.sum(0), got[1]
+            return max(map(far, got, want))
         if job.kind == "gelu_backward":
             u, d = f32(self.hidden), f32(self.wide)
         else:
@@ -224,45 +267,49 @@ class Data:
 
 
 class Blocks:
-    """All blocks and the LayerNorm after them, forwards and backwards, on random weights."""
+    """The whole operator forwards and backwards, on random weights."""
 
     def __init__(self, size: Size, frames: int, L: int, device: str) -> None:
         self.size, self.device = size, device
-        g, (w, f, i) = torch.Generator(device).manual_seed(2), (size.w, size.f, 64 * size.heads)
+        g, (w, f, i, p) = torch.Generator(device).manual_seed(2), (size.w, size.f, 64 * size.heads, size.p)
         dtype = torch.bfloat16 if device == "cuda" else torch.float32
 
-        def noise(*shape: int, scale: float) -> torch.Tensor:
+        def noise(*shape: int, scale: float = 1.0) -> torch.Tensor:
             return (torch.randn(shape, generator=g, device=device) * scale).to(dtype)
 
-        self.x, self.grad = noise(frames, size.n, w, scale=1.0), noise(frames, size.n, w, scale=1.0)
-        self.grad_first = noise(frames, w, scale=1.0)
-        self.weights = (
+        self.patches = noise(frames, size.n, p)
+        self.patches[:, 0] = 0  # there is the class token
+        self.grad_first, self.grad = noise(frames, w), noise(frames, i)
+        self.weights = stack.Folded(
+            noise(w, p, scale=p**-0.5), noise(size.n, w),
             noise(L, 3 * i, w, scale=w**-0.5), noise(L, 3 * i, scale=0.1), noise(L, w, i, scale=i**-0.5),
             noise(L, f, w, scale=w**-0.5), noise(L, f, scale=0.1), noise(L, w, f, scale=f**-0.5),
-            noise(2 * L + 1, w, scale=0.1).float(),
+            noise(2 * L + 1, w, scale=0.1).float(), noise(3 * i, w, scale=w**-0.5), noise(3 * i, scale=0.1),
         )  # fmt: skip
         self.out: tuple[torch.Tensor, ...] = ()
 
     def __call__(self) -> None:
-        qkv, qkv_b, out, up, up_b, down, c = self.weights
-        first, *kept = stack.forward(self.x, qkv, qkv_b, out, up, up_b, down, c, self.size.heads, 1e-6)
-        grads = stack.backward(self.grad_first, self.grad, *kept, qkv, out, up, down, self.size.heads)
-        self.out = (first, kept[0], *grads)
+        rest = self.weights, self.size.heads, 1e-6
+        first, told, kept = stack.forward(self.patches, *rest)
+        self.out = (first, told, *stack.backward(self.grad_first, self.grad, self.patches, kept, *rest))
 
     def plain(self) -> list[torch.Tensor]:
-        """The same by torch in float32."""
-        inputs = [t.float().clone().requires_grad_() for t in (self.x, *self.weights)]
-        r, (qkv, qkv_b, out, up, up_b, down, c) = inputs[0], inputs[1:]
-        w = (self.size.w,)
-        for j in range(len(qkv)):
-            packed = F.linear(F.layer_norm(r + c[2 * j], w, eps=1e-6), qkv[j], qkv_b[j])
+        """The same by torch in float32. The keys' part of a bias has the gradient 0, here up to rounding."""
+        weights = stack.Folded(*(t.float().clone().requires_grad_() for t in self.weights))
+        c, r = weights.c, weights.begin + F.linear(self.patches.float(), weights.embed)
+
+        def heard(norm: int, weight: torch.Tensor, bias: torch.Tensor, asking: slice) -> torch.Tensor:
+            packed = F.linear(F.layer_norm(r + c[norm], c.shape[1:], eps=1e-6), weight, bias)
             q, k, v = (t.unflatten(-1, (self.size.heads, -1)).transpose(1, 2) for t in packed.chunk(3, -1))
-            heard = (q @ k.transpose(-1, -2) / 8).softmax(-1) @ v
-            r = r + F.linear(heard.transpose(1, 2).flatten(-2), out[j])
-            hidden = F.linear(F.layer_norm(r + c[2 * j + 1], w, eps=1e-6), up[j], up_b[j])
-            r = r + F.linear(F.gelu(hidden), down[j])
-        ends = r[:, 0], F.layer_norm(r + c[-1], w, eps=1e-6)
-        grads = torch.autograd.grad(ends, inputs, (self.grad_first.float(), self.grad.float()))
+            made = (q[:, :, asking] @ k.transpose(-1, -2) / 8).softmax(-1) @ v
+            return made.transpose(1, 2).flatten(-2)
+
+        for j in range(len(weights.qkv)):
+            r = r + F.linear(heard(2 * j, weights.qkv[j], weights.qkv_bias[j], slice(None)), weights.out[j])
+            x = F.layer_norm(r + c[2 * j + 1], c.shape[1:], eps=1e-6)
+            r = r + F.linear(F.gelu(F.linear(x, weights.up[j], weights.up_bias[j])), weights.down[j])
+        ends = r[:, 0], heard(-1, weights.last, weights.last_bias, slice(1))[:, 0]
+        grads = torch.autograd.grad(ends, weights, (self.grad_first.float(), self.grad.float()))
         return [*(t.detach() for t in ends), *grads]
 
 
@@ -277,7 +324,7 @@ def time_kernels(args: argparse.Namespace, tried: dict[int, dict], until: float)
         rows.append(row)
         error = found.get("error", 0.01)
         first = measure.setdefault((job.size, job.kind), min(error, 0.02))
-        if not error <= 1.1 * first + 2e-6:
+        if "failed" not in row and not error <= 1.1 * first + 2e-6:
             row["failed"] = f"off by {error:.1e}, the form in use by {first:.1e}"
         if job.kind == "attention" and "failed" not in row:  # compiled and right: it has one form
             continue
@@ -292,7 +339,7 @@ def time_kernels(args: argparse.Namespace, tried: dict[int, dict], until: float)
                 size = (TOYS if args.toy else SIZES)[name]
                 data = Data(size, size.m, args.device)
             row["us"] = microseconds(data.call(job), args.device, *CALLS)
-            backwards = job.kind in ("norm_backward", "gelu_backward", "down")
+            backwards = job.kind == "down" or job.kind.endswith("_backward")
             row["later_us"] = 4 * data.sums.numel() / 3e6 if backwards else 0.0  # to add them up, at 3 TB/s
             if job.form is None:
                 row["product_us"] = microseconds(data.alone(job.kind), args.device, *CALLS)
@@ -306,7 +353,7 @@ def time_kernels(args: argparse.Namespace, tried: dict[int, dict], until: float)
 
 
 def _form(row: dict) -> Any:
-    kinds = {"norm": NormTiles, "gelu": GeluTiles}
+    kinds = {"norm": NormTiles, "gelu": GeluTiles, "last": LastTiles}
     return kinds.get(row["kind"][:4], Product)(**row["form"]) if row["form"] else None
 
 
@@ -324,19 +371,19 @@ def combinations(rows: list[dict], name: str) -> dict[str, Settings]:
 
     use = kernels_settings.of((SIZES | TOYS)[name].w)
     found = {"in use": use} if use == DEFAULT else {"in use": use, "plain": DEFAULT}
-    norm = Settings(best("norm_forward") or NormTiles(), best("norm_backward") or NormTiles())
-    found["norms"] = norm
-    found["norms, gelu"] = alone = replace(norm, gelu=gelu())
+    norms = Settings(best("norm_forward") or NormTiles(), best("norm_backward") or NormTiles())
+    last, back = best("last") or use.last, best("last_backward") or use.last_backward
+    found["norms, last"] = both = replace(norms, last=last, last_backward=back)
+    found["norms, last, gelu"] = alone = replace(both, gelu=gelu())
     for slope in (False, True):
         up, down = best("up", slope), best("down", slope)
         if up and down:
-            found["norms, in both" + (", slope kept" if slope else "")] = replace(
-                alone, up=up, down=down, slope=slope
-            )
+            label = "norms, last, gelu in both" + (", slope kept" if slope else "")
+            found[label] = replace(alone, up=up, down=down, slope=slope)
         if up and not slope:
-            found["norms, gelu in up"] = replace(alone, up=up)
+            found["norms, last, gelu in up"] = replace(alone, up=up)
         if down and not slope:
-            found["norms, gelu in down"] = replace(alone, down=down)
+            found["norms, last, gelu in down"] = replace(alone, down=down)
     return found
 
 
@@ -347,7 +394,6 @@ def time_stack(
     few = 2 if args.toy else 16  # frames: 16·257 rows are a multiple of 16, as those of a run
     small, whole = Blocks(size, few, 2, args.device), Blocks(size, size.frames, size.L, args.device)
     want, found, reference = small.plain(), [], []
-    order = combinations(rows, name)
     before = dict(kernels_settings.BY_WIDTH)
 
     def measure(label: str, chosen: Settings) -> None:
@@ -376,14 +422,24 @@ def time_stack(
             kernels_settings.BY_WIDTH.clear()
             kernels_settings.BY_WIDTH.update(before)
 
-    def best() -> dict:
-        return min((r for r in found if r.get("right")), key=lambda r: r["us"], default=found[0])
-
-    for label, chosen in order.items():
+    for label, chosen in combinations(rows, name).items():
         measure(label, chosen)
-    top = best()
+    top = min((r for r in found if r.get("right")), key=lambda r: r["us"], default=found[0])
     print(f"{name}: {top['combination']}: {json.dumps(top['settings'])}", flush=True)
     return found, kernels_settings.read(top["settings"])
+
+
+def interpret() -> None:
+    """Lets kernels loop up to a number that they are given: NumPy 2.4 refuses what Triton 3.6's interpreter has."""
+    from triton.runtime import interpreter
+
+    patch = interpreter._patch_lang_tensor
+
+    def with_index(tensor: Any, scope: Any) -> None:
+        patch(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+    interpreter._patch_lang_tensor = with_index
 
 
 def main() -> None:
@@ -391,6 +447,8 @@ def main() -> None:
     parser.add_argument("--sizes", nargs="*", default=None, choices=[*SIZES, *TOYS])
     args = parser.parse_args()
     trials.begin(args, stack.kernels is not None)
+    if args.toy:
+        interpret()
     args.sizes = args.sizes or list(TOYS if args.toy else SIZES)
     every, sizes = jobs(args.toy, args.sizes), TOYS if args.toy else SIZES
     if args.trial:
