@@ -151,7 +151,11 @@ def _norm_errors(width: int, device: torch.device) -> list[float]:
     kernels_norm.norm_backward(g, y, one.detach(), total, total, sums, chosen.norm_backward)
     errors = [_far(got, want), _far(total, slope), _far(sums.sum(0), slope.sum(0))]
     kernels_norm.norm_backward(g, y, one.detach(), None, total, sums, chosen.norm_backward)
-    return [*errors, _far(total, slope)]
+    errors.append(_far(total, slope))
+    first = x.detach().view(16, -1, width)[:, 0] - shift  # of 16 frames
+    r.view(16, -1, width)[:, 0] = float("nan")
+    kernels_norm.norm_forward(r, shift, 1e-6, got, one.detach(), chosen.norm_forward, first)
+    return [*errors, _far(got, want)]
 
 
 def _last_errors(tokens: int, width: int, heads: int, device: torch.device) -> list[float]:
@@ -178,7 +182,7 @@ def _last_errors(tokens: int, width: int, heads: int, device: torch.device) -> l
 
 
 def _blas_errors(width: int, mlp: int, device: torch.device) -> list[float]:
-    """Of products with a bias, added to what is there, and neither; weights transposed or not."""
+    """Of products with a bias, added to what is there, neither, and for a few rows added to float32."""
     x, bias = _noise(ROWS, width, device=device, key="stream"), _noise(mlp, device=device, key="bias")
     weight = _noise(mlp, width, device=device, key="up")
     hidden, out = torch.empty_like(bias).expand(ROWS, mlp).contiguous(), torch.empty_like(x)
@@ -189,7 +193,11 @@ def _blas_errors(width: int, mlp: int, device: torch.device) -> list[float]:
     errors.append(_far(out, hidden.float() @ weight.float()))
     want = out.float() + hidden.float() @ weight.float()
     product(hidden, weight, out, grows=True)
-    return [*errors, _far(out, want)]
+    errors.append(_far(out, want))
+    total, rows = want.view(16, -1, width)[:, 0].contiguous(), hidden.view(16, -1, mlp)[:, 0]
+    want = total + rows.float() @ weight.float()
+    product(rows, weight, total, grows=True)
+    return [*errors, _far(total, want)]
 
 
 def _cut_error(patch: int, device: torch.device) -> float:

@@ -49,6 +49,7 @@ class _Key(NamedTuple):
     a: tuple[bool, int]
     b: tuple[bool, int]
     out: int
+    wide: bool  # out is float32
     bias: bool
     grows: bool
     aligned: tuple[int, int, int]
@@ -100,7 +101,7 @@ class Lt:
         if key.bias:
             self._describe(desc, _EPILOGUE, c_int(_EPILOGUE_BIAS))
         b, a = self._layout(key.n, key.k, *key.b), self._layout(key.k, key.m, *key.a)
-        out = self._layout(key.n, key.m, False, key.out)
+        out = self._layout(key.n, key.m, False, key.out, _R_32F if key.wide else _R_16BF)
         self._call("cublasLtMatmulPreferenceCreate", byref(preference))
         aligned = (key.aligned[1], key.aligned[0], key.aligned[2], key.aligned[2])
         wishes: list[tuple[int, Any]] = [(_MAX_WORKSPACE, c_uint64(0))]
@@ -119,13 +120,13 @@ class Lt:
             return None
         return _Plan(desc, a, b, out, found.algo)
 
-    def _layout(self, rows: int, cols: int, transposed: bool, stride: int) -> c_void_p:
+    def _layout(self, rows: int, cols: int, transposed: bool, stride: int, kind: int = _R_16BF) -> c_void_p:
         """Of a matrix that is rows × cols by columns once it is transposed, if it is."""
         layout = c_void_p()
         if transposed:
             rows, cols = cols, rows
         self._call(
-            "cublasLtMatrixLayoutCreate", byref(layout), c_int(_R_16BF), c_uint64(rows), c_uint64(cols), c_int64(stride)
+            "cublasLtMatrixLayoutCreate", byref(layout), c_int(kind), c_uint64(rows), c_uint64(cols), c_int64(stride)
         )  # fmt: skip
         return layout
 
@@ -149,11 +150,14 @@ def _key(a: Tensor, b: Tensor, out: Tensor, bias: Tensor | None, grows: bool) ->
     sides = _side(a), _side(b), _side(out)
     if any(side is None for side in sides) or sides[2][0] or (bias is not None and bias.stride(0) != 1):  # type: ignore[index]
         return None
-    if {t.dtype for t in (a, b, out, *([] if bias is None else [bias]))} != {torch.bfloat16}:
+    wide = out.dtype == torch.float32 and bias is None
+    if {t.dtype for t in (a, b, *([] if wide else [out]), *([] if bias is None else [bias]))} != {
+        torch.bfloat16
+    }:
         return None
     (m, k), n = a.shape, b.shape[1]
     aligned = tuple(min(_MOST_ALIGNED, t.data_ptr() & -t.data_ptr()) for t in (a, b, out))
-    return _Key(m, n, k, sides[0], sides[1], sides[2][1], bias is not None, grows, aligned)  # type: ignore[arg-type,index]
+    return _Key(m, n, k, sides[0], sides[1], sides[2][1], wide, bias is not None, grows, aligned)  # type: ignore[arg-type,index]
 
 
 def _side(x: Tensor) -> tuple[bool, int] | None:
@@ -178,11 +182,13 @@ def _lt(device: torch.device) -> Lt | None:
 
 
 def product(a: Tensor, b: Tensor, out: Tensor, bias: Tensor | None = None, grows: bool = False) -> None:
-    """out (m, n) = a (m, k) b (k, n), with `bias` (n) or, if it `grows`, with out itself added."""
+    """out (m, n) = a (m, k) b (k, n), with `bias` (n) or, if it `grows`, with out added, which may be float32 then."""
     lt = _lt(out.device)
     if lt is not None and lt.product(a, b, out, bias, grows):
         return
-    if grows:
+    if grows and out.dtype != a.dtype:
+        out += torch.mm(a, b)
+    elif grows:
         out.addmm_(a, b)
     elif bias is not None:
         torch.addmm(bias, a, b, out=out)

@@ -155,9 +155,9 @@ class ViT(nn.Module):
         if first and self.by_kernels and attention.kernels_serve(frames):
             x = self._by_stack(frames, first, last)
         else:
+            # The stream is as wide as the parameters, also in bfloat16: token 0 differs little from frame to frame.
             x = self.embed(self._patches(frames))
-            cls = self.cls.to(x.dtype).expand(x.shape[0], 1, -1)
-            x = torch.cat((cls, x), dim=1) + self.position.to(x.dtype)
+            x = torch.cat((self.cls.expand(x.shape[0], 1, -1), x), dim=1) + self.position
             for block in first:
                 x = block(x)
             x = last(x, cls_only=True)[:, 0]
@@ -179,7 +179,11 @@ class ViT(nn.Module):
 
 
 class Encoder(nn.Module):
-    """project(ViT(o) [+ E·proprio]): the code before the link."""
+    """project(ViT(o) [+ E·proprio]): the code before the link.
+
+    The projector is computed in the precision of its parameters, also under autocast: at first features differ from
+    frame to frame by about what bfloat16 rounds, and training would lag (docs/performance.md).
+    """
 
     def __init__(self, vit: EncoderConfig, projector: ProjectorConfig, latent: int, proprio: int = 0) -> None:
         super().__init__()
@@ -193,4 +197,5 @@ class Encoder(nn.Module):
             if proprio is None:
                 raise UserError("this model was built with proprioception: give `proprio` beside the frames.")
             features = features + self.proprio(proprio.to(features.dtype))
-        return self.project(features)
+        with torch.autocast(features.device.type, enabled=False):
+            return self.project(features.to(self.project[0].weight.dtype))

@@ -23,8 +23,9 @@ PLAIN = NormTiles()
 
 @triton.jit
 def _norm_forward(
-    r, c, out, scale, m, eps, W: tl.constexpr, ROWS: tl.constexpr, PART: tl.constexpr, PARTS: tl.constexpr
-):
+    r, c, out, scale, first, m, eps, W: tl.constexpr, N: tl.constexpr, ROWS: tl.constexpr, PART: tl.constexpr,
+    PARTS: tl.constexpr,
+):  # fmt: skip
     pid = tl.num_programs(0) - 1 - tl.program_id(0)
     row = pid * ROWS + tl.arange(0, ROWS)
     col = tl.arange(0, PART)
@@ -34,6 +35,10 @@ def _norm_forward(
     for p in tl.static_range(PARTS):
         keep = (row[:, None] < m) & (p * PART + col[None, :] < W)
         x = tl.load(r + start + p * PART, mask=keep, other=0.0, eviction_policy="evict_first").to(tl.float32)
+        if N > 0:  # token 0 of each frame is read where it is kept in float32
+            apart = (row % N == 0)[:, None]
+            at = first + (row // N).to(tl.int64)[:, None] * W + p * PART + col[None, :]
+            x = tl.where(apart, tl.load(at, mask=keep & apart, other=0.0), x)
         x += tl.load(c + p * PART + col, mask=p * PART + col < W, other=0.0)[None, :]
         xs = xs + (x,)  # type: ignore[assignment]  # noqa: RUF005
         total += x
@@ -131,11 +136,22 @@ def _cut(w: int, tiles: NormTiles) -> dict[str, int]:
 
 
 def norm_forward(
-    r: Tensor, c: Tensor, eps: float, out: Tensor, scale: Tensor, tiles: NormTiles = PLAIN
+    r: Tensor,
+    c: Tensor,
+    eps: float,
+    out: Tensor,
+    scale: Tensor,
+    tiles: NormTiles = PLAIN,
+    first: Tensor | None = None,
 ) -> None:
-    """x̂ of r + c into `out` (m, w), 1/σ into `scale` (m) float32."""
+    """x̂ of r + c into `out` (m, w), 1/σ into `scale` (m) float32.
+
+    `first` (b, w) float32, if there is one, stands in the place of every first of m/b rows of r."""
     m, w = r.shape
-    _norm_forward[(triton.cdiv(m, tiles.rows),)](r, c, out, scale, m, eps, **_cut(w, tiles))
+    n = 0 if first is None else m // len(first)
+    _norm_forward[(triton.cdiv(m, tiles.rows),)](
+        r, c, out, scale, r if first is None else first, m, eps, N=n, **_cut(w, tiles)
+    )
 
 
 def pieces(m: int, tiles: NormTiles = PLAIN) -> int:

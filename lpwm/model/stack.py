@@ -8,6 +8,8 @@ A block is r += out(attention(qkv(x̂))); r += down(gelu(up(x̂))), x̂ the Laye
 - LayerNorm's scale and shift are folded into the weights that read it, W' = W diag(s) and b' = b + W t, and the
   biases of `out` and `down` are not added to the stream but carried as their running sum c, which LayerNorm adds:
   x̂ = norm(r + c). So LayerNorm reads one tensor and writes one, and backwards sums one;
+- token 0 of the stream, of which the code is made, is also kept in float32: at first it differs from frame to frame by
+  about what bfloat16 rounds (the others are averaged and do not mind; see docs/performance.md);
 - gradients of biases leave each kernel as partial sums and are added up once for all blocks;
 - the last block has no keys and values (`kernels_last`): its query is carried back through the keys' weights.
 
@@ -79,7 +81,7 @@ def _read(
 
 
 def blocks(patches: Tensor, weights: Folded, heads: int, eps: float) -> tuple[Tensor, Tensor]:
-    """patches (b, n, p) -> token 0 (b, w) of the stream after the L blocks, and what it hears in the last (b, i)."""
+    """patches (b, n, p) -> token 0 of the stream after the L blocks (b, w), and what it hears in the last (b, i)."""
     first, heard, *_ = _stack(patches, *weights, heads, eps)
     return first + weights.c[-1], heard
 
@@ -114,25 +116,27 @@ def forward(patches: Tensor, weights: Folded, heads: int, eps: float) -> tuple[T
     stream = r.view(m, w)
     kernels_norm.begin(weights.begin, r)
     product(patches.view(m, p), weights.embed.t(), stream, grows=True)
+    first = weights.begin[0].to(wide).repeat(b, 1)
     xhat, one = new(2 * L, b, n, w), new(2 * L, b, n, dtype=wide)
     qkv, heard, lse = new(L, b, n, packed), new(L, b, n, inner), new(L, b, heads, n, dtype=wide)
     hidden, active = new(L, b, n, f), new(L, b, n, f)
     for j in range(L):
         y, h, a = xhat[2 * j].view(m, w), hidden[j].view(m, f), active[j].view(m, f)
-        kernels_norm.norm_forward(stream, c[2 * j], eps, y, one[2 * j].view(m), norm)
+        kernels_norm.norm_forward(stream, c[2 * j], eps, y, one[2 * j].view(m), norm, first)
         product(y, weights.qkv[j].t(), qkv[j].view(m, packed), weights.qkv_bias[j])
         kernels.attention_forward(qkv[j], heads, heard[j], lse[j])
         product(heard[j].view(m, inner), weights.out[j].t(), stream, grows=True)
+        product(heard[j, :, 0], weights.out[j].t(), first, grows=True)
         y = xhat[2 * j + 1].view(m, w)
-        kernels_norm.norm_forward(stream, c[2 * j + 1], eps, y, one[2 * j + 1].view(m), norm)
+        kernels_norm.norm_forward(stream, c[2 * j + 1], eps, y, one[2 * j + 1].view(m), norm, first)
         if up:
             kernels_mlp.up(y, weights.up[j], weights.up_bias[j], h, a, up, slope)
         else:
             product(y, weights.up[j].t(), h, weights.up_bias[j])
             kernels_pointwise.gelu_forward(h, a, chosen.gelu)
         product(a, weights.down[j].t(), stream, grows=True)
-    last, first = _last(weights, heads), r[:, 0].clone()
-    x0, one0 = new(b, w), new(b, dtype=wide)
+        product(active[j, :, 0], weights.down[j].t(), first, grows=True)
+    last, x0, one0 = _last(weights, heads), new(b, w), new(b, dtype=wide)
     kernels_norm.norm_forward(first, c[2 * L], eps, x0, one0, norm)
     q = torch.addmm(last.query_bias, x0, last.query.t())
     asked = torch.bmm(_by_head(q, heads), last.key)
@@ -288,7 +292,7 @@ def _(
         one=new(2 * L, b, n, dtype=wide), qkv=new(L, b, n, packed), heard=new(L, b, n, i),
         lse=new(L, b, heads, n, dtype=wide), hidden=new(L, b, n, f), active=new(L, b, n, f),
     )  # fmt: skip
-    return new(b, w), new(b, i), *kept
+    return new(b, w, dtype=wide), new(b, i), *kept
 
 
 @torch.library.custom_op("lpwm::encoder_blocks_backward", mutates_args=(), device_types="cuda")

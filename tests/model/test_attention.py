@@ -186,9 +186,12 @@ class PlainNorms(Plain):
     def pieces(self, m, tiles):
         return 2
 
-    def norm_forward(self, r, c, eps, out, one, tiles):
+    def norm_forward(self, r, c, eps, out, one, tiles, first=None):
         x = r.float() + c
-        out.copy_(self.scale("norm") * F.layer_norm(x, c.shape, eps=eps))
+        if first is not None:
+            x.view(len(first), -1, x.shape[-1])[:, 0] = first + c
+        scale = self.scale("norm" if first is None else "norm of token 0")
+        out.copy_(scale * F.layer_norm(x, c.shape, eps=eps))
         one.copy_((x.var(-1, correction=0) + eps).rsqrt())
 
     def norm_backward(self, grad, xhat, one, stream, out, sums, tiles):
@@ -215,6 +218,7 @@ class PlainNorms(Plain):
     def product(self, a, b, out, bias=None, grows=False):
         wide = a.float() @ b.float() + (bias.float() if bias is not None else 0.0) + (out if grows else 0.0)
         name = "product with a bias" if bias is not None else "product that grows" if grows else "product"
+        name = "wide product" if out.dtype != a.dtype else name
         out.copy_(self.scale(name) * wide)
 
 
@@ -229,6 +233,7 @@ KINDS = [
     "norm's gradient",
     "norm's sums",
     "norm's beginning",
+    "norm of token 0",
     "heard",
     "heard's gradient",
     "heard's sums",
@@ -236,6 +241,7 @@ KINDS = [
     "product with a bias",
     "product",
     "product that grows",
+    "wide product",
     "patches",
 ]
 

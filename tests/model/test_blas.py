@@ -46,8 +46,9 @@ class Library:
         return 0
 
     def cublasLtMatrixLayoutCreate(self, layout, kind, rows, cols, stride):
-        assert kind.value == 14 and isinstance(rows, c_uint64) and isinstance(stride, c_int64)
-        return self.new(layout, shape=(rows.value, cols.value), stride=stride.value)
+        assert isinstance(rows, c_uint64) and isinstance(stride, c_int64)
+        kind = {0: torch.float32, 14: torch.bfloat16}[kind.value]
+        return self.new(layout, shape=(rows.value, cols.value), stride=stride.value, kind=kind)
 
     def cublasLtMatmulPreferenceCreate(self, preference):
         return self.new(preference)
@@ -72,11 +73,10 @@ class Library:
 
     def _matrix(self, pointer, layout):
         """Its memory, (cols, stride) by rows, of which the first `rows` of each are the matrix by columns."""
-        (rows, cols), stride = self.made[layout.value]["shape"], self.made[layout.value]["stride"]
-        size = stride * (cols - 1) + rows
-        memory = torch.frombuffer(
-            (ctypes.c_char * (2 * size)).from_address(pointer.value), dtype=torch.bfloat16
-        )
+        what = self.made[layout.value]
+        (rows, cols), stride, kind = what["shape"], what["stride"], what["kind"]
+        size = kind.itemsize * (stride * (cols - 1) + rows)
+        memory = torch.frombuffer((ctypes.c_char * size).from_address(pointer.value), dtype=kind)
         return memory.as_strided((rows, cols), (1, stride))
 
     def cublasLtMatmul(
@@ -124,6 +124,18 @@ def test_a_product_is_told_as_it_is(by_columns, way, wider):
     assert 1 <= len(library.asked) <= 2  # memory may be aligned otherwise
     for wish in library.asked:
         assert wish[1] == 0 and all(wish[i] in (2, 4, 8, 16, 32, 64, 128, 256) for i in (5, 6, 7, 8))
+
+
+def test_a_product_of_some_rows_is_added_in_float32():
+    library, many, weight = Library(), whole(5, 3, 8), whole(4, 8)
+    total = torch.full((5, 4), 0.001)
+    assert blas.Lt(library, lambda: 5).product(many[:, 0], weight.t(), total, None, True)
+    assert torch.equal(total, 0.001 + many[:, 0].float() @ weight.float().t())
+    blas.product(many[:, 0], weight.t(), total, grows=True)  # torch's
+    assert torch.equal(
+        total, 0.001 + many[:, 0].float() @ weight.float().t() + many[:, 0].float() @ weight.float().t()
+    )
+    assert not blas.Lt(library, lambda: 5).product(many[:, 0], weight.t(), total, whole(4), False)
 
 
 def test_alignment_is_told_of_each_operand():

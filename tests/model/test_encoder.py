@@ -3,7 +3,7 @@ import torch
 
 from lpwm.errors import UserError
 from lpwm.model import VIT_TINY, EncoderConfig, ModelConfig, PredictorConfig, ProjectorConfig, WorldModel
-from lpwm.model.encoder import Block, ViT
+from lpwm.model.encoder import Block, Encoder, ViT
 from lpwm.model.layers import BatchNorm
 
 TINY = EncoderConfig(image=24, patch=8, width=16, depth=2, heads=2, head_dim=8, mlp=32)
@@ -142,3 +142,25 @@ def test_projector_norms():
     for norm, kind in (("layer", torch.nn.LayerNorm), ("batch", BatchNorm)):
         config = ModelConfig(latent=8, encoder=TINY, projector=ProjectorConfig(hidden=16, norm=norm))
         assert isinstance(WorldModel(config, 4).encoder.project[1], kind)
+
+
+def test_bfloat16_keeps_what_tells_one_frame_from_another():
+    """A dot that moves changes the code of a fresh encoder by some percent. The stream and the projector keep float32:
+    the change is off by a fourth on average, and by half where they are rounded as well."""
+    frames = torch.full((2, 3, 64, 64), 255, dtype=torch.uint8)
+    frames[0, :, 20:26, 30:36] = frames[1, :, 22:28, 30:36] = 0
+    errors = []
+    for seed in range(8):
+        torch.manual_seed(seed)
+        config = EncoderConfig(image=64, patch=8, width=96, depth=6, mlp=192, pixels="imagenet")
+        encoder = Encoder(config, ProjectorConfig(256), 32)
+
+        def change(in_bfloat16, encoder=encoder):
+            with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=in_bfloat16):
+                z = encoder(frames)
+            assert z.dtype == torch.float32
+            return z[0] - z[1]
+
+        want = change(False)
+        errors.append(float((change(True) - want).norm() / want.norm()))
+    assert sum(errors) / len(errors) < 0.36

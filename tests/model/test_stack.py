@@ -47,8 +47,10 @@ def gelu_backward(grad, x, out, sums, tiles):
     sums.zero_()[0] = d.sum(0)
 
 
-def norm_forward(r, c, eps, out, scale, tiles):
+def norm_forward(r, c, eps, out, scale, tiles, first=None):
     x = r + c
+    if first is not None:
+        x.view(len(first), -1, x.shape[-1])[:, 0] = first + c
     out.copy_(F.layer_norm(x, x.shape[-1:], eps=eps))
     scale.copy_((x.var(-1, correction=0) + eps).rsqrt())
 
@@ -177,6 +179,38 @@ def test_the_operator_is_the_blocks(monkeypatch, chosen):
         torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-11)
 
 
+def test_token_0_is_nearer_than_bfloat16_rounds(monkeypatch):
+    """In the precision of a GPU, with torch in the place of the kernels."""
+    wide = lambda f: lambda *a: f(*(t.float() if isinstance(t, torch.Tensor) else t for t in a[:1]), *a[1:])  # noqa: E731
+    heads = SimpleNamespace(attention_forward=wide(attention_forward))
+    norm = SimpleNamespace(norm_forward=wide(norm_forward), begin=lambda frame, out: out.copy_(frame))
+    gelu = SimpleNamespace(gelu_forward=lambda x, out, tiles: out.copy_(F.gelu(x.float())))
+    last = SimpleNamespace(hear=lambda r, c, asked, *_: (torch.zeros_like(asked), asked))
+    fakes = {"kernels": heads, "kernels_norm": norm, "kernels_pointwise": gelu, "kernels_last": last}
+    for name, fake in {**fakes, "kernels_mlp": SimpleNamespace(serves=lambda *_: False)}.items():
+        monkeypatch.setattr(stack, name, fake)
+    torch.manual_seed(0)
+    vit = ViT(CONFIG)
+    for name, p in vit.named_parameters():
+        torch.nn.init.normal_(p, mean=1.0 if "norm" in name and "weight" in name else 0.0, std=0.2)
+    patches = plain_patches(torch.randint(0, 256, (4, 3, 32, 32)), vit.scale, vit.shift, CONFIG.patch)
+    embed = F.pad(vit.embed.weight, (0, 2))
+    *first, end = vit.blocks
+
+    with torch.no_grad():  # a stream that begins far from 0, so that bfloat16 cannot tell what is added
+        weights = stack.fold(embed, vit.position + 64 * torch.ones(24), first, end, torch.bfloat16)
+        token, _, kept = stack.forward(patches.bfloat16(), weights, CONFIG.heads, 1e-6)
+    assert token.dtype == torch.float32
+    want = weights.begin[0].double() + sum(
+        kept.heard[j, :, 0].double() @ weights.out[j].double().t()
+        + kept.active[j, :, 0].double() @ weights.down[j].double().t()
+        for j in range(len(first))
+    )
+    assert (token - want).norm() < 0.1 * (kept.r[:, 0] - want).norm()
+    x = F.layer_norm(token + weights.c[-1], (24,), eps=1e-6)
+    torch.testing.assert_close(kept.x0.float(), x, rtol=1e-2, atol=1e-2)  # what asks is of that token
+
+
 def test_settings_are_read_as_they_were_written(monkeypatch):
     monkeypatch.setattr(kernels_settings, "BY_WIDTH", {})
     chosen = Settings(up=Product(rows=64), slope=True)
@@ -239,6 +273,11 @@ for w, tiles in ((24, NormTiles()), (96, NormTiles(part=32)), (48, NormTiles(4, 
     y = F.layer_norm(wide, (w,), eps=1e-6)
     y.backward(g.double())
     N.norm_forward(r, c, 1e-6, out, one, tiles)
+    kept = r.clone()
+    kept.view(10, 7, w)[:, 0] = math.nan
+    again, once = torch.full_like(out, math.nan), torch.full_like(one, math.nan)
+    N.norm_forward(kept, c, 1e-6, again, once, tiles, r.view(10, 7, w)[:, 0].contiguous())
+    assert torch.equal(again, out) and torch.equal(once, one), (w, tiles)
     total = stream.clone()
     N.norm_backward(g, out, one, total, total, sums, tiles)
     errors = [far(out, y.detach()), far(total, stream + wide.grad), far(sums.sum(0), wide.grad.sum(0))]
