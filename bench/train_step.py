@@ -1,6 +1,6 @@
 """The training step on one GPU, beside a plain eager loop of the same model in the same run.
 
-    python bench/train_step.py [--json OUT] [--cases pusht-deep pusht-mlp-lti piecewise-tiny] [--profile] [--follow 500]
+    python bench/train_step.py [--json OUT] [--cases pusht-deep pusht-mlp-lti piecewise-tiny] [--profile]
 
 Frames are rendered on the device (Wall stands in for PushT, the same number of pixels; --pusht draws the real ones).
 "plain" is what one writes first: autocast, eager modules, a regulariser that sorts both sides, torch's AdamW. "ours" is
@@ -8,8 +8,6 @@ lpwm.train.step as `lpwm train` runs it. A step includes gathering and rendering
 Both loops run freely, as the training loop does between log points: as many steps as lie between two (50) are timed at
 a time, of the plain loop ten, and the median of such groups is given. A log point (all monitors, moved to the host) is
 timed beside it. `--profile` sums the kernels of a step by kind.
-`--follow N` trains a small model for N steps twice, as above in bfloat16 and eagerly in float32, and compares the
-losses of the last tenth.
 """
 
 from __future__ import annotations
@@ -30,7 +28,6 @@ from lpwm.data.clips import ResidentClips
 from lpwm.losses import Objective, ObjectiveConfig, RDMRegConfig
 from lpwm.model import (
     VIT_TINY,
-    EncoderConfig,
     ModelConfig,
     PredictorConfig,
     ProjectorConfig,
@@ -61,12 +58,6 @@ CASES = {
     ),
 }
 
-
-SMALL = ModelConfig(
-    latent=192,
-    encoder=EncoderConfig(image=64, patch=8, width=192, pixels="imagenet"),
-    predictor=PredictorConfig(rung="mlp-lti"),
-)
 
 # What the kernels of a step do, by name; the first that matches.
 KINDS = {
@@ -270,45 +261,6 @@ def measure(prepared: Prepared, with_profile: bool) -> dict:
     return row
 
 
-def follow(steps: int) -> dict:
-    """bfloat16, compiled and replayed, against float32, eager: the same seeds, clips and slices."""
-    device, losses = "cuda", {}
-    for precision in (torch.bfloat16, torch.float32):
-        fast = precision == torch.bfloat16
-        clips = source("piecewise", 128, 4, SMALL.encoder.image, device)
-        model = WorldModel(SMALL, 10)
-        initialise(model, 0)
-        model.to(device).train()
-        objective = Objective(ObjectiveConfig(rdmreg=RDMRegConfig(slices=1024)), SMALL.sparse)
-        optimiser = build(model, OptimConfig(lr=5e-4), fused=True, capturable=fast)
-        stepper = Stepper(
-            model,
-            objective,
-            optimiser,
-            128,
-            precision=precision,
-            compiled=fast,
-            graphed=fast,
-            kernels=KERNELS,
-        )
-        curve = torch.empty(steps, device=device)
-        for i in range(steps):
-            clip = clips.batch(i)
-            draw = objective.draw((0, i), 128, 4, SMALL.latent, device)
-            curve[i] = stepper(clip.pixels, clip.actions, draw, 1.0, i)["loss"]
-        losses[str(precision).removeprefix("torch.")] = curve.tolist()
-    last = steps // 10
-    ends = {name: statistics.mean(curve[-last:]) for name, curve in losses.items()}
-    return {
-        "steps": steps,
-        "last": last,
-        "loss": ends,
-        "first_loss": {name: curve[0] for name, curve in losses.items()},
-        "relative_difference": abs(ends["bfloat16"] / ends["float32"] - 1),
-        "curves_every_10": {name: curve[::10] for name, curve in losses.items()},
-    }
-
-
 def report(row: dict) -> None:
     line = f"{row['case']:<16} plain {row['plain_ms']:6.1f} ms   ours {row['ours_ms']:6.2f} ms   {row['ratio']:.2f}×"
     line += f"   bar {row['most_ms']:.0f}   {row['peak_GiB']:.1f} GiB (plain {row['plain_peak_GiB']:.1f})"
@@ -331,7 +283,6 @@ def main() -> None:
     parser.add_argument(
         "--pusht", action="store_true", help="real PushT clips in the ladder's cases (pymunk)"
     )
-    parser.add_argument("--follow", type=int, default=0, metavar="STEPS")
     parser.add_argument(
         "--stack",
         type=Path,
@@ -355,9 +306,6 @@ def main() -> None:
         for k in row.get("kernels", [])[:25]:
             print(f"   {k['ms']:8.3f} ms {k['calls']:6.0f}×  {k['kernel']}")
         report(row)
-    if args.follow:
-        found["follow"] = follow(args.follow)
-        print(json.dumps({k: v for k, v in found["follow"].items() if k != "curves_every_10"}))
     print(f"{found['gpu']}, torch {found['torch']}")
     for row in found["rows"]:
         report(row)

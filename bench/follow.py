@@ -1,0 +1,130 @@
+"""Whether training in bfloat16 follows training in float32: the same seeds, clips and slices.
+
+    python bench/follow.py [--steps 500] [--seeds 8] [--json OUT]           (one GPU)
+    python bench/follow.py --cpu --steps 100 --seeds 3                      (a smaller model; autocast on the CPU)
+
+On a GPU bfloat16 is compiled, with the encoder's kernels, and replayed as `lpwm train` has it; float32 has torch's
+operations. One seed says little: runs in float32 that differ in their seed alone end some 12 % apart. So logarithms
+of the ratio of losses are averaged over seeds, in windows of steps, with Student's 95 % interval.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+from pathlib import Path
+from typing import Any
+
+import torch
+from train_step import source
+
+from lpwm.evaluate.stats import t_interval
+from lpwm.losses import Objective, ObjectiveConfig, RDMRegConfig
+from lpwm.model import EncoderConfig, ModelConfig, PredictorConfig, WorldModel
+from lpwm.optim import OptimConfig, build, initialise
+from lpwm.train.step import Stepper
+
+LOW, FULL = "bfloat16", "float32"
+WINDOWS = ((0, 0.02), (0.02, 0.08), (0.08, 0.14), (0.2, 0.3), (0.5, 0.6), (0.9, 1.0))  # shares of all steps
+
+
+def models() -> dict[str, tuple[ModelConfig, int, int]]:
+    """By device: the model, clips in a batch, slices."""
+    common: dict[str, Any] = {"image": 64, "patch": 8, "pixels": "imagenet"}
+    predictor = PredictorConfig(rung="mlp-lti")
+    large, small = EncoderConfig(width=192, **common), EncoderConfig(width=96, depth=6, mlp=384, **common)
+    return {
+        "cuda": (ModelConfig(latent=192, encoder=large, predictor=predictor), 128, 1024),
+        "cpu": (ModelConfig(latent=96, encoder=small, predictor=predictor), 48, 256),
+    }
+
+
+class Runs:
+    """One model in one precision, trained anew for each seed without compiling or capturing again."""
+
+    def __init__(self, precision: str, device: str, kernels: bool) -> None:
+        gpu = device == "cuda"
+        self.device = device
+        self.config, self.batch, slices = models()[device]
+        self.clips = source("piecewise", self.batch, 4, self.config.encoder.image, device)
+        self.model = WorldModel(self.config, 10).to(device).train()
+        self.objective = Objective(ObjectiveConfig(rdmreg=RDMRegConfig(slices=slices)), self.config.sparse)
+        self.optimiser = build(self.model, OptimConfig(lr=5e-4), fused=gpu, capturable=gpu)
+        self.stepper = Stepper(
+            self.model, self.objective, self.optimiser, self.batch, precision=getattr(torch, precision), graphed=gpu,
+            compiled=gpu and precision == LOW, kernels=kernels,
+        )  # fmt: skip
+        self(0, 6)
+
+    def __call__(self, seed: int, steps: int) -> list[float]:
+        """The losses of a run."""
+        initialise(self.model, seed)
+        for state in self.optimiser.state.values():
+            for value in state.values():
+                value.zero_()
+        losses = torch.empty(steps, device=self.device)
+        for i in range(steps):
+            clip = self.clips.batch(i)
+            draw = self.objective.draw((seed, i), self.batch, 4, self.config.latent, self.device)
+            losses[i] = self.stepper(clip.pixels, clip.actions, draw, 1.0, i)["loss"]
+        return losses.tolist()
+
+
+def compare(low: list[list[float]], full: list[list[float]]) -> list[dict[str, Any]]:
+    """By windows of steps: the mean loss of each seed, and how far those of `low` are above those of `full`."""
+    steps, rows = len(full[0]), []
+    for first, last in WINDOWS:
+        window = slice(int(first * steps), max(int(last * steps), int(first * steps) + 1))
+        a, b = ([statistics.mean(curve[window]) for curve in curves] for curves in (low, full))
+        ratios = [math.log(x / y) for x, y in zip(a, b, strict=True)]
+        row: dict[str, Any] = {"from": window.start, "to": window.stop, LOW: a, FULL: b}
+        row["difference"] = math.expm1(statistics.mean(ratios))
+        if len(ratios) > 1:
+            found = t_interval(ratios)
+            row["interval"] = [math.expm1(found.low), math.expm1(found.high)]
+        rows.append(row)
+    return rows
+
+
+def report(rows: list[dict[str, Any]]) -> None:
+    for row in rows:
+        line = f"steps {row['from']:4} to {row['to']:4}: "
+        line += ", ".join(f"{name} {statistics.mean(row[name]):.4f}" for name in (LOW, FULL))
+        line += f", {100 * row['difference']:+.1f} %"
+        if "interval" in row:
+            line += " [{:+.1f}, {:+.1f}]".format(*(100 * x for x in row["interval"]))
+        print(line, flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--steps", type=int, default=500)
+    parser.add_argument("--seeds", type=int, default=8)
+    parser.add_argument("--cpu", action="store_true")
+    parser.add_argument("--no-kernels", action="store_true", help="without the encoder's own kernels")
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    if not args.cpu and not torch.cuda.is_available():
+        raise SystemExit("there is no GPU that torch can use: --cpu compares a smaller model on the CPU.")
+    device = "cpu" if args.cpu else "cuda"
+    found: dict[str, Any] = {"device": torch.cuda.get_device_name() if device == "cuda" else "cpu"}
+    found |= {"torch": torch.__version__, "steps": args.steps}
+    runs = {name: Runs(name, device, not args.no_kernels) for name in (LOW, FULL)}
+    curves: dict[str, list[list[float]]] = {name: [] for name in runs}
+    for seed in range(args.seeds):
+        for name, run in runs.items():
+            curves[name].append(run(seed, args.steps))
+        found |= {"seeds": seed + 1, "windows": compare(curves[LOW], curves[FULL])}
+        found["curves_every_10"] = {name: [c[::10] for c in many] for name, many in curves.items()}
+        if args.json:  # after every seed: an interrupted comparison keeps what it has
+            args.json.write_text(json.dumps(found, indent=1))
+        print(f"{seed + 1} of {args.seeds} seeds", flush=True)
+    report(found["windows"])
+
+
+if __name__ == "__main__":
+    main()
