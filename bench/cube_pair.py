@@ -144,7 +144,8 @@ def stage_controls(args: argparse.Namespace) -> None:
     from lpwm.data import ResidentClips
     from lpwm.evaluate.agent import Agent
     from lpwm.evaluate.controls import Store
-    from lpwm.evaluate.evaluate import Evaluator, episode_sets
+    from lpwm.evaluate.evaluate import episode_sets
+    from lpwm.evaluate.evaluator import Evaluator
     from lpwm.run import prepare_data
 
     os.nice(5)

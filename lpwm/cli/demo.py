@@ -17,7 +17,8 @@ from lpwm.config import digest, to_dict
 from lpwm.data.files import make_folder, write_whole
 from lpwm.errors import UserError
 from lpwm.evaluate.controls import Store
-from lpwm.evaluate.evaluate import Evaluator, episode_sets, evaluate
+from lpwm.evaluate.evaluate import episode_sets, evaluate
+from lpwm.evaluate.evaluator import Evaluator
 from lpwm.evaluate.protocol import EvalConfig
 from lpwm.evaluate.runs import load_team
 from lpwm.interop.packed import unpack

@@ -18,7 +18,8 @@ from lpwm.data.files import make_folder, write_whole
 from lpwm.errors import UserError, choose
 from lpwm.evaluate.agent import consensus
 from lpwm.evaluate.controls import Store
-from lpwm.evaluate.evaluate import Evaluator, episode_sets, evaluate
+from lpwm.evaluate.evaluate import episode_sets, evaluate
+from lpwm.evaluate.evaluator import Evaluator
 from lpwm.evaluate.gif import episode_gif
 from lpwm.evaluate.goals import EpisodeSet, image_goals
 from lpwm.evaluate.outcome import Evaluation, differences

@@ -13,7 +13,7 @@ import torch
 from lpwm.evaluate.agent import LatentActor, PlanActor
 from lpwm.evaluate.controls import Oracle
 from lpwm.evaluate.episodes import open_world
-from lpwm.evaluate.evaluate import Evaluator, Job
+from lpwm.evaluate.evaluator import Evaluator, Job
 from lpwm.plan import MPCConfig, Problem, make_solver
 from lpwm.plan.solver import Sampler
 

@@ -73,8 +73,8 @@ class Settings:
 
 
 DEFAULT = Settings()
-# Measured on an H200, all blocks forwards and backwards: 13.26 ms of the PushT-sized encoder, by default 13.67;
-# 18.26 of ViT-Tiny, by default 18.99.
+# Measured on an H200. Whether products have the GELU in them was decided by the whole step, which runs into the limit
+# of power: there less traffic counts for more than a kernel's own time (docs/performance.md).
 BY_WIDTH: dict[int, Settings] = {
     384: Settings(
         norm_forward=NormTiles(rows=4, part=128),

@@ -14,7 +14,8 @@ from lpwm.config import digest, from_dict
 from lpwm.errors import UserError
 from lpwm.evaluate.controls import Store
 from lpwm.evaluate.episodes import Record
-from lpwm.evaluate.evaluate import Evaluator, episode_sets
+from lpwm.evaluate.evaluate import episode_sets
+from lpwm.evaluate.evaluator import Evaluator
 from lpwm.evaluate.outcome import Evaluation
 from lpwm.evaluate.protocol import EvalConfig
 from lpwm.evaluate.runs import load_team

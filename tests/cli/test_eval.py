@@ -132,7 +132,7 @@ def test_what_is_finished_can_be_had_after_an_interruption(runs, tmp_path, capsy
         made.append(run_episodes(*args, **options))
         return made[-1]
 
-    monkeypatch.setattr("lpwm.evaluate.evaluate.run_episodes", stopping)
+    monkeypatch.setattr("lpwm.evaluate.evaluator.run_episodes", stopping)
     assert call(*argv) == 130
     err = capsys.readouterr().err
     assert "2 of 5 runs of the episodes are kept" in err and "--finished-only" in err and "interrupted" in err
@@ -145,7 +145,7 @@ def test_what_is_finished_can_be_had_after_an_interruption(runs, tmp_path, capsy
     data = json.loads(out.read_text())
     (row,) = data["cells"][0]["rows"]
     assert row["seeds"] == [0, 1] and len(data["missing"]) == 3 and len(made) == 2
-    monkeypatch.setattr("lpwm.evaluate.evaluate.run_episodes", run_episodes)
+    monkeypatch.setattr("lpwm.evaluate.evaluator.run_episodes", run_episodes)
     assert call(*argv) == 0
     assert "2 of 5 runs of the episodes are kept from before" in capsys.readouterr().err
     whole = json.loads(out.read_text())

@@ -18,7 +18,8 @@ from lpwm.errors import UserError
 from lpwm.evaluate.agent import Agent, consensus, plan_to_image
 from lpwm.evaluate.controls import Store
 from lpwm.evaluate.curve import distance_curve
-from lpwm.evaluate.evaluate import Evaluator, episode_sets, evaluate
+from lpwm.evaluate.evaluate import episode_sets, evaluate
+from lpwm.evaluate.evaluator import Evaluator
 from lpwm.evaluate.gif import episode_gif
 from lpwm.evaluate.outcome import differences
 from lpwm.evaluate.protocol import PRESETS, EvalConfig, solo

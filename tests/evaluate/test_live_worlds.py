@@ -14,7 +14,8 @@ from lpwm.evaluate.agent import Agent
 from lpwm.evaluate.controls import Nothing, Oracle, Store
 from lpwm.evaluate.curve import distance_curve
 from lpwm.evaluate.episodes import run_episodes
-from lpwm.evaluate.evaluate import Evaluator, evaluate
+from lpwm.evaluate.evaluate import evaluate
+from lpwm.evaluate.evaluator import Evaluator
 from lpwm.evaluate.goals import random_goals
 from lpwm.evaluate.protocol import LIVE_ORACLE, EvalConfig
 from lpwm.evaluate.table import table

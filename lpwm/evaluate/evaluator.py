@@ -1,0 +1,305 @@
+"""Who runs an evaluation: its distinct runs of the loop as jobs, each made once, and the cells they make up."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from lpwm.config import to_dict
+from lpwm.errors import UserError
+from lpwm.evaluate.agent import Agent, LatentActor
+from lpwm.evaluate.controls import Nothing, Oracle, RandomActions, Store
+from lpwm.evaluate.episodes import Actor, Record, is_live, run_episodes
+from lpwm.evaluate.goals import EpisodeSet
+from lpwm.evaluate.outcome import Cell, Row
+from lpwm.evaluate.protocol import EvalConfig
+from lpwm.plan import MPCConfig, Solver
+
+NAMES = {"nothing": "do nothing", "random": "random actions", "oracle": "oracle"}
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """One run of the loop, and all its record depends on."""
+
+    depends: dict[str, Any]
+    actor: Callable[[Callable[[], None] | None], Actor]
+    episodes: EpisodeSet
+    frameskip: int
+    plans: int  # how many plans it takes: the unit of progress
+    storable: bool = True  # not for an agent without weights to be known by
+    workers: int | None = 1  # processes of live simulators
+
+
+class Evaluator:
+    """Builds the jobs of an evaluation, and runs each once: cells share what does not depend on (H, R)."""
+
+    def __init__(
+        self,
+        agents: Sequence[Agent],
+        world: Any,
+        config: EvalConfig,
+        sets: Mapping[str, EpisodeSet],
+        *,
+        device: torch.device | str = "cpu",
+        store: Store | None = None,
+        compile: bool = False,
+        either: bool = False,
+        workers: int | None = 1,
+        progress: Callable[[int], None] | None = None,
+        finished_only: bool = False,
+    ) -> None:
+        """either: records kept from a call that compiled, or did not, serve this one too.
+        finished_only: run nothing; what is not kept is left out and listed in `missing`."""
+        check_agents(agents, config)
+        self.agents, self.world, self.config, self.sets = tuple(agents), world, config, sets
+        self.device, self.compile, self.either = torch.device(device), compile, either
+        self.finished_only, self.missing = finished_only, list[str]()
+        self.solver = config.build_solver()
+        self._latest: tuple[Agent, Solver] | None = None
+        self.store, self.progress = store or Store(None), progress
+        self.live, self.workers = is_live(world), workers
+        self.steps = max(config.budgets)
+        self.done: dict[str, tuple[Record, bool]] = {}
+        self.plans_done = 0
+
+    def mpc(self, horizon: int, receding: int, agent: Agent | None) -> MPCConfig:
+        context = 1 if agent is None else self.config.context or agent.history
+        return MPCConfig(horizon, receding, self.config.warm, context)
+
+    def _depends(self, episodes: EpisodeSet, frameskip: int, **more: Any) -> dict[str, Any]:
+        spec = self.world.spec
+        return {
+            "world": [spec.name, spec.options],
+            "episodes": episodes.digest,
+            "steps": self.steps,
+            "frameskip": frameskip,
+            "device": self.device.type,
+            **more,
+        }
+
+    def agent_job(self, agent: Agent, kind: str, horizon: int, receding: int, seed: int) -> Job:
+        c, episodes = self.config, self.sets[kind]
+        mpc = self.mpc(horizon, receding, agent)
+        autocast = torch.bfloat16 if c.precision == "bfloat16" else None
+        depends = self._depends(
+            episodes,
+            agent.frameskip,
+            who=[agent.weights or id(agent), agent.vote, list(agent.images)],
+            stats=agent.stats.as_dict(),
+            mpc=to_dict(mpc),
+            solver=[c.solver, c.options],
+            seed=seed,
+            precision=c.precision,
+            compile=self.compile,
+        )
+        return Job(
+            depends,
+            lambda tick: LatentActor(
+                agent,
+                self.world,
+                self._solver_for(agent),
+                mpc,
+                seed,
+                compile=self.compile,
+                autocast=autocast,
+                on_plan=tick,
+            ),
+            episodes,
+            agent.frameskip,
+            math.ceil(self.steps / (receding * agent.frameskip)),
+            storable=bool(agent.weights),
+            workers=self.workers or 1,
+        )
+
+    def _solver_for(self, agent: Agent) -> Solver:
+        """One for all jobs of an agent that follow one another: it keeps the graphs it captured, and their memory."""
+        if self._latest is None or self._latest[0] is not agent:
+            self._latest = agent, self.config.build_solver()
+        return self._latest[1]
+
+    def control_job(self, name: str, kind: str, horizon: int, receding: int, seed: int) -> Job:
+        agent, episodes = self.agents[0], self.sets[kind]
+        if name != "oracle":
+            depends = self._depends(episodes, agent.frameskip, control=name, seed=seed)
+            make: dict[str, Callable[[Any], Actor]] = {
+                "nothing": lambda _: Nothing(self.world, agent.frameskip),
+                "random": lambda _: RandomActions(self.world, agent.frameskip, seed),
+            }
+            return Job(depends, make[name], episodes, agent.frameskip, 0, workers=self.workers or 1)
+        mpc = self.mpc(horizon, receding, None)
+        depends = self._depends(
+            episodes,
+            agent.frameskip,
+            control="oracle",
+            seed=seed,
+            stats=agent.stats.as_dict(),
+            mpc=to_dict(mpc),
+            solver=list(self.config.oracle_planner(self.live)),
+        )
+        return Job(
+            depends,
+            lambda tick: Oracle(
+                self.world,
+                agent.stats,
+                agent.frameskip,
+                self.config.build_oracle_solver(self.live),
+                mpc,
+                seed,
+                tick,
+            ),
+            episodes,
+            agent.frameskip,
+            math.ceil(self.steps / (receding * agent.frameskip)),
+            workers=self.workers,
+        )
+
+    def control_seeds(self, name: str) -> tuple[int, ...]:
+        count = {"nothing": 1, "random": self.config.planner_seeds, "oracle": self.config.oracle_seeds}[name]
+        return tuple(range(count))
+
+    def controls(self, kind: str) -> tuple[str, ...]:
+        """An image goal has no state to test."""
+        return () if kind == "image" else self.config.controls
+
+    def jobs(self) -> list[Job]:
+        """Every distinct job of every cell."""
+        found: dict[str, Job] = {}
+        for kind in self.sets:
+            for H, R in self.config.ways():
+                jobs = [
+                    self.agent_job(a, kind, H, R, seed)
+                    for a in self.agents
+                    for seed in range(self.config.planner_seeds)
+                ]
+                jobs += [
+                    self.control_job(n, kind, H, R, s)
+                    for n in self.controls(kind)
+                    for s in self.control_seeds(n)
+                ]
+                found.update((Store.name(job.depends), job) for job in jobs)
+        return list(found.values())
+
+    def _names(self, job: Job) -> list[dict[str, Any]]:
+        """Under what its record may be kept, the job's own first."""
+        if not (self.either and "compile" in job.depends):
+            return [job.depends]
+        return [job.depends, {**job.depends, "compile": not job.depends["compile"]}]
+
+    def stored(self, job: Job) -> bool:
+        return job.storable and any(self.store.has(name) for name in self._names(job))
+
+    def have(self, jobs: Sequence[Job], who: str) -> bool:
+        """Whether these, one for each planner seed, may be run: with `finished_only` only if none need be."""
+        if not self.finished_only:
+            return True
+        kept = [
+            job.storable and any(self.store.load(name) is not None for name in self._names(job))
+            for job in jobs
+        ]
+        if not all(kept):
+            self.missing.append(f"{who} ({sum(kept)} of {len(jobs)} planner seeds are there)")
+        return all(kept)
+
+    def run(self, job: Job) -> tuple[Record, bool]:
+        name = Store.name(job.depends)
+        if name not in self.done:
+            before = self.plans_done
+            store = self.store if job.storable else Store(None)
+            self.done[name] = store.record(
+                next((n for n in self._names(job) if store.has(n)), job.depends),
+                lambda: run_episodes(
+                    self.world,
+                    job.episodes,
+                    job.actor(self._tick),
+                    steps=self.steps,
+                    frameskip=job.frameskip,
+                    device=self.device,
+                    workers=job.workers,
+                ),
+            )
+            self.plans_done = before + job.plans
+            if self.progress is not None:
+                self.progress(self.plans_done)
+        return self.done[name]
+
+    def _tick(self) -> None:
+        self.plans_done += 1
+        if self.progress is not None:
+            self.progress(self.plans_done)
+
+    def cell(self, kind: str, horizon: int, receding: int) -> Cell | None:
+        """None if nothing of it is to be had (`finished_only`)."""
+        where = f"{kind} goals, H={horizon}, R={receding}"
+        seeds = tuple(range(self.config.planner_seeds))
+        rows = []
+        for method, agents in by_method(self.agents).items():
+            lines = [(a, [self.agent_job(a, kind, horizon, receding, s) for s in seeds]) for a in agents]
+            whole = [(a, jobs) for a, jobs in lines if self.have(jobs, f"{where}: {a.name}")]
+            if not whole:
+                continue
+            found = [[self.run(job) for job in jobs] for _, jobs in whole]
+            planner = {
+                "solver": self.config.solver,
+                "options": to_dict(getattr(self.solver, "config", {})),
+                **to_dict(self.mpc(horizon, receding, agents[0])),
+            }
+            rows.append(_row(method, found, tuple(a.seed for a, _ in whole), seeds, False, planner))
+        for name in self.controls(kind):
+            seeds = self.control_seeds(name)
+            jobs = [self.control_job(name, kind, horizon, receding, s) for s in seeds]
+            if not self.have(jobs, f"{where}: {NAMES[name]}"):
+                continue
+            planner = {}
+            if name == "oracle":
+                solver, _ = self.config.oracle_planner(self.live)
+                options = to_dict(getattr(self.config.build_oracle_solver(self.live), "config", {}))
+                planner = {"solver": solver, "options": options, **to_dict(self.mpc(horizon, receding, None))}
+            rows.append(_row(NAMES[name], [[self.run(j) for j in jobs]], ("control",), seeds, True, planner))
+        return Cell(kind, horizon, receding, tuple(rows)).tested(self.config.test == "step") if rows else None
+
+
+def _row(
+    name: str,
+    found: list[list[tuple[Record, bool]]],
+    seeds: tuple[int | str, ...],
+    planner_seeds: tuple[int, ...],
+    control: bool,
+    planner: Mapping[str, Any],
+) -> Row:
+    records = tuple(tuple(record for record, _ in line) for line in found)
+    stored = sum(was for line in found for _, was in line)
+    return Row(name, records, seeds, planner_seeds, control, planner, stored)
+
+
+def by_method(agents: Sequence[Agent]) -> dict[str, list[Agent]]:
+    """Agents of one method are its training seeds; an agent without a method stands alone."""
+    out: dict[str, list[Agent]] = {}
+    for agent in agents:
+        out.setdefault(agent.method or agent.name, []).append(agent)
+    return out
+
+
+def check_agents(agents: Sequence[Agent], config: EvalConfig) -> None:
+    if not agents:
+        raise UserError("there is nobody to evaluate: give at least one run.")
+    for method, members in by_method(agents).items():
+        seeds = [a.seed for a in members]
+        if len(set(seeds)) != len(seeds):
+            raise UserError(
+                f"{method} is given twice with training seed {max(seeds, key=seeds.count)}: runs of one method "
+                "must differ in their seed."
+            )
+        if method in NAMES.values():
+            raise UserError(f"a run cannot be called {method!r}: that is the name of a control.")
+    if config.test == "plan":
+        longest = max(r for _, r in config.ways()) * max(a.frameskip for a in agents)
+        if min(config.budgets) < longest:
+            raise UserError(
+                f"a budget of {min(config.budgets)} raw steps ends before one plan of {longest} is executed: give at "
+                f"least {longest}, or test after every step."
+            )
