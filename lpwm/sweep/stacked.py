@@ -27,7 +27,7 @@ from lpwm.model.layers import BatchNorm
 from lpwm.optim import set_rates
 from lpwm.run import RunConfig
 from lpwm.sweep.stack_layers import spell_out
-from lpwm.train.step import Terms
+from lpwm.train.step import Terms, compiled
 
 
 def check_stackable(config: RunConfig) -> None:
@@ -95,7 +95,7 @@ class StackedStepper:
             return functional_call(skeleton, (params, buffers), (pixels, actions))
 
         run: Callable[..., Any] = vmap(call)
-        self._run = torch.compile(run, dynamic=False) if self.compiled else run
+        self._run = compiled(run) if self.compiled else run
         self.optimiser = self._stack_optimiser(nets[0])
         self._graph: torch.cuda.CUDAGraph | None = None
         self._inputs: list[Tensor] = []

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._functorch import config as functorch
 
 from lpwm.errors import UserError
 from lpwm.losses import Objective
@@ -62,6 +64,23 @@ def _predict(
     return objective(z, zhat, draw, multistep, gather, rank, ranks, share), zhat
 
 
+def compiled(f: Callable[..., Any]) -> Callable[..., Any]:
+    """`f` compiled for static shapes, with the gradients that it has eagerly.
+
+    Left to itself torch switches autocast on again for the compiled backward pass, and so rounds the gradients of what
+    was kept in float32: the regulariser's, the projector's.
+    """
+    fast = torch.compile(f, dynamic=False)
+    if not hasattr(functorch, "backward_pass_autocast"):
+        return fast
+
+    def call(*args: Any) -> Any:
+        with functorch.patch(backward_pass_autocast="off"):
+            return fast(*args)
+
+    return call
+
+
 @dataclass
 class Stepper:
     """Forward, backward, average over ranks, clip, update: `stepper(pixels, actions, draw, factor, step)`.
@@ -91,9 +110,7 @@ class Stepper:
             self.model.encoder.vit.use_kernels()
         self._gather = self.ranks.gather(self.batch)
         self._share = self.ranks.share(self.batch)
-        self._loss: Callable[..., Terms] = (
-            torch.compile(clip_loss, dynamic=False) if self.compiled else clip_loss
-        )
+        self._loss: Callable[..., Terms] = compiled(clip_loss) if self.compiled else clip_loss
         self.activity = ActivityWindow(self.model.config.latent, self.device)
         self._graph: torch.cuda.CUDAGraph | None = None
         self._watch: torch.cuda.CUDAGraph | None = None
