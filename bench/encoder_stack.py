@@ -429,26 +429,11 @@ def time_stack(
     return found, kernels_settings.read(top["settings"])
 
 
-def interpret() -> None:
-    """Lets kernels loop up to a number that they are given: NumPy 2.4 refuses what Triton 3.6's interpreter has."""
-    from triton.runtime import interpreter
-
-    patch = interpreter._patch_lang_tensor
-
-    def with_index(tensor: Any, scope: Any) -> None:
-        patch(tensor, scope)
-        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
-
-    interpreter._patch_lang_tensor = with_index
-
-
 def main() -> None:
     parser = trials.parser(__doc__, 90.0)
     parser.add_argument("--sizes", nargs="*", default=None, choices=[*SIZES, *TOYS])
     args = parser.parse_args()
     trials.begin(args, stack.kernels is not None)
-    if args.toy:
-        interpret()
     args.sizes = args.sizes or list(TOYS if args.toy else SIZES)
     every, sizes = jobs(args.toy, args.sizes), TOYS if args.toy else SIZES
     if args.trial:

@@ -52,7 +52,22 @@ def begin(args: argparse.Namespace, triton: bool) -> None:
         raise SystemExit("--toy needs TRITON_INTERPRET=1 in the environment.")
     if args.device == "cuda" and not torch.cuda.is_available():
         raise SystemExit("this benchmark needs a GPU that torch can use; --toy does without.")
+    if args.toy:
+        interpret()
     torch.backends.cuda.matmul.allow_tf32 = False
+
+
+def interpret() -> None:
+    """Lets kernels loop up to a number that they are given: NumPy 2.4 refuses what Triton 3.6's interpreter has."""
+    from triton.runtime import interpreter
+
+    patch = interpreter._patch_lang_tensor
+
+    def with_index(tensor: Any, scope: Any) -> None:
+        patch(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+    interpreter._patch_lang_tensor = with_index
 
 
 def machine(device: str) -> dict[str, Any]:

@@ -1,9 +1,9 @@
 """Whether the encoder's kernels serve: on which tensors, and whether they are right on this device. And patches.
 
-The kernels (`lpwm.model.kernels`, `kernels_norm`, `kernels_pointwise`) serve training in bfloat16 on CUDA, compiled,
-where `usable` has tried them; everything else (CPU, float32, eager, long sequences, other GPUs) uses torch's own
-functions, to which they are equal up to rounding. `lpwm.model.stack` makes an operator of the blocks; cutting frames
-into patches is one here.
+The kernels (`lpwm.model.kernels`, `kernels_norm`, `kernels_last`, `kernels_mlp`, `kernels_pointwise`) and the products of
+`blas` serve training in bfloat16 on CUDA, compiled, where `usable` has tried them; everything else (CPU, float32, eager,
+long sequences, other GPUs) uses torch's own functions, to which they are equal up to rounding. `lpwm.model.stack` makes
+one operator of them; cutting frames into patches is one here.
 """
 
 from __future__ import annotations
@@ -150,8 +150,6 @@ def _norm_errors(width: int, device: torch.device) -> list[float]:
     y = want.detach().to(r.dtype)
     kernels_norm.norm_backward(g, y, one.detach(), total, total, sums, chosen.norm_backward)
     errors = [_far(got, want), _far(total, slope), _far(sums.sum(0), slope.sum(0))]
-    kernels_norm.norm_backward(g, y, one.detach(), None, total, sums, chosen.norm_backward)
-    errors.append(_far(total, slope))
     first = x.detach().view(16, -1, width)[:, 0] - shift  # of 16 frames
     r.view(16, -1, width)[:, 0] = float("nan")
     kernels_norm.norm_forward(r, shift, 1e-6, got, one.detach(), chosen.norm_forward, first)

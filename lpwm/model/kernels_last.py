@@ -20,6 +20,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from lpwm.model.kernels_norm import _centred
 from lpwm.model.kernels_settings import LastTiles
 
 PLAIN = LastTiles()
@@ -54,16 +55,10 @@ def _normalised(
         x += tl.load(c + at, mask=at < W, other=0.0)
         xs = xs + (x,)  # type: ignore[assignment]  # noqa: RUF005
         total += x
-    mean = (tl.sum(total, 1) / W)[:, None]
-    total = tl.zeros([ROWS, PART], tl.float32)
-    for p in tl.static_range(PARTS):
-        x = tl.where(p * PART + col[None, :] < W, xs[p] - mean, 0.0)
-        total += x * x
-    one = tl.rsqrt(tl.sum(total, 1) / W + eps)
+    xs, one = _centred(xs, total, eps, W, PART, PARTS)
     xhat = ()
     for p in tl.static_range(PARTS):
-        x = tl.where(p * PART + col[None, :] < W, (xs[p] - mean) * one[:, None], 0.0)
-        xhat = xhat + (x.to(r.dtype.element_ty),)  # type: ignore[assignment]  # noqa: RUF005
+        xhat = xhat + ((xs[p] * one[:, None]).to(r.dtype.element_ty),)  # type: ignore[assignment]  # noqa: RUF005
     return xhat, one
 
 

@@ -6,6 +6,7 @@ Backwards x̂ is all that is needed, with 1/σ of each row: the stream itself ma
 A row is cut in PARTS parts of PART columns (w = 384 is 3·128): no lane is idle, and the threads that share a row are
 in one warp. The last rows come first: the matrix product before has just written them, and the one after begins with
 those written last, the first; a cache as large as half a stream serves both. What is not read again soon makes room.
+Two small kernels of the same stream stand here too: what it begins as, and sums of partial sums.
 
 Legend: m rows (tokens of all frames), w width. Streams are bfloat16, sums float32.
 """
@@ -19,6 +20,20 @@ from torch import Tensor
 from lpwm.model.kernels_settings import NormTiles
 
 PLAIN = NormTiles()
+
+
+@triton.jit
+def _centred(xs, total, eps, W: tl.constexpr, PART: tl.constexpr, PARTS: tl.constexpr):
+    """Rows in parts, given with their sum by parts, minus their mean, 0 past W; and 1/σ."""
+    col = tl.arange(0, PART)[None, :]
+    mean = (tl.sum(total, 1) / W)[:, None]
+    found = ()
+    total = tl.zeros_like(total)
+    for p in tl.static_range(PARTS):
+        x = tl.where(p * PART + col < W, xs[p] - mean, 0.0)
+        found = found + (x,)  # type: ignore[assignment]  # noqa: RUF005
+        total += x * x
+    return found, tl.rsqrt(tl.sum(total, 1) / W + eps)
 
 
 @triton.jit
@@ -42,26 +57,19 @@ def _norm_forward(
         x += tl.load(c + p * PART + col, mask=p * PART + col < W, other=0.0)[None, :]
         xs = xs + (x,)  # type: ignore[assignment]  # noqa: RUF005
         total += x
-    mean = (tl.sum(total, 1) / W)[:, None]
-    total = tl.zeros([ROWS, PART], tl.float32)
-    for p in tl.static_range(PARTS):
-        x = tl.where(p * PART + col[None, :] < W, xs[p] - mean, 0.0)
-        total += x * x
-    one = tl.rsqrt(tl.sum(total, 1) / W + eps)
+    xs, one = _centred(xs, total, eps, W, PART, PARTS)
     for p in tl.static_range(PARTS):
         keep = (row[:, None] < m) & (p * PART + col[None, :] < W)
-        x = (xs[p] - mean) * one[:, None]
-        tl.store(out + start + p * PART, x.to(out.dtype.element_ty), mask=keep)
+        tl.store(out + start + p * PART, (xs[p] * one[:, None]).to(out.dtype.element_ty), mask=keep)
     tl.store(scale + row, one, mask=row < m)
 
 
 @triton.jit
 def _norm_backward(
     grad, xhat, scale, stream, out, sums, m, W: tl.constexpr, SPAN: tl.constexpr, ROWS: tl.constexpr,
-    PART: tl.constexpr, PARTS: tl.constexpr, STAGES: tl.constexpr, GROWS: tl.constexpr,
+    PART: tl.constexpr, PARTS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """dx = (g − mean(g) − x̂ mean(g x̂))/σ; the stream's gradient grows by it, or begins with it. And the sum of dx over
-    SPAN rows, dc."""
+    """dx = (g − mean(g) − x̂ mean(g x̂))/σ, by which the stream's gradient grows; and the sum of dx over SPAN rows."""
     pid = tl.num_programs(0) - 1 - tl.program_id(0)
     first = pid * SPAN
     col = tl.arange(0, PART)
@@ -84,10 +92,7 @@ def _norm_backward(
             x = tl.load(xhat + start + p * PART, mask=keep, other=0.0, eviction_policy="evict_first").to(
                 tl.float32
             )
-            if GROWS:
-                s = tl.load(stream + start + p * PART, mask=keep, other=0.0).to(tl.float32)
-            else:
-                s = tl.zeros([ROWS, PART], tl.float32)
+            s = tl.load(stream + start + p * PART, mask=keep, other=0.0).to(tl.float32)
             gs = gs + (g,)  # type: ignore[assignment]  # noqa: RUF005
             xs = xs + (x,)  # type: ignore[assignment]  # noqa: RUF005
             ss = ss + (s,)  # type: ignore[assignment]  # noqa: RUF005
@@ -159,17 +164,19 @@ def pieces(m: int, tiles: NormTiles = PLAIN) -> int:
 
 
 def norm_backward(
-    grad: Tensor, xhat: Tensor, scale: Tensor, stream: Tensor | None, out: Tensor, sums: Tensor,
+    grad: Tensor,
+    xhat: Tensor,
+    scale: Tensor,
+    stream: Tensor,
+    out: Tensor,
+    sums: Tensor,
     tiles: NormTiles = PLAIN,
-) -> None:  # fmt: skip
-    """`out` = `stream` + the gradient of r, given that of x̂ (it may be `stream`; None is 0); `sums` (pieces(m), w): its
-    sums."""
+) -> None:
+    """`out` = `stream` + the gradient of r, given that of x̂ (it may be `stream`); `sums` (pieces(m), w): its sums."""
     m, w = grad.shape
-    grows = stream is not None
     _norm_backward[(pieces(m, tiles),)](
-        grad, xhat, scale, stream if grows else grad, out, sums, m, SPAN=tiles.span, STAGES=tiles.stages, GROWS=grows,
-        **_cut(w, tiles),
-    )  # fmt: skip
+        grad, xhat, scale, stream, out, sums, m, SPAN=tiles.span, STAGES=tiles.stages, **_cut(w, tiles)
+    )
 
 
 def totals(parts: Tensor, out: Tensor) -> None:

@@ -155,12 +155,9 @@ def backward(
     (L, b, n, packed), f, w = kept.qkv.shape, kept.hidden.shape[-1], kept.r.shape[-1]
     m, wide, chosen, new = b * n, kept.one.dtype, kernels_settings.of(w), grad.new_empty
     _, down, slope = kernels_settings.fused(chosen, lambda p: kernels_mlp.serves(p, w, f, grad.device))
-    tiles, rows = chosen.norm_backward, -(-m // chosen.gelu.span)
+    tiles, rows = chosen.norm_backward, kernels_mlp.pieces(m, down) if down else -(-m // chosen.gelu.span)
     d = Folded(*(torch.empty_like(t) for t in weights))
-    sum_qkv, sum_up = (
-        new(L, kernels.pieces(b, n), packed, dtype=wide),
-        new(L, kernels_mlp.pieces(m, down) if down else rows, f, dtype=wide),
-    )
+    sum_qkv, sum_up = new(L, kernels.pieces(b, n), packed, dtype=wide), new(L, rows, f, dtype=wide)
     sum_norm = new(2 * L, kernels_norm.pieces(m, tiles), w, dtype=wide)
     d_hidden, d_packed, d_stream, d_heard = new(m, f), new(m, packed), new(m, w), new(m, packed // 3)
     # The stream's gradient changes in place from here on, so a weight that wrote to the stream takes its own before.

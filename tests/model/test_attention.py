@@ -197,7 +197,7 @@ class PlainNorms(Plain):
     def norm_backward(self, grad, xhat, one, stream, out, sums, tiles):
         g, x = grad.float(), xhat.float()
         d = (g - g.mean(1, keepdim=True) - x * (g * x).mean(1, keepdim=True)) * one[:, None]
-        out.copy_(self.scale("norm's gradient" if stream is not None else "norm's beginning") * d)
+        out.copy_(self.scale("norm's gradient") * d)
         sums.zero_()[0] = self.scale("norm's sums") * d.sum(0)
 
     def totals(self, parts, out):
@@ -232,7 +232,6 @@ KINDS = [
     "norm",
     "norm's gradient",
     "norm's sums",
-    "norm's beginning",
     "norm of token 0",
     "heard",
     "heard's gradient",
