@@ -1,9 +1,9 @@
 """Whether the encoder's kernels serve: on which tensors, and whether they are right on this device. And patches.
 
-The kernels (`lpwm.model.kernels`, `kernels_norm`, `kernels_last`, `kernels_mlp`, `kernels_pointwise`) and the products of
-`blas` serve training in bfloat16 on CUDA, compiled, where `usable` has tried them; everything else (CPU, float32, eager,
-long sequences, other GPUs) uses torch's own functions, to which they are equal up to rounding. `lpwm.model.stack` makes
-one operator of them; cutting frames into patches is one here.
+The kernels (`lpwm.model.kernels`, `kernels_norm`, `kernels_last`, `kernels_mlp`, `kernels_pointwise`) and the products
+of `blas` serve training in bfloat16 on CUDA, compiled, where `usable` has tried them; everything else (CPU, float32,
+eager, long sequences, other GPUs) uses torch's own functions, to which they are equal up to rounding.
+`lpwm.model.stack` makes one operator of them; cutting frames into patches is one here.
 """
 
 from __future__ import annotations
