@@ -29,7 +29,7 @@ from lpwm.data.order import clip_starts, permutation
 from lpwm.data.resize import resize
 from lpwm.errors import UserError
 
-quick = settings(deadline=None, max_examples=25, derandomize=True)
+quick = settings(max_examples=25)
 
 
 def counted(lengths, size=2):

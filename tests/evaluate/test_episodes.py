@@ -85,7 +85,7 @@ def test_success_changes_nothing_that_happens(world, agents_of):
     assert told.success_BT.all() and not plain.success_BT.all()
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=40)
 @given(
     st.lists(st.lists(st.booleans(), min_size=20, max_size=20), min_size=1, max_size=4),
     st.integers(1, 6),

@@ -26,7 +26,7 @@ from lpwm.evaluate.stats import (
     success_interval,
 )
 
-FEW = settings(deadline=None, max_examples=25, derandomize=True)
+FEW = settings(max_examples=25)
 
 
 def record(name, success, **more):

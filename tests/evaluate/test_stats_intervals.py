@@ -22,7 +22,7 @@ from lpwm.evaluate.stats import (
 )
 from lpwm.evaluate.stats.intervals import crossed_variance
 
-FEW = settings(deadline=None, max_examples=30, derandomize=True)
+FEW = settings(max_examples=30)
 
 
 @FEW

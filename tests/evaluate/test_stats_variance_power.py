@@ -22,7 +22,7 @@ from lpwm.evaluate.stats import (
 )
 from lpwm.evaluate.stats.variance import NAMES, _components
 
-FEW = settings(deadline=None, max_examples=15, derandomize=True)
+FEW = settings(max_examples=15)
 
 
 def record(success):

@@ -18,7 +18,7 @@ def by_sets(a, b):
 
 
 @given(st.integers(1, 20).flatmap(lambda d: st.tuples(arrays(bool, (5, d)), arrays(bool, (3, d)))))
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=40)
 def test_jaccard_is_that_of_sets(pair):
     a, b = pair
     expected = [[by_sets(x, y) for y in b] for x in a]
@@ -32,7 +32,7 @@ def test_two_empty_supports_are_equal_and_an_empty_one_shares_nothing():
 
 
 @given(arrays(bool, st.tuples(st.integers(1, 4), st.integers(1, 3), st.integers(1, 21))))
-@settings(max_examples=30, deadline=None, derandomize=True)
+@settings(max_examples=30)
 def test_packed_bits_come_back_and_can_be_read_bit_by_bit(active):
     packed = pack(active)
     assert np.array_equal(unpack(packed), active)

@@ -31,7 +31,7 @@ def test_all_zero_codes_score_one():
     assert float(temporal_jaccard(torch.zeros(2, 3, 4))) == 1.0
 
 
-@settings(deadline=None, max_examples=25, derandomize=True)
+@settings(max_examples=25)
 @given(
     B=st.integers(1, 4),
     T=st.integers(2, 5),

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lpwm.losses.order import match_rows, sort_rows
@@ -20,7 +20,6 @@ def matched(x, target):
 distinct = st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=70, unique=True)
 
 
-@settings(deadline=None)
 @given(distinct, st.integers(0, 2**31))
 def test_the_ith_smallest_gets_the_ith_of_the_target(row, seed):
     x = torch.tensor([row, row[::-1]])
@@ -29,7 +28,6 @@ def test_the_ith_smallest_gets_the_ith_of_the_target(row, seed):
         assert found == matched(given_, to)
 
 
-@settings(deadline=None)
 @given(distinct)
 def test_sorted_rows_are_sorted(row):
     assert sort_rows(torch.tensor([row])).tolist() == [sorted(row)]

@@ -25,7 +25,7 @@ def codes(B, T, D, *key):
 
 
 @each
-@settings(deadline=None, max_examples=20, derandomize=True)
+@settings(max_examples=20)
 @given(
     B=st.integers(2, 9),
     T=st.integers(1, 4),

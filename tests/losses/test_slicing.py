@@ -10,7 +10,7 @@ from lpwm.losses.slicing import check_slices, draw_slices, share, share_size
 from lpwm.rng import generator
 
 
-@settings(deadline=None, max_examples=30, derandomize=True)
+@settings(max_examples=30)
 @given(slices=st.integers(1, 40), dim=st.integers(1, 12), fraction=st.sampled_from([0.0, 0.1, 0.5, 1.0]))
 def test_slices_are_unit_and_coordinates_are_dealt_evenly(slices, dim, fraction):
     w_PD = draw_slices(slices, dim, fraction, generator(3))
@@ -41,7 +41,7 @@ def test_coordinates_are_in_random_order():
     assert len(set(first)) > 10
 
 
-@settings(deadline=None, max_examples=30, derandomize=True)
+@settings(max_examples=30)
 @given(slices=st.integers(1, 30), ranks=st.integers(1, 7))
 def test_shares_partition_the_slices(slices, ranks):
     w = torch.arange(slices)[:, None]

@@ -72,14 +72,18 @@ def test_the_gated_rung_has_nothing_to_freeze():
     assert scrambled("mlp-ltv").frozen(torch.float64) is None
 
 
-def test_lower_precision_is_near():
+@pytest.mark.parametrize("seed", range(5))
+def test_lower_precision_is_near(seed):
+    """One step: some dozen operations at 2⁻⁹ each. Further on the random dynamics amplify it without bound."""
+    torch.manual_seed(seed)
     model = scrambled("shallow-adaln").float()
     z, a, _ = (t.float() if t is not None else None for t in inputs(1, 5))
     with torch.no_grad():
         exact = model.rollout(z, a)
         near = model.frozen(torch.bfloat16).rollout(z, a)
-    assert near.dtype == torch.bfloat16
-    assert 0 < (near.float() - exact).norm() / exact.norm() < 0.02
+    assert near.dtype == torch.bfloat16 and near.shape == exact.shape
+    first, error = exact[:, :, 0], (near.float() - exact)[:, :, 0]
+    assert 0 < error.norm() / first.norm() < 0.02
 
 
 @pytest.mark.parametrize("rung", ["deep-adaln", "mlp-lti"])

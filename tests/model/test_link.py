@@ -37,7 +37,7 @@ def test_reprelu_gradient_is_that_of_gelu():
     torch.testing.assert_close(x.grad, expected, rtol=1e-9, atol=1e-12)
 
 
-@settings(deadline=None, derandomize=True, max_examples=30)
+@settings(max_examples=30)
 @given(
     shape=st.lists(st.integers(0, 4), min_size=1, max_size=4),
     dtype=st.sampled_from([torch.float16, torch.bfloat16, torch.float32, torch.float64]),

@@ -164,7 +164,7 @@ def test_bad_configs_are_one_sentence(name, options, says):
         make_solver(name, **options)
 
 
-@settings(deadline=None, max_examples=12, derandomize=True)
+@settings(max_examples=12)
 @given(
     name=st.sampled_from(SAMPLERS),
     batch=st.integers(1, 4),
@@ -181,7 +181,7 @@ def test_any_shape(name, batch, horizon, width, seed, dtype):
     assert (plan.costs_B <= start + 1e-6).all()
 
 
-@settings(deadline=None, max_examples=20, derandomize=True)
+@settings(max_examples=20)
 @given(batch=st.integers(1, 64), budget=st.integers(0, 200))
 def test_chunks_are_level_and_fit(batch, budget):
     problem, solver = Bowl(batch), make_solver("cem", samples=10, elites=2)

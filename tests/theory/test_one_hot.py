@@ -21,7 +21,7 @@ def affine_box(low, high):
     return lambda x, a: low + side * sine_step((x - low) / side, a)
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=100)
 @given(st.integers(1, 3), st.integers(1, 7), st.floats(-50, 50), st.floats(0.1, 300), st.integers(0, 10**6))
 def test_bounds_hold_on_ten_thousand_random_systems(d, n, corner, side, seed):
     """100 draws of (d, n, box) × 100 random maps each: every action of the family is a system of its own."""
@@ -107,7 +107,7 @@ def test_error_falls_with_slope_minus_one_over_d(name):
         assert slope([n**s.d for n in sizes], error) == pytest.approx(fitted)
 
 
-@settings(max_examples=15, deadline=None, derandomize=True)
+@settings(max_examples=15)
 @given(st.integers(2, 400), st.integers(1, 3), st.floats(0.05, 0.8), st.integers(0, 10**6))
 def test_a_cover_of_a_closed_cloud(M, d, radius, seed):
     """A random map of a cloud into itself has some Lipschitz constant; the bound with it holds for every point."""

@@ -124,7 +124,7 @@ def test_resume_reads_as_one_run(tmp_path: Path) -> None:
     assert lines(tmp_path) == []
 
 
-@settings(deadline=None, max_examples=15, derandomize=True)
+@settings(max_examples=15)
 @given(
     steps=st.lists(st.integers(1, 30), max_size=8).map(sorted),
     resume=st.integers(1, 30),

@@ -26,7 +26,7 @@ from lpwm.train.monitors import (
     observe,
 )
 
-SETTINGS = settings(deadline=None, max_examples=15, derandomize=True)
+SETTINGS = settings(max_examples=15)
 
 
 def normal(*shape: int, key: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:

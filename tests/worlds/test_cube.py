@@ -139,7 +139,7 @@ def test_starts_fall_where_they_should() -> None:
     assert (cube[:, 2] == 0.02).all() and (rows[:, 21:41] == 0).all()
 
 
-@settings(deadline=None, derandomize=True, max_examples=15)
+@settings(max_examples=15)
 @given(
     x=st.floats(0.25, 0.6), y=st.floats(-0.35, 0.35), z=st.floats(0.2, 0.35), yaw=st.floats(-3.1, 3.1)
 )  # fmt: skip

@@ -90,7 +90,7 @@ def vec(p):
     return torch.tensor(p, dtype=torch.float32)
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=200)
 @given(point, point)
 def test_a_fat_line_is_a_walk_with_an_error_term(p, q):
     assume(max(abs(p[0] - q[0]), abs(p[1] - q[1])) >= 2)
@@ -109,7 +109,7 @@ def test_a_fat_line_is_a_walk_with_an_error_term(p, q):
     assert spans(line_span(vec(p), vec(q), rows), rows) == drawn
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=200)
 @given(point, point, point)
 def test_a_filled_parallelogram_is_scanned_row_by_row(p, q, o):
     corners = [(q[0] - o[0], q[1] - o[1]), (p[0] - o[0], p[1] - o[1]), (p[0] + o[0], p[1] + o[1]),

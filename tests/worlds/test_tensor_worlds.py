@@ -48,7 +48,7 @@ def test_the_spec_rebuilds_the_world(world: TensorWorld) -> None:
         world.anything = 1  # type: ignore[attr-defined]
 
 
-@settings(deadline=None, derandomize=True, max_examples=8)
+@settings(max_examples=8)
 @given(n=st.integers(1, 50), start=st.integers(0, 10**6), seed=st.integers(0, 2**31))
 def test_rows_do_not_depend_on_the_draw(n: int, start: int, seed: int) -> None:
     for name in WORLDS:
