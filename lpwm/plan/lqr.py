@@ -4,8 +4,8 @@
 
 holds for LTI with the identity link and a linear action encoder. Two solutions of the same problem:
   dense     z_H = f + G·(a_0 … a_{H−1}) is a least-squares problem, solved by one SVD for all environments;
-  riccati   dynamic programming on x_t = (z_t, …, z_{t−k+1}, 1): the constant carries b, and a linear term per
-            environment carries its goal. Its gains are also a feedback law.
+  riccati   dynamic programming on x_t = (z_t, …, z_{t−k+1}, 1, z_goal): the constant carries b, and the goal is a
+            part of the state that stays. Its gains are also a feedback law, the same for every environment.
 """
 
 from __future__ import annotations
@@ -98,58 +98,53 @@ def dense_plan(
     return ((gap_BD @ U) * inverse @ Vh).view(-1, horizon, width)
 
 
-@dataclass(frozen=True)
-class Feedback:
-    """a_t = −gain x_t − push p_{t+1}: (A, n) both, n = k·D + 1."""
-
-    gain: Tensor
-    push: Tensor
-
-
 def augmented(dynamics: LinearDynamics) -> tuple[Tensor, Tensor]:
-    """x' = Φ x + Γ a on x = (z_t, …, z_{t−k+1}, 1): Φ (n, n), Γ (n, A)."""
-    D, lags = dynamics.B.shape[0], len(dynamics.A)
-    phi = dynamics.B.new_zeros(lags * D + 1, lags * D + 1)
-    phi[:D] = torch.cat((*dynamics.A, dynamics.bias[:, None]), 1)
-    phi[D : lags * D, : (lags - 1) * D] = torch.eye((lags - 1) * D).to(phi)
-    phi[-1, -1] = 1
+    """x' = Φ x + Γ a on x = (z_t, …, z_{t−k+1}, 1, z_goal): Φ (n, n), Γ (n, A)."""
+    D, past = dynamics.B.shape[0], len(dynamics.A) * dynamics.B.shape[0]
+    phi = torch.eye(past + 1 + D).to(dynamics.B)
+    phi[:past, :past] = 0
+    phi[:D, : past + 1] = torch.cat((*dynamics.A, dynamics.bias[:, None]), 1)
+    phi[D:past, : past - D] = torch.eye(past - D).to(phi)
     return phi, F.pad(dynamics.B, (0, 0, 0, phi.shape[0] - D))
 
 
-def riccati(dynamics: LinearDynamics, horizon: int, control: float = 0.0) -> list[Feedback]:
-    """The gains, first step first. With V_t(x) = xᵀP_t x + 2 xᵀp_t + c and P_H = CᵀC/D, p_H = −Cᵀz_goal/D:
+def riccati(dynamics: LinearDynamics, horizon: int, control: float = 0.0) -> list[Tensor]:
+    """The gains K_t (A, n), first step first: a_t = −K_t x_t.
 
-    S = ρI + ΓᵀPΓ,  gain = S⁺ΓᵀPΦ,  push = S⁺Γᵀ,  P ← ΦᵀP(Φ − Γ·gain),  p ← (Φ − Γ·gain)ᵀp.
+    What is left to pay is ‖L x‖², from ‖z_H − z_goal‖²/D back. One action may take of it, with LΓ = U s Vᵀ,
+
+        K = V s/(s² + ρ) Uᵀ LΦ   and leaves   L ← (I − U (1 − √(ρ/(s² + ρ))) Uᵀ) LΦ.
+
+    L and not LᵀL is carried, whose square would drown in rounding what an action can hardly reach. What the actions
+    after it reach is gone from L but for rounding, so a singular value is 0 by the measure of all that is ever reached.
     """
     phi, gamma = augmented(dynamics)
     D, width = dynamics.B.shape
-    P = torch.zeros_like(phi)
-    P[:D, :D] = torch.eye(D).to(phi) / D
-    steps = []
+    cost = torch.zeros(D, phi.shape[0]).to(phi)
+    cost[:, :D], cost[:, -D:] = torch.eye(D) / D**0.5, -torch.eye(D) / D**0.5
+    reached = torch.linalg.matrix_norm(dynamics.response(horizon), 2) / D**0.5
+    cut = reached * max(D, horizon * width) * torch.finfo(phi.dtype).eps
+    gains = []
     for _ in range(horizon):
-        S = gamma.T @ P @ gamma + control * torch.eye(width).to(phi)
-        inverse = torch.linalg.pinv(S, hermitian=True)
-        steps.append(Feedback(inverse @ (gamma.T @ P @ phi), inverse @ gamma.T))
-        P = phi.T @ P @ (phi - gamma @ steps[-1].gain)
-        P = (P + P.T) / 2
-    return steps[::-1]
+        U, s, Vh = torch.linalg.svd(cost @ gamma, full_matrices=False)
+        cost = cost @ phi
+        weight = (s.square() + control).clamp(min=torch.finfo(s.dtype).tiny)
+        taken = U.T @ cost
+        gains.append((Vh.T * torch.where(s > cut, s / weight, 0)) @ taken)
+        cost = cost - (U * torch.where(s > cut, 1 - (control / weight).sqrt(), 0)) @ taken
+    return gains[::-1]
 
 
 def riccati_plan(
     dynamics: LinearDynamics, z_BCD: Tensor, z_goal_BD: Tensor, horizon: int, control: float = 0.0
 ) -> Tensor:
-    """The same argmin, by the gains: the linear terms backwards, the states forwards."""
-    steps = riccati(dynamics, horizon, control)
+    """The same argmin, by the gains."""
     phi, gamma = augmented(dynamics)
-    D = dynamics.B.shape[0]
-    p_Bn = F.pad(-z_goal_BD.to(phi) / D, (0, phi.shape[0] - D))
-    ahead = [p_Bn]  # p_H, p_{H−1}, …
-    for step in steps[:0:-1]:
-        ahead.append(ahead[-1] @ (phi - gamma @ step.gain))
-    x_Bn = torch.cat((*dynamics.history(z_BCD), phi.new_ones(z_BCD.shape[0], 1)), 1)
+    one = phi.new_ones(z_BCD.shape[0], 1)
+    x_Bn = torch.cat((*dynamics.history(z_BCD), one, z_goal_BD.to(phi)), 1)
     actions = []
-    for step, p in zip(steps, reversed(ahead), strict=True):
-        actions.append(-x_Bn @ step.gain.T - p @ step.push.T)
+    for gain in riccati(dynamics, horizon, control):
+        actions.append(-x_Bn @ gain.T)
         x_Bn = x_Bn @ phi.T + actions[-1] @ gamma.T
     return torch.stack(actions, 1)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from lpwm.errors import UserError
@@ -13,7 +13,7 @@ from lpwm.model.encoder import EncoderConfig
 from lpwm.model.predictors import PredictorConfig
 from lpwm.model.world_model import ModelConfig, WorldModel
 from lpwm.plan import CEM, LQR, CEMConfig, LatentProblem, LinearDynamics, LQRConfig
-from lpwm.plan.lqr import augmented, dense_plan, riccati, riccati_plan
+from lpwm.plan.lqr import dense_plan, riccati, riccati_plan
 from lpwm.rng import generator
 
 
@@ -57,6 +57,9 @@ def least_squares(dynamics, z_CD, goal_D, horizon, control):
     control=st.sampled_from([0.0, 1e-3, 0.3]),
     seed=st.integers(0, 99),
 )
+# Where the last actions reach everything, nothing is left for those before but rounding.
+@example(D=1, width=3, lags=3, context=2, horizon=9, control=0.0, seed=2)
+@example(D=5, width=3, lags=2, context=2, horizon=2, control=0.0, seed=0)
 def test_dense_and_riccati_are_the_least_squares_plan(D, width, lags, context, horizon, control, seed):
     dynamics = random_dynamics(D, width, lags, seed)
     g = generator("task", seed)
@@ -68,6 +71,7 @@ def test_dense_and_riccati_are_the_least_squares_plan(D, width, lags, context, h
         exact = least_squares(dynamics, z[e], goal[e], horizon, control)
         np.testing.assert_allclose(dense[e].numpy(), exact, rtol=1e-6, atol=1e-8)
         cost = [np.mean((roll(dynamics, z[e], a) - goal[e].numpy()) ** 2) for a in (exact, gains[e].numpy())]
+        assert np.abs(gains[e].numpy()).max() < 1e3  # of several plans none is absurd
         if control:  # the minimiser is unique
             np.testing.assert_allclose(gains[e].numpy(), exact, rtol=1e-5, atol=1e-7)
         np.testing.assert_allclose(cost[1], cost[0], rtol=1e-5, atol=1e-8)
@@ -79,12 +83,8 @@ def test_the_gains_are_a_feedback_law():
     g = generator("push")
     z = torch.randn(1, 2, 5, generator=g, dtype=torch.float64)
     goal = torch.randn(1, 5, generator=g, dtype=torch.float64)
-    steps, (phi, gamma) = riccati(dynamics, H, rho), augmented(dynamics)
-    x = torch.cat((z[0, 1], z[0, 0], torch.ones(1, dtype=torch.float64)))
-    p = torch.cat((-goal[0] / 5, torch.zeros(6, dtype=torch.float64)))
-    p = (phi - gamma @ steps[3].gain).T @ p  # p_3 from p_4
-    x = x + torch.cat((torch.ones(10, dtype=torch.float64), torch.zeros(1, dtype=torch.float64)))
-    action = -steps[2].gain @ x - steps[2].push @ p
+    x = torch.cat((z[0, 1] + 1, z[0, 0] + 1, torch.ones(1, dtype=torch.float64), goal[0]))
+    action = -riccati(dynamics, H, rho)[2] @ x
     tail = dense_plan(dynamics, x[:10].view(1, 2, 5).flip(1), goal, 2, rho)
     torch.testing.assert_close(action, tail[0, 0])
 
