@@ -110,7 +110,8 @@ def crossed_variance(x_SE: Floats, episodes: Episodes) -> tuple[Floats, Floats]:
         return ms_S / (S * E), df
     ms_E = S * np.square(mean_E - mean).sum((-2, -1)) / (E - 1)
     ms_SE = np.square(x_SE - mean_S - mean_E + mean).sum((-2, -1)) / ((S - 1) * (E - 1))
-    extra = np.maximum(ms_E - ms_SE, 0.0)
+    # Equal mean squares differ by rounding, and the degrees of freedom would follow its sign.
+    extra = np.where(ms_E - ms_SE > 1e-9 * (ms_E + ms_SE), ms_E - ms_SE, 0.0)
     total = ms_S + extra
     spread = ms_S**2 / (S - 1) + ms_E**2 / (E - 1) + ms_SE**2 / ((S - 1) * (E - 1))
     satterthwaite = total**2 / np.where(spread > 0, spread, 1.0)
