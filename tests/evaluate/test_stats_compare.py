@@ -8,7 +8,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy import special, stats
 
@@ -250,6 +250,7 @@ def test_a_control_is_paired_with_every_seed():
     st.integers(1, 12), st.integers(1, 3), st.integers(2, 20), st.integers(0, 10_000), st.floats(0, 1), st.floats(0, 1),
     st.sampled_from(["crossed", "t", "bootstrap"]), st.sampled_from([0.8, 0.95]),
 )  # fmt: skip
+@example(8, 1, 2, 1, 0.8125, 0.875, "bootstrap", 0.8)  # some resamples are all 0, as their mean is
 def test_comparison_properties(S, P, E, seed, rate_a, rate_b, method, level):
     if method == "bootstrap" and 1 < S < 5:
         return

@@ -89,9 +89,11 @@ def paired_bootstrap(
     draw = np.random.default_rng(rng.seed_of("paired bootstrap", *key))
     star = d[draw.integers(n, size=(resamples, n))]
     shift, spread = star.mean(1) - mean, star.std(1, ddof=1) / math.sqrt(n)
-    # A resample of equal values has no spread: its t* is infinite, which can only widen the interval.
+    # A resample of equal values has no spread: its t* is infinite, which can only widen the interval, or 0 at the mean.
     flat = np.ptp(star, axis=1) == 0
+    there = np.abs(shift) <= 1e-12 * np.abs(d).max()
     t = np.where(flat, np.copysign(np.inf, shift), shift / np.where(flat, 1.0, spread))
+    t[flat & there] = 0.0
     t.sort()
     low, high = mean - t[-tail] * se, mean - t[tail - 1] * se
     above, below = np.sum(t >= mean / se), np.sum(t <= mean / se)
