@@ -222,6 +222,8 @@ def test_identical_methods_are_not_certainly_equal():
     a = record("a", np.ones((8, 1, 50)))
     got = compare(a, record("b", np.ones((8, 1, 50))))
     assert got.verdict == "no difference shown" and got.difference.low < 0 < got.difference.high
+    half = stats.t.ppf(0.975, 7) / 52  # one of 50 episodes, and two more, half a count for either side
+    assert got.difference.high == pytest.approx(half)
     opposite = compare(a, record("b", np.zeros((8, 1, 50))))
     assert opposite.winner == "a" and opposite.difference.low < 1 == opposite.difference.high
 
@@ -233,6 +235,7 @@ def test_no_spread_over_seeds_is_no_interval():
     a, b = record("a", np.ones((8, 1, 50))), record("b", b)
     for method in ("t", "bootstrap"):
         assert compare(a, b, method=method).verdict == "no spread between seeds: no winner called"
+        assert compare(a, a, method=method).verdict == "no difference shown"
     assert compare(a, b).verdict == "no difference shown"
 
 

@@ -58,7 +58,7 @@ def test_t_interval_and_paired_t_equal_scipy():
     assert got.p == pytest.approx(ref.pvalue, rel=1e-12)
     low, high = ref.confidence_interval(0.95)
     assert (got.difference.low, got.difference.high) == (pytest.approx(low), pytest.approx(high))
-    assert got.n == 9
+    assert got.n == 9 and got.df == 8
     low, high = stats.t.interval(0.9, 8, loc=a.mean(), scale=stats.sem(a))
     assert (t_interval(a, 0.9).low, t_interval(a, 0.9).high) == (pytest.approx(low), pytest.approx(high))
 
@@ -225,6 +225,12 @@ def test_crossed_variance_by_loops():
     assert df == pytest.approx((ms_s + ms_e - ms_r) ** 2 / (ms_s**2 / 3 + ms_e**2 / 5 + ms_r**2 / 15))
     v, df = crossed_variance(x, "fixed")
     assert v == pytest.approx(stats.sem(x.mean(1)) ** 2) and df == 3
+
+
+def test_crossed_variance_claims_at_least_one_degree_of_freedom():
+    """Episodes ±1, seeds nothing, both together ±0.9: 4 − 3.24 is known far worse than one number knows a variance."""
+    v, df = crossed_variance(np.array([[1.9, -1.9], [0.1, -0.1]]), "sampled")
+    assert v == pytest.approx(0.76 / 4) and df == 1
 
 
 def test_text_is_per_cent_with_one_decimal():
