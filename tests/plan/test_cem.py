@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from lpwm.plan import CEM, ICEM, MPPI, CEMConfig, ICEMConfig, MPPIConfig
+from lpwm.plan.cem import refit
 from lpwm.plan.icem import colour
 from lpwm.rng import fold, normal_at
 
@@ -152,3 +153,17 @@ def test_icem_keeps_its_best_and_shrinks(linear_problem):
     best = torch.stack([b for _, b in seen[:8]])
     assert (best[1:] <= best[:-1] + 1e-12).all()  # the best elite stays in the population
     torch.testing.assert_close(plan.costs_B, best[-1])
+
+
+def test_the_refit_counts_finite_elites_alone():
+    """Three, two, one and none of three candidates have a cost."""
+    g = torch.Generator().manual_seed(0)
+    elites, mean, std = (torch.randn(4, *n, 2, 1, generator=g) for n in ((3,), (), ()))
+    cost = torch.zeros(4, 3)
+    cost[1, 0] = cost[2, :2] = torch.inf
+    cost[3] = torch.nan
+    got_mean, got_std, alive = refit(elites, cost, mean, std)
+    for e, some in enumerate((elites[0], elites[1, 1:], elites[2, 2:], elites[3, 3:])):
+        torch.testing.assert_close(got_mean[e], some.mean(0) if len(some) else mean[e])
+        torch.testing.assert_close(got_std[e], some.std(0) if len(some) > 1 else std[e])
+    assert alive.tolist() == [True, True, True, False]

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from lpwm.errors import UserError
+from lpwm.model import EncoderConfig, ModelConfig, PredictorConfig, WorldModel
+from lpwm.model.predictors import RUNGS
 from lpwm.plan import CEM, CEMConfig, ConsensusProblem, LatentProblem, OracleProblem, Problem
 from lpwm.plan.consensus import borda, median, ranks
 from lpwm.worlds import make
@@ -23,6 +27,37 @@ class Table(Problem):
 
     def cost(self, actions_BSHA):
         return self.table
+
+
+class Peak(TorchDispatchMode):
+    """The most bytes that operations under it had made and not yet given back."""
+
+    def __init__(self):
+        super().__init__()
+        self.alive, self.bytes = {}, 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        out = function(*args, **(kwargs or {}))
+        for t in out if isinstance(out, tuple | list) else (out,):
+            if isinstance(t, torch.Tensor):
+                storage = t.untyped_storage()
+                self.alive[storage.data_ptr()] = StorageWeakRef(storage), storage.nbytes()
+        self.alive = {at: (ref, n) for at, (ref, n) in self.alive.items() if not ref.expired()}
+        self.bytes = max(self.bytes, sum(n for _, n in self.alive.values()))
+        return out
+
+
+@pytest.mark.parametrize("rung", RUNGS)
+def test_the_memory_of_a_candidate_is_bounded_within_reason(rung):
+    """By what scoring really has alive at once: chunks are made of this."""
+    encoder = EncoderConfig(image=16, patch=8, width=8, depth=1, heads=1, head_dim=8, mlp=8)
+    predictor = PredictorConfig(rung, heads=2, head_dim=16, mlp=64, head_hidden=64)
+    model = WorldModel(ModelConfig(32, encoder=encoder, predictor=predictor), action_dim=6).eval()
+    B, S = 2, 64
+    problem = LatentProblem(model, torch.rand(B, 2, 32), torch.rand(B, 32), torch.rand(B, 1, 6), 5)
+    with torch.no_grad(), Peak() as peak:
+        problem.cost(torch.randn(B, S, 5, 6))
+    assert peak.bytes < B * S * problem.candidate_bytes() < 5 * peak.bytes
 
 
 def test_latent_cost_is_the_mean_square_to_the_goal(linear_model):

@@ -227,6 +227,20 @@ def test_chunks_take_their_own_rows_of_the_warm_start(name):
     assert torch.equal(in_chunks.actions_BHA, solver.solve(problem, start, seed=1).actions_BHA)
 
 
+def test_gradient_walks_as_torchs_adam():
+    """The bias corrections, the momenta and the step, on a bowl that it goes down all the way."""
+    problem = Bowl(2)
+    options = {"lr": 0.02, "beta1": 0.8, "beta2": 0.95}
+    plan = make_solver("gradient", restarts=1, iterations=7, **options).solve(problem)
+    a = torch.zeros_like(problem.target_BHA).requires_grad_()
+    adam = torch.optim.Adam([a], lr=0.02, betas=(0.8, 0.95), eps=1e-8)
+    for _ in range(7):
+        adam.zero_grad()
+        problem.value(a[:, None]).sum().backward()
+        adam.step()
+    torch.testing.assert_close(plan.actions_BHA, a.detach())
+
+
 def test_gradient_keeps_the_best_it_saw_not_the_last():
     problem = Bowl()
     wild = make_solver("gradient", lr=50.0, restarts=1, iterations=5)
