@@ -12,13 +12,12 @@ from lpwm.plan.icem import colour
 from lpwm.rng import fold, normal_at
 
 
-def numpy_cem(problem, model, env, seed, samples, elites, iterations):
-    """One environment, one candidate at a time, from the paper's text."""
+def numpy_score(problem, model, env):
+    """The cost of one environment's candidates, one at a time."""
     A = [a.numpy() for a in model.A]
     B, bias = model.B.numpy(), model.bias.numpy()
     row = problem.env_ids.tolist().index(env)
     z0, goal = problem.z_BCD[row, -1].numpy(), problem.z_goal_BD[row].numpy()
-    mean, std = np.zeros((problem.horizon, 2)), np.ones((problem.horizon, 2))
 
     def score(plan):
         past = [z0]
@@ -30,9 +29,20 @@ def numpy_cem(problem, model, env, seed, samples, elites, iterations):
             past.append(z)
         return np.mean((past[-1] - goal) ** 2)
 
+    return score
+
+
+def numpy_noise(env, seed, iteration, samples, shape):
+    key = fold(fold(seed, torch.tensor([env])), torch.tensor(iteration))
+    return normal_at(key, samples * int(np.prod(shape)), torch.float64).numpy().reshape(samples, *shape)
+
+
+def numpy_cem(problem, model, env, seed, samples, elites, iterations):
+    """From the paper's text."""
+    score = numpy_score(problem, model, env)
+    mean, std = np.zeros((problem.horizon, 2)), np.ones((problem.horizon, 2))
     for i in range(iterations):
-        key = fold(fold(seed, torch.tensor([env])), torch.tensor(i))
-        eps = normal_at(key, samples * mean.size, torch.float64).numpy().reshape(samples, *mean.shape)
+        eps = numpy_noise(env, seed, i, samples, mean.shape)
         pool = [mean + std * e for e in eps]
         pool[0] = mean
         best = np.stack([pool[j] for j in np.argsort([score(p) for p in pool])[:elites]])
@@ -49,6 +59,25 @@ def test_cem_is_the_papers(linear_problem, linear_model):
         np.testing.assert_allclose(plan.actions_BHA[row].numpy(), mean, rtol=1e-9, atol=1e-12)
         np.testing.assert_allclose(plan.info["std"][row].numpy(), std, rtol=1e-9, atol=1e-12)
         np.testing.assert_allclose(float(plan.costs_B[row]), cost, rtol=1e-9)
+
+
+def test_mppi_weighs_every_candidate(linear_problem, linear_model):
+    """exp(−(c − min c)/(λ·sd c)), the mean itself among the candidates, noise that fades."""
+    model = linear_model(latent=5, lags=2, seed=1)
+    problem = linear_problem(batch=2, horizon=4, model=model, first=6)
+    plan = MPPI(MPPIConfig(samples=30, iterations=5, std=0.8, temperature=0.3, decay=0.7)).solve(
+        problem, seed=9
+    )
+    for row, env in enumerate((6, 7)):
+        score, mean = numpy_score(problem, model, env), np.zeros((4, 2))
+        for i in range(5):
+            pool = mean + 0.8 * 0.7**i * numpy_noise(env, 9, i, 30, mean.shape)
+            pool[0] = mean
+            cost = np.array([score(p) for p in pool])
+            weight = np.exp(-(cost - cost.min()) / (0.3 * cost.std()))
+            mean = np.einsum("s,sha->ha", weight / weight.sum(), pool)
+        np.testing.assert_allclose(plan.actions_BHA[row].numpy(), mean, rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(float(plan.info["best"][row]), cost.min(), rtol=1e-9)
 
 
 def test_the_default_budget_is_the_papers():
