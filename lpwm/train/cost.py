@@ -14,10 +14,10 @@ from lpwm.errors import UserError
 from lpwm.losses import ObjectiveConfig
 from lpwm.model import ModelConfig, WorldModel
 
-# Operations per second that whole training steps reached: bf16 on one H200, 164e12 (ViT-Tiny) and 219e12 (the ladder's
-# Deep-AdaLN) in bench/train_step.py; float32 on two CPU cores, 60e9 to 67e9 (the small Piecewise recipe). Small models
-# reach less on a GPU; the estimate is for planning one's day, not for papers.
-RATES = {"cuda": 200e12, "cpu": 60e9}
+# Operations per second that whole training steps reached: bf16 on one H200, 237e12 (ViT-Tiny), 285e12 and 300e12 (the
+# ladder's Deep-AdaLN and MLP∘LTI) in bench/results/train_step_h200.json; float32 on two CPU cores, 44e9 (the small
+# Piecewise recipe, all of its 59 s). Small models reach less on a GPU; the estimate is for planning one's day.
+RATES = {"cuda": 240e12, "cpu": 45e9}
 
 
 @dataclass(frozen=True)
@@ -44,24 +44,34 @@ def estimate(
     with torch.device("meta"):
         network = WorldModel(model, action_dim)
     parameters = sum(p.numel() for p in network.parameters())
-    predictor = sum(p.numel() for p in network.predictor.parameters() if p.ndim == 2)
+    matrices = [p for p in network.predictor.parameters() if p.ndim == 2]
+    predictor, outputs = sum(p.numel() for p in matrices), sum(p.shape[0] for p in matrices)
     head = sum(p.numel() for p in network.encoder.project.parameters() if p.ndim == 2)
     v, D = model.encoder, model.latent
     inner, tokens = v.heads * v.head_dim, (v.image // v.patch) ** 2 + 1
     layer = 2 * (4 * v.width * inner + 2 * v.width * v.mlp) + 4 * tokens * inner
-    frame = tokens * (v.depth * layer + 2 * 3 * v.patch**2 * v.width) + 2 * head
+    asked = (
+        4 * v.heads * v.width
+    )  # the last block, which token 0 alone asks: the scores and averages of the others
+    frame = tokens * ((v.depth - 1) * layer + asked + 2 * 3 * v.patch**2 * v.width) + 2 * head
     positions = frames - 1
     passes = positions + (objective.rollout_steps if objective.rollout_steps > 1 else 0)
     clip = frames * frame + passes * 2 * (predictor + 4 * D * D)
-    slices = objective.rdmreg.slices if objective.regulariser == "rdmreg" else objective.sigreg.slices
-    regulariser = 0.0 if objective.regulariser in ("vicreg", "none") else 2.0 * batch * frames * D * slices
+    # Directions that codes are projected on, how often (backwards too, and RDMReg's targets), and the numbers kept for
+    # each of a code: its projection and order, or a wave at each knot; VICReg's are the axes, for the covariance.
+    slices, projections, numbers = {
+        "rdmreg": (objective.rdmreg.slices, 3, 6.0),
+        "sigreg": (objective.sigreg.slices, 2, 1.5 * objective.sigreg.knots),
+        "vicreg": (D, 3, 4.0),
+    }.get(objective.regulariser, (0, 0, 0.0))
     item = 2 if half else 4
     kept: float = frames * tokens * v.depth * (4 * v.width + 4 * inner + 2 * v.mlp) * item
     kept += frames * v.image**2 * 3 * (1 + item)
-    kept += 0.0 if objective.regulariser in ("vicreg", "none") else frames * slices * 4 * 6
+    kept += passes * (2.5 * outputs + 12 * D) * item
+    kept += frames * slices * numbers * 4
     return Cost(
         parameters=parameters,
-        flops=3 * batch * clip + 2 * regulariser,
+        flops=3 * batch * clip + 2.0 * batch * frames * D * slices * projections,
         clip_bytes=kept,
         fixed_bytes=parameters * 4 * 4 + parameters * (2 if half else 0) + 4.0 * slices * D,
     )

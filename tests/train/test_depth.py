@@ -143,6 +143,7 @@ def test_short_episodes_use_what_fits_and_say_so() -> None:
     assert source.frames == 5
     got = depth_errors(small_model(), source)
     assert len(got["error_depth"]) == 4 and "depths 1 to 4, not 8" in got["note"]
+    assert len(depth_errors(small_model(), source, context=4)["error_depth"]) == 1
     with pytest.raises(UserError, match="hold no prediction"):
         held_out(data=episodes(length=5))
     with pytest.raises(UserError, match="nothing beyond 5 context frames"):

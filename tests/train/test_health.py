@@ -67,6 +67,11 @@ def test_not_finite_is_told_at_once_even_in_the_grace_period(name: str, value: f
     assert "last finite loss was 0.08, at step 50" in said[0][1] and "learning rate" in said[0][1]
 
 
+def test_a_run_that_was_never_finite_is_told_too() -> None:
+    ((step, sentence),) = run(Health(), [{"loss": math.nan}] * 3)
+    assert step == EVERY and "last finite" not in sentence
+
+
 def test_the_deepest_cause_is_named_first() -> None:
     """A collapsed code is constant in time and insensitive too; the sentence is about the collapse."""
     everything = {monitor: value for _, monitor, value, *_ in DEATHS}
@@ -122,6 +127,13 @@ def test_noisy_healthy_runs_raise_no_alarm() -> None:
 def test_nonsense_is_refused(fields: dict[str, float]) -> None:
     with pytest.raises(UserError, match=f"health.{next(iter(fields))}"):
         HealthConfig(**fields)  # type: ignore[arg-type]
+
+
+def test_the_strictest_judge_is_allowed() -> None:
+    """No grace, no patience: the first log point after the fewest steps tells."""
+    health = Health(HealthConfig(grace=0, patience=1, min_steps=0))
+    assert health.check(1, STEPS, HEALTHY) is None
+    assert "step 2 of" in str(health.check(2, STEPS, HEALTHY | {"action_sensitivity": 0.0}))
 
 
 def test_min_dimension_is_the_worlds() -> None:

@@ -112,7 +112,11 @@ def test_resume_reads_as_one_run(tmp_path: Path) -> None:
             logger.log(step, {"loss": float(step)})
         logger.event(41, "dying")
     with (tmp_path / LOG).open("a") as file:
+        file.write(
+            '3\n[20]\n{"step": 20}\n{"step": "20", "kind": "train"}\n{"kind": "train"}\n'
+        )  # no records
         file.write('{"step": 20, "kind": "tra')  # killed while writing
+    assert [r["step"] for r in read_log(tmp_path)] == [10, 20, 30, 40, 41]
     with quiet(tmp_path, start_step=20) as logger:
         assert [r["step"] for r in lines(tmp_path)] == [10, 20]
         logger.log(30, {"loss": -1.0})

@@ -1,0 +1,78 @@
+"""What a run will cost, against what torch counts while a step is taken."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from lpwm.losses import Objective, ObjectiveConfig, RDMRegConfig, SIGRegConfig
+from lpwm.model import EncoderConfig, ModelConfig, PredictorConfig, ProjectorConfig, WorldModel
+from lpwm.model.predictors import RUNGS
+from lpwm.train.cost import estimate
+from lpwm.train.step import clip_loss
+
+BATCH, FRAMES, ACTION = 6, 4, 10
+
+
+def step(model: ModelConfig, objective: ObjectiveConfig) -> torch.Tensor:
+    """The loss of a batch, on the CPU."""
+    network, loss = WorldModel(model, ACTION), Objective(objective, model.sparse)
+    side = model.encoder.image
+    pixels = torch.randint(0, 256, (BATCH, FRAMES, 3, side, side), dtype=torch.uint8)
+    draw = loss.draw((0, 0), BATCH, FRAMES, model.latent, "cpu")
+    return clip_loss(network, loss, pixels, torch.randn(BATCH, FRAMES, ACTION), draw)["loss"]
+
+
+def kept(model: ModelConfig, objective: ObjectiveConfig) -> int:
+    """The bytes that wait for the backward pass, parameters left out."""
+    found: dict[int, torch.UntypedStorage] = {}  # by address, alive, so that no address is used twice
+
+    def keep(t: torch.Tensor) -> torch.Tensor:
+        if not isinstance(t, torch.nn.Parameter) and not isinstance(t._base, torch.nn.Parameter):
+            found[t.untyped_storage().data_ptr()] = t.untyped_storage()
+        return t
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t):
+        loss = step(model, objective)
+    assert loss.requires_grad
+    return sum(storage.nbytes() for storage in found.values())
+
+
+@pytest.mark.parametrize("rung", RUNGS)
+@pytest.mark.parametrize("regulariser", ["rdmreg", "none"])
+def test_operations_and_bytes_are_those_of_a_step(rung: str, regulariser: str) -> None:
+    encoder = EncoderConfig(image=32, patch=4, width=48, depth=3, heads=2, head_dim=24, mlp=96)
+    model = ModelConfig(64, encoder=encoder, predictor=PredictorConfig(rung, heads=2, head_dim=16, mlp=64))
+    objective = ObjectiveConfig(regulariser=regulariser, rdmreg=RDMRegConfig(slices=256))  # type: ignore[arg-type]
+    cost = estimate(model, objective, ACTION, FRAMES, BATCH, half=False)
+    counter = FlopCounterMode(display=False)
+    with counter, sdpa_kernel(SDPBackend.MATH):  # attention by products that are counted
+        step(model, objective).backward()
+    assert cost.flops == pytest.approx(counter.get_total_flops(), rel=0.03)
+    assert 1 < BATCH * cost.clip_bytes / kept(model, objective) < 1.4
+    assert cost.parameters == sum(p.numel() for p in WorldModel(model, ACTION).parameters())
+
+
+@pytest.mark.parametrize("rung", ["deep-adaln", "lti"])
+@pytest.mark.parametrize(
+    "slices, objective",
+    [
+        (8192, ObjectiveConfig(rdmreg=RDMRegConfig(slices=8192))),
+        (4096, ObjectiveConfig(regulariser="sigreg", sigreg=SIGRegConfig(slices=4096))),
+        (0, ObjectiveConfig(regulariser="vicreg")),
+        (0, ObjectiveConfig(regulariser="none", rollout_steps=3)),
+    ],
+    ids=["rdmreg", "sigreg", "vicreg", "fed back"],
+)
+def test_where_the_encoder_is_the_least_of_it(rung: str, slices: int, objective: ObjectiveConfig) -> None:
+    encoder = EncoderConfig(image=8, patch=4, width=16, depth=2, heads=1, head_dim=16, mlp=16)
+    model = ModelConfig(64, "reprelu", encoder, ProjectorConfig(hidden=16), PredictorConfig(rung))
+    cost = estimate(model, objective, ACTION, FRAMES, BATCH, half=False)
+    counter = FlopCounterMode(display=False)
+    with counter, sdpa_kernel(SDPBackend.MATH):
+        step(model, objective).backward()
+    assert cost.flops == pytest.approx(counter.get_total_flops(), rel=0.1)
+    directions = 4 * slices * model.latent  # counted once, not by clip
+    assert 1 < (BATCH * cost.clip_bytes + directions) / kept(model, objective) < 2
