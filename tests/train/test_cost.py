@@ -7,10 +7,11 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from lpwm.errors import UserError
 from lpwm.losses import Objective, ObjectiveConfig, RDMRegConfig, SIGRegConfig
 from lpwm.model import EncoderConfig, ModelConfig, PredictorConfig, ProjectorConfig, WorldModel
 from lpwm.model.predictors import RUNGS
-from lpwm.train.cost import estimate
+from lpwm.train.cost import Cost, check_memory, estimate
 from lpwm.train.step import clip_loss
 
 BATCH, FRAMES, ACTION = 6, 4, 10
@@ -76,3 +77,31 @@ def test_where_the_encoder_is_the_least_of_it(rung: str, slices: int, objective:
     assert cost.flops == pytest.approx(counter.get_total_flops(), rel=0.1)
     directions = 4 * slices * model.latent  # counted once, not by clip
     assert 1 < (BATCH * cost.clip_bytes + directions) / kept(model, objective) < 2
+
+
+def test_the_sentence_names_the_largest_batch_that_fits() -> None:
+    cost = Cost(parameters=1, flops=1.0, clip_bytes=2.0**30, fixed_bytes=2.0**29)
+    check_memory(cost, 3, 3.5 * 2**30, "the GPU")
+    with pytest.raises(
+        UserError, match=r"batch of 4 clips needs about 4.5 GiB and the GPU has 3.5 GiB .*batch 3 fits"
+    ):
+        check_memory(cost, 4, 3.5 * 2**30, "the GPU")
+    with pytest.raises(UserError, match="batch 1 fits"):
+        check_memory(cost, 4, 1.5 * 2**30, "the GPU")
+    with pytest.raises(UserError, match="even one clip does not fit"):
+        check_memory(cost, 4, 1.4 * 2**30, "the GPU")
+
+
+def test_weights_gradients_and_adam_are_four_numbers_each() -> None:
+    model, objective = ModelConfig(64), ObjectiveConfig(regulariser="none")
+    full, half = (estimate(model, objective, ACTION, FRAMES, BATCH, half=half) for half in (False, True))
+    network = WorldModel(model, ACTION)
+    network.requires_grad_()
+    for p in network.parameters():
+        p.grad = torch.zeros_like(p)
+    adam = torch.optim.Adam(network.parameters())
+    adam.step()
+    held = [*network.parameters(), *(p.grad for p in network.parameters())]
+    held += [t for state in adam.state.values() for t in state.values()]
+    assert full.fixed_bytes == pytest.approx(sum(t.nbytes for t in held if t is not None), rel=1e-3)
+    assert half.fixed_bytes - full.fixed_bytes == 2 * full.parameters  # a copy in bfloat16
