@@ -137,8 +137,11 @@ def runs_to_json(episodes: Iterable[int]) -> str:
 
 def runs_from_json(text: str, count: int) -> Tensor:
     """The inverse. ValueError or TypeError when `text` does not name some, but not all, of `count` episodes."""
-    held = [e for first, last in json.loads(text) for e in range(max(first, 0), min(last, count + 1))]
-    if held != sorted(set(held)) or not 0 < len(held) < count or held[-1] >= count:
+    runs = json.loads(text)
+    if any(not 0 <= first < last <= count for first, last in runs):
+        raise ValueError("these are not runs of the episodes")
+    held = [e for first, last in runs for e in range(first, last)]
+    if held != sorted(set(held)) or not 0 < len(held) < count:
         raise ValueError("these are not some of the episodes")
     return torch.tensor(held, dtype=torch.int64)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from types import SimpleNamespace
 from typing import ClassVar
 
@@ -25,6 +26,7 @@ from lpwm.data import (
     split_episodes,
 )
 from lpwm.data.clips import Captured
+from lpwm.data.episodes import runs_from_json, runs_to_json
 from lpwm.data.order import clip_starts, permutation
 from lpwm.data.resize import resize
 from lpwm.errors import UserError
@@ -341,3 +343,21 @@ def test_a_captured_renderer_on_a_gpu(name, compiled):
         apart = (frames.int() - plain(s).int()).abs()
         assert frames.dtype == torch.uint8 and (apart <= 1).float().mean() > 0.999
     assert draw._graph is not None
+
+
+@given(st.lists(st.booleans(), min_size=2, max_size=40).filter(lambda held: 0 < sum(held) < len(held)))
+def test_a_split_is_kept_as_the_runs_it_makes(held):
+    some = [e for e, is_held in enumerate(held) if is_held]
+    text = runs_to_json(some)
+    assert runs_from_json(text, len(held)).tolist() == some
+    begins = sum(a and not b for a, b in zip(held, [False, *held[:-1]], strict=True))
+    assert len(json.loads(text)) == begins
+
+
+@pytest.mark.parametrize(
+    "text", ["[]", "[[0, 5]]", "[[3, 6]]", "[[-1, 2]]", "[[2, 2]]", "[[2, 1]]", "[[2, 3], [0, 1]]", "[[0, 2], [1, 3]]",
+             "[[0, 1, 2]]", "3", "[3]", '[["0", 2]]', "{}", "[[0"],
+)  # fmt: skip
+def test_what_is_no_split_of_five_episodes(text):
+    with pytest.raises((ValueError, TypeError)):
+        runs_from_json(text, 5)
