@@ -136,6 +136,20 @@ def test_more_ranks_than_clips_is_refused():
         Ranks(0, 4).sizes(3)
 
 
+def test_one_clip_a_rank_is_enough():
+    assert Ranks(0, 4).sizes(4) == (1, 1, 1, 1) and Ranks(0, 3).sizes(7) == (2, 2, 3)
+
+
+def test_a_parameter_unused_on_this_rank_takes_part_all_the_same(monkeypatch):
+    """The other rank sends 3 for every number."""
+    monkeypatch.setattr(torch.distributed, "all_reduce", lambda flat: flat.add_(3))
+    used, unused, frozen = (torch.nn.Parameter(torch.zeros(2)) for _ in range(3))
+    used.grad = torch.ones(2)
+    frozen.requires_grad_(False)
+    Ranks(0, 2).average_gradients([used, unused, frozen])
+    assert used.grad.tolist() == [2, 2] and unused.grad.tolist() == [1.5, 1.5] and frozen.grad is None
+
+
 if __name__ == "__main__":  # one rank
     worker(*map(int, sys.argv[1:5]), sys.argv[5])
 
