@@ -57,7 +57,7 @@ def test_the_memory_of_a_candidate_is_bounded_within_reason(rung):
     problem = LatentProblem(model, torch.rand(B, 2, 32), torch.rand(B, 32), torch.rand(B, 1, 6), 5)
     with torch.no_grad(), Peak() as peak:
         problem.cost(torch.randn(B, S, 5, 6))
-    assert peak.bytes < B * S * problem.candidate_bytes() < 5 * peak.bytes
+    assert 0.9 * peak.bytes < B * S * problem.candidate_bytes() < 5 * peak.bytes
 
 
 def test_latent_cost_is_the_mean_square_to_the_goal(linear_model):

@@ -52,7 +52,7 @@ def test_operations_and_bytes_are_those_of_a_step(rung: str, regulariser: str) -
     with counter, sdpa_kernel(SDPBackend.MATH):  # attention by products that are counted
         step(model, objective).backward()
     assert cost.flops == pytest.approx(counter.get_total_flops(), rel=0.03)
-    assert 1 < BATCH * cost.clip_bytes / kept(model, objective) < 1.4
+    assert 0.9 < BATCH * cost.clip_bytes / kept(model, objective) < 1.4
     assert cost.parameters == sum(p.numel() for p in WorldModel(model, ACTION).parameters())
 
 
@@ -76,7 +76,7 @@ def test_where_the_encoder_is_the_least_of_it(rung: str, slices: int, objective:
         step(model, objective).backward()
     assert cost.flops == pytest.approx(counter.get_total_flops(), rel=0.1)
     directions = 4 * slices * model.latent  # counted once, not by clip
-    assert 1 < (BATCH * cost.clip_bytes + directions) / kept(model, objective) < 2
+    assert 0.9 < (BATCH * cost.clip_bytes + directions) / kept(model, objective) < 2
 
 
 def test_the_sentence_names_the_largest_batch_that_fits() -> None:
