@@ -29,7 +29,7 @@ lint: env
 types: env
 	$(BIN)/mypy
 
-# Two workers, one BLAS thread each: the tests are many and small.
+# Two workers, one BLAS thread each: the tests are many and small. LPWM_TEST_SEED=n gives them other random numbers.
 test: lint types
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile -m 'not soak and not gpu'
 
