@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import json
+import random
 import signal
 import subprocess
 import sys
@@ -209,3 +211,20 @@ def test_the_pair_collects_what_its_runs_look_for(monkeypatch, tmp_path):
     found = settings(tyro.cli(Args, args=pair.eval_options(args)))
     assert (found.goals, found.budgets, found.ways()) == (("dataset",), (50,), [(5, 5)])
     assert found.controls == ("nothing", "random", "oracle") and found.episodes == 50
+
+
+def test_mutants_differ_in_one_place_and_are_programs(monkeypatch):
+    module = load(BENCH / "mutants.py", monkeypatch)
+    source = (
+        "def f(a: int = 1) -> float:\n if a < 2 and not -a:\n  raise ValueError(f'{a + 1}')\n return a / 2.5"
+    )
+    seen = set()
+    for seed in range(200):
+        tree = ast.parse(source)
+        draw = random.Random(seed)
+        module.change(draw.choice(module.places(tree)), draw)
+        seen.add(ast.unparse(tree))
+        compile(ast.unparse(tree), "mutant", "exec")
+    assert ast.unparse(ast.parse(source)) not in seen
+    # 1, 2 and 2.5; <, and, - and /; the branch either way; neither annotations nor what is raised
+    assert len(seen) == 9 and all("-> float" in s and "{a + 1}" in s and "a: int" in s for s in seen)
