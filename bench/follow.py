@@ -91,7 +91,7 @@ def compare(curves: dict[str, list[list[float]]], name: str) -> list[dict[str, A
     steps, rows = len(full[0]), []
     for first, last in WINDOWS:
         window = slice(int(first * steps), max(int(last * steps), int(first * steps) + 1))
-        a, b = ([statistics.mean(curve[window]) for curve in curves] for curves in (low, full))
+        a, b = ([statistics.mean(curve[window]) for curve in many] for many in (low, full))
         ratios = [math.log(x / y) for x, y in zip(a, b, strict=True)]
         row: dict[str, Any] = {"from": window.start, "to": window.stop, name: a, FULL: b}
         row["difference"] = math.expm1(statistics.mean(ratios))

@@ -35,19 +35,18 @@ def places(tree: ast.AST) -> list[ast.AST]:
         parts = [getattr(node, "annotation", None), getattr(node, "returns", None)]
         parts.append(node if isinstance(node, ast.Raise | ast.JoinedStr) else None)
         left_out.update(id(n) for part in parts if part is not None for n in ast.walk(part))
-    return [n for n in ast.walk(tree) if id(n) not in left_out and _kind(n)]
+    return [n for n in ast.walk(tree) if id(n) not in left_out and _changes(n)]
 
 
-def _kind(node: ast.AST) -> str:
+def _changes(node: ast.AST) -> bool:
+    """Whether `change` knows what to do."""
     if isinstance(node, ast.BinOp | ast.BoolOp):
-        return "operator" if type(node.op) in SWAP else ""
+        return type(node.op) in SWAP
     if isinstance(node, ast.Compare):
-        return "comparison" if type(node.ops[0]) in SWAP else ""
+        return type(node.ops[0]) in SWAP
     if isinstance(node, ast.Constant):
-        return "value" if isinstance(node.value, bool | int | float) else ""
-    if isinstance(node, ast.UnaryOp):
-        return "sign" if isinstance(node.op, ast.USub) else ""
-    return "branch" if isinstance(node, ast.If) else ""
+        return isinstance(node.value, bool | int | float)
+    return isinstance(node, ast.If) or (isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub))
 
 
 def change(node: ast.AST, draw: random.Random) -> str:

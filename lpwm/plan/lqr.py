@@ -120,8 +120,8 @@ def riccati(dynamics: LinearDynamics, horizon: int, control: float = 0.0) -> lis
     """
     phi, gamma = augmented(dynamics)
     D, width = dynamics.B.shape
-    cost = torch.zeros(D, phi.shape[0]).to(phi)
-    cost[:, :D], cost[:, -D:] = torch.eye(D) / D**0.5, -torch.eye(D) / D**0.5
+    cost, unit = phi.new_zeros(D, len(phi)), torch.eye(D).to(phi) / D**0.5
+    cost[:, :D], cost[:, -D:] = unit, -unit
     reached = torch.linalg.matrix_norm(dynamics.response(horizon), 2) / D**0.5
     cut = reached * max(D, horizon * width) * torch.finfo(phi.dtype).eps
     gains = []

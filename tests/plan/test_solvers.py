@@ -178,8 +178,8 @@ def test_any_shape(name, batch, horizon, width, seed, dtype):
     plan = make_solver(name, **SMALL[name]).solve(problem, seed=seed)
     assert plan.actions_BHA.shape == (batch, horizon, width) and plan.actions_BHA.dtype == dtype
     start = problem.value(torch.zeros(batch, 1, horizon, width, dtype=dtype))[:, 0]
-    # With one number to choose, 0 is best: who starts there and averages noisy candidates ends beside it.
-    assert (plan.costs_B <= start + 1e-3 * horizon * width).all()
+    # With one number to choose, 0 is best: MPPI, which starts there and averages noisy candidates, ends beside it.
+    assert (plan.costs_B <= start + (1e-3 if name == "mppi" else 1e-6)).all()
 
 
 @settings(max_examples=20)
