@@ -21,7 +21,7 @@ from torch.nn.functional import mse_loss
 from lpwm.errors import UserError
 from lpwm.losses.base import Gather, Key, no_autocast, whole_batch
 from lpwm.losses.order import match_rows, sort_rows
-from lpwm.losses.slicing import check_slices, draw_slices, share
+from lpwm.losses.slicing import check_slices, draw_slices, project, share
 from lpwm.losses.targets import RectifiedGeneralisedGaussian
 from lpwm.rng import generator
 
@@ -47,11 +47,6 @@ class RDMRegDraw(NamedTuple):
     target_TPB: Tensor  # projected, then sorted along the batch
 
 
-def _project(slices_PD: Tensor, z_BTD: Tensor) -> Tensor:
-    """(T, P, B) contiguous, so that the batch is sorted along memory."""
-    return torch.matmul(slices_PD, z_BTD.permute(1, 2, 0))
-
-
 class RDMReg:
     def __init__(self, config: RDMRegConfig, nonnegative: bool = True) -> None:
         """`nonnegative`: whether the link is; the target goes through the same link as the codes."""
@@ -75,7 +70,7 @@ class RDMReg:
             slices_PD = draw_slices(self.config.slices, dim, self.config.axis_fraction, g)
             slices_PD = share(slices_PD, self.config.slices, rank, ranks).contiguous()
             y_BTD = self.target.sample((batch, time, dim), g)
-            return RDMRegDraw(slices_PD, sort_rows(_project(slices_PD, y_BTD)))
+            return RDMRegDraw(slices_PD, sort_rows(project(slices_PD, y_BTD)))
 
     def __call__(
         self,
@@ -95,7 +90,7 @@ class RDMReg:
                 raise UserError(
                     f"the draw is for other codes than (B, T, D) = {(B, T, D)}: draw for the global batch."
                 )
-            projected_TPB = _project(slices_PD, z_BTD)
+            projected_TPB = project(slices_PD, z_BTD)
             # In one dimension the optimal pairing is by rank, and it is locally constant: the gradient of the
             # sorted difference is that of each code to its partner. So order the target like the codes, once
             # and without gradient, rather than differentiate through a sort.

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from lpwm.errors import UserError
 from lpwm.losses.base import Gather, Key, no_autocast, whole_batch
-from lpwm.losses.slicing import check_slices, draw_slices, share
+from lpwm.losses.slicing import check_slices, draw_slices, project, share
 from lpwm.rng import generator
 
 
@@ -87,7 +87,7 @@ class SIGReg:
                 raise UserError(
                     f"the draw is for width {slices_PD.shape[1]}, the codes have {D}: draw again."
                 )
-            projected_TPB = torch.matmul(slices_PD, z_BTD.permute(1, 2, 0))
+            projected_TPB = project(slices_PD, z_BTD)
             tau_K, weight_K = self._quadrature(z_BTD)
             phase_KTPB = tau_K[:, None, None, None] * projected_TPB
             normal_K = torch.exp(-0.5 * tau_K.square())  # N(0,1)'s characteristic function, and the window

@@ -1,10 +1,12 @@
-"""Random slices: the unit vectors on which codes are projected. The only place that makes them.
+"""Random slices: the unit vectors on which codes are projected. The only place that makes them and projects.
 
 A slice set is a pure function of its generator's key (seed, step, …), hence equal on all ranks; rank r works
 on slices r, r+ranks, r+2·ranks, …, so that coordinate and uniform slices are dealt evenly.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -53,3 +55,41 @@ def share(x: Tensor, slices: int, rank: int, ranks: int, dim: int = 0) -> Tensor
             f"{share_size(slices, rank, ranks)}: draw with the same configuration, rank and ranks."
         )
     return x
+
+
+def project(slices_PD: Tensor, z_BTD: Tensor) -> Tensor:
+    """⟨w, z_t⟩, (T, P, B): the batch along memory, where it is sorted. Slices have no gradient."""
+    if z_BTD.is_cuda and z_BTD.requires_grad:
+        return _InPieces.apply(slices_PD, z_BTD)
+    return torch.matmul(slices_PD, z_BTD.permute(1, 2, 0))
+
+
+class _InPieces(torch.autograd.Function):
+    """The product, and its gradient with the long sum over slices in pieces that are summed side by side.
+
+    The result of the gradient's product is small and its inner dimension long: in float32 cuBLAS gives few programs
+    all of it, and 8,192 slices of 256 codes of width 384 take 0.27 ms on an H200.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, slices_PD: Tensor, z_BTD: Tensor) -> Tensor:
+        ctx.save_for_backward(slices_PD)
+        return torch.matmul(slices_PD, z_BTD.permute(1, 2, 0))
+
+    @staticmethod
+    def backward(ctx: Any, *gradient: Tensor) -> tuple[None, Tensor]:
+        (slices_PD,), (g_TPB,) = ctx.saved_tensors, gradient
+        (P, D), (T, _, B) = slices_PD.shape, g_TPB.shape
+        S = pieces(P)
+        g_SpN = g_TPB.transpose(0, 1).reshape(S, P // S, T * B)
+        with torch.autocast(g_TPB.device.type, enabled=False):
+            dz_DN = torch.bmm(slices_PD.reshape(S, P // S, D).transpose(1, 2), g_SpN).sum(0)
+        return None, dz_DN.view(D, T, B).permute(2, 1, 0)
+
+
+def pieces(slices: int, least: int = 256) -> int:
+    """Into how many equal pieces the sum over slices is cut: a power of 2, of at least `least` slices each."""
+    S = 1
+    while slices % (2 * S) == 0 and slices // (2 * S) >= least:
+        S *= 2
+    return S

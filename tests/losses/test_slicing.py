@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lpwm.errors import UserError
-from lpwm.losses.slicing import check_slices, draw_slices, share, share_size
+from lpwm.losses.slicing import _InPieces, check_slices, draw_slices, pieces, project, share, share_size
 from lpwm.rng import generator
 
 
@@ -61,3 +61,31 @@ def test_bad_settings_are_one_sentence():
             check_slices(8, fraction)
     with pytest.raises(UserError, match="slices must be at least 1"):
         check_slices(0, 0.0)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])  # a rank's slices are every second one: not contiguous
+@pytest.mark.parametrize("slices", [1, 100, 512, 768, 2048])
+def test_the_gradient_in_pieces_is_the_projection_s(slices, ranks):
+    slices_PD = draw_slices(slices * ranks, 5, 0.3, generator(1))[::ranks]
+    z_BTD = torch.randn(3, 4, 5, generator=generator(2)).requires_grad_()
+    g_TPB = torch.randn(4, slices, 3, generator=generator(3))
+    inner = torch.einsum("pd,btd->tpb", slices_PD.double(), z_BTD.detach().double()).float()
+    by_hand = torch.einsum("pd,tpb->btd", slices_PD.double(), g_TPB.double()).float()
+    for product in (_InPieces.apply, project, torch.compile(_InPieces.apply, backend="aot_eager")):
+        projected_TPB = product(slices_PD, z_BTD)
+        torch.testing.assert_close(projected_TPB, inner, rtol=1e-5, atol=1e-5)
+        with torch.autocast("cpu", torch.bfloat16, enabled=product == _InPieces.apply):
+            (found,) = torch.autograd.grad(projected_TPB, z_BTD, g_TPB)
+        torch.testing.assert_close(found, by_hand, rtol=1e-5, atol=1e-4)
+
+
+@given(slices=st.integers(1, 10_000))
+def test_pieces_are_equal_and_long(slices):
+    S = pieces(slices)
+    assert slices % S == 0 and (S == 1 or slices // S >= 256)
+    assert S == 1 or S & (S - 1) == 0
+    assert slices % (2 * S) or slices // (2 * S) < 256
+
+
+def test_the_paper_s_slices_make_32_pieces():
+    assert pieces(8192) == 32 and pieces(1024) == 4
