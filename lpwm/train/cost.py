@@ -14,10 +14,12 @@ from lpwm.errors import UserError
 from lpwm.losses import ObjectiveConfig
 from lpwm.model import ModelConfig, WorldModel
 
-# Operations per second that whole training steps reached: bf16 on one H200, 237e12 (ViT-Tiny), 285e12 and 300e12 (the
-# ladder's Deep-AdaLN and MLP∘LTI) in bench/results/train_step_h200.json; float32 on two CPU cores, 44e9 (the small
-# Piecewise recipe, all of its 59 s). Small models reach less on a GPU; the estimate is for planning one's day.
-RATES = {"cuda": 240e12, "cpu": 45e9}
+# A step takes what it takes with almost no work (on one H200, captured, 1.4 ms: bench/results/stacked_seeds_h200.json),
+# and its operations over a rate: bf16 on one H200 254e12 (ViT-Tiny), 310e12 and 330e12 (the ladder's Deep-AdaLN and
+# MLP∘LTI) in bench/results/train_step_h200.json; float32 on two CPU cores, 44e9 (the small Piecewise recipe, all of its
+# 59 s). Compiling, about a minute on a GPU, and making data are not in it: the estimate is for planning one's day.
+RATES = {"cuda": 250e12, "cpu": 45e9}
+EVERY_STEP = {"cuda": 1.4e-3, "cpu": 0.0}  # seconds
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,7 @@ class Cost:
         return int((free - self.fixed_bytes) // self.clip_bytes)
 
     def minutes(self, steps: int, device: str) -> float:
-        return steps * self.flops / RATES[device] / 60
+        return steps * (EVERY_STEP[device] + self.flops / RATES[device]) / 60
 
 
 def estimate(

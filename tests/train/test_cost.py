@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -11,10 +14,12 @@ from lpwm.errors import UserError
 from lpwm.losses import Objective, ObjectiveConfig, RDMRegConfig, SIGRegConfig
 from lpwm.model import EncoderConfig, ModelConfig, PredictorConfig, ProjectorConfig, WorldModel
 from lpwm.model.predictors import RUNGS
+from lpwm.recipes import recipe
 from lpwm.train.cost import Cost, check_memory, estimate
 from lpwm.train.step import clip_loss
 
 BATCH, FRAMES, ACTION = 6, 4, 10
+BENCH = Path(__file__).parents[2] / "bench" / "results"
 
 
 def step(model: ModelConfig, objective: ObjectiveConfig) -> torch.Tensor:
@@ -107,3 +112,23 @@ def test_weights_gradients_and_adam_are_four_numbers_each() -> None:
     held += [t for state in adam.state.values() for t in state.values()]
     assert full.fixed_bytes == pytest.approx(sum(t.nbytes for t in held if t is not None), rel=1e-3)
     assert half.fixed_bytes - full.fixed_bytes == 2 * full.parameters  # a copy in bfloat16
+
+
+def test_minutes_are_near_the_steps_that_were_measured() -> None:
+    """The GPU's, from the files that bench/ wrote; the small recipe's on two cores took 59 s with its data."""
+    measured = json.loads((BENCH / "train_step_h200.json").read_text())["rows"]
+    seen = {row["case"]: row["ours_ms"] / 1000 for row in measured}
+    alone = json.loads((BENCH / "stacked_seeds_h200.json").read_text())["rows"][0]
+    seen["small"] = alone["ms"]["alone graph"] / alone["seeds"] / 1000
+    recipes = {
+        "pusht-deep": "pusht/deep-adaln/lpwm",
+        "pusht-mlp-lti": "pusht/mlp-lti/lpwm",
+        "small": "piecewise-2x2-small/lpwm",
+    }
+    for case, name in recipes.items():
+        config = recipe(name)
+        cost = config.cost(10, half=True)
+        predicted = 60 * cost.minutes(config.train.steps, "cuda") / config.train.steps
+        assert 0.75 < predicted / seen[case] < 1.35, case
+    small = recipe("piecewise-2x2-small/lpwm")
+    assert 40 < 60 * small.cost(10, half=False).minutes(small.train.steps, "cpu") < 90
