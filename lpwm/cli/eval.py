@@ -55,6 +55,9 @@ class Args:
     """Start every plan from zero instead of the tail of the last one."""
     context: int | None = None
     """Real frames a plan starts from; 0 is the model's own history, 1 the current frame alone."""
+    along: float | None = None
+    """How much a plan's way counts beside its end: 0 the end alone (the paper), 1 all blocks alike, between: block h of
+    H as along^(H-h). With --receding 1 a planner that counts the way arrives and stays."""
     test: Literal["step", "plan"] | None = None
     """When success counts: after each raw step, or after each executed plan."""
     planner_seeds: int | None = None
@@ -113,6 +116,7 @@ def settings(args: Args) -> EvalConfig:
                 "budgets",
                 "receding",
                 "context",
+                "along",
                 "test",
                 "planner_seeds",
             ),

@@ -228,6 +228,7 @@ class LatentActor(PlanActor):
                 action_dim=width,
                 env_ids=self.number_B,
                 autocast=self.autocast,
+                along=self.mpc.config.along,
             )
             for model, z, goal in zip(self.agent.models, frames, goals, strict=True)
         ]
@@ -264,6 +265,7 @@ def plan_to_image(
     solver: Solver,
     *,
     horizon: int = 5,
+    along: float = 0.0,
     seed: int = 0,
     device: torch.device | str = "cpu",
 ) -> tuple[Tensor, Plan]:
@@ -272,6 +274,6 @@ def plan_to_image(
         raise UserError("plan_to_image plans with one model: evaluate a consensus in its world.")
     z, goal = (agent.see_image(image, device)[None] for image in (frame_CHW, goal_CHW))
     width = len(agent.stats.mean) * agent.frameskip
-    problem = LatentProblem(agent.models[0], z[:, None], goal, None, horizon, action_dim=width)
+    problem = LatentProblem(agent.models[0], z[:, None], goal, None, horizon, action_dim=width, along=along)
     plan = chunked(problem, solver, seed=seed)
     return from_blocks(agent.stats.denormalise(plan.actions_BHA), agent.frameskip)[0], plan

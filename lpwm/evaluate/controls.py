@@ -115,9 +115,10 @@ class Oracle(PlanActor):
     def problem(self, frames_BC: Tensor, past_BPA: Tensor | None, horizon: int) -> Problem:
         about = (self.world, frames_BC[:, -1], self.goal_BS, horizon, self.frameskip)
         scale = (self.stats.mean, self.stats.std)
+        options: dict[str, Any] = {"env_ids": self.number_B, "along": self.mpc.config.along}
         if self.live is not None:
-            return LiveOracleProblem(self.live, *about, *scale, env_ids=self.number_B)
-        return OracleProblem(*about, *scale, env_ids=self.number_B)
+            return LiveOracleProblem(self.live, *about, *scale, **options)
+        return OracleProblem(*about, *scale, **options)
 
 
 class Store:

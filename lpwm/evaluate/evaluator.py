@@ -69,7 +69,7 @@ class Evaluator:
 
     def mpc(self, horizon: int, receding: int, agent: Agent | None) -> MPCConfig:
         context = 1 if agent is None else self.config.context or agent.history
-        return MPCConfig(horizon, receding, self.config.warm, context)
+        return MPCConfig(horizon, receding, self.config.warm, context, self.config.along)
 
     def _depends(self, episodes: EpisodeSet, frameskip: int, **more: Any) -> dict[str, Any]:
         spec = self.world.spec

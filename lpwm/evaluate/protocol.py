@@ -11,6 +11,7 @@ from lpwm.evaluate.controls import CONTROLS
 from lpwm.evaluate.curve import STATES
 from lpwm.evaluate.goals import KINDS, OFFSET
 from lpwm.plan import Solver, make_solver
+from lpwm.plan.cost import check_along
 
 LIVE_ORACLE = {
     "samples": 64,
@@ -32,6 +33,9 @@ class EvalConfig:
     receding: tuple[int, ...] = (1, 5)  # R, blocks executed of each plan; 0 is the whole horizon
     warm: bool = True  # the next mean is the shifted tail of the last plan
     context: int = 0  # real frames a plan starts from; 0 is the model's own history
+    along: float = (
+        0.0  # how much a plan's way counts beside its end: block h of H as along^(H−h); 0 is the paper
+    )
     test: Literal["step", "plan"] = "step"  # when success counts: after each raw step, or each executed plan
     planner_seeds: int = 3
     solver: str = "cem"
@@ -62,6 +66,7 @@ class EvalConfig:
         for what, least in (("planner_seeds", 1), ("oracle_seeds", 1), ("episodes", 1), ("context", 0)):
             if getattr(self, what) < least:
                 raise UserError(f"{what} = {getattr(self, what)}: give at least {least}.")
+        check_along(self.along)
         if min(self.receding) < 0:
             raise UserError("receding counts executed blocks: give 1 or more, or 0 for the whole horizon.")
         if not self.ways():

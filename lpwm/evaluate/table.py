@@ -24,7 +24,8 @@ def table(found: Evaluation) -> str:
 def _cell(found: Evaluation, cell: Cell) -> list[str]:
     c = found.config
     start = "warm" if c.warm and cell.receding < cell.horizon else "cold"
-    title = f"{cell.goals} goals, horizon {cell.horizon}, executes {cell.receding} ({start})"
+    way = f", along {c.along:g}" if c.along else ""
+    title = f"{cell.goals} goals, horizon {cell.horizon}, executes {cell.receding} ({start}{way})"
     if cell.goals == "image":
         return [title, *_image(cell)]
     heads = [f"{measure} @{budget}" for budget in c.budgets for measure in MEASURES]

@@ -98,6 +98,20 @@ def _ids(env_ids: Tensor | None, batch: int, device: torch.device) -> Tensor:
     return env_ids.to(device)
 
 
+def check_along(along: float) -> float:
+    if not 0 <= along <= 1:
+        raise UserError(
+            f"along = {along}: give 0 (a plan is judged by its end alone), 1 (by all its blocks alike), or between."
+        )
+    return along
+
+
+def block_weights(horizon: int, along: float) -> list[float]:
+    """What each of H blocks counts in the cost of a plan: along^(H−h), together 1. The end alone with along = 0."""
+    weights = [check_along(along) ** (horizon - h) for h in range(1, horizon + 1)]  # 0⁰ = 1
+    return [w / sum(weights) for w in weights]
+
+
 def check_horizon(horizon: int) -> int:
     if horizon < 1:
         raise UserError(f"the planning horizon is {horizon}: give at least 1 block.")
@@ -107,6 +121,7 @@ def check_horizon(horizon: int) -> int:
 class LatentProblem(Problem):
     """cost(a) = mean_d (ẑ_H − z_goal)²: the last predicted latent against the goal's (method §5).
 
+    `along` > 0 counts the way, too: Σ_h w_h mean_d (ẑ_h − z_goal)² with w_h ∝ along^(H−h).
     `model.rollout(z_BCD, actions_BSHA, past_BPA=None, last_only=True) -> (B, S, D)` does the predicting.
     `autocast` scores in a lower precision (torch.bfloat16 on CUDA); the plan itself keeps z's type.
     """
@@ -124,6 +139,7 @@ class LatentProblem(Problem):
         action_dim: int | None = None,
         env_ids: Tensor | None = None,
         autocast: torch.dtype | None = None,
+        along: float = 0.0,
     ) -> None:
         if getattr(model, "training", False):
             raise UserError(
@@ -148,11 +164,11 @@ class LatentProblem(Problem):
         self.horizon = check_horizon(horizon)
         self.env_ids = _ids(env_ids, z_BCD.shape[0], z_BCD.device)
         self.dtype = z_BCD.dtype
-        self.autocast = autocast
+        self.autocast, self.along = autocast, check_along(along)
 
     def frozen_state(self) -> Hashable | None:
         parameters: Callable[[], Any] = getattr(self.model, "parameters", lambda: ())
-        return id(self.model), self.autocast, tuple(p.data_ptr() for p in parameters())
+        return id(self.model), self.autocast, self.along, tuple(p.data_ptr() for p in parameters())
 
     def prepared(self) -> Problem:
         """With the model's frozen dynamics, where it has them."""
@@ -183,9 +199,13 @@ class LatentProblem(Problem):
         return torch.cat([self.select(r)._cost(actions_BSHA[r]) for r in rows])
 
     def _cost(self, actions_BSHA: Tensor) -> Tensor:
+        end = self.along == 0
         with self._precision():
-            z_BSD = self.model.rollout(self.z_BCD, actions_BSHA, past_BPA=self.past_BPA, last_only=True)
-        return (z_BSD.to(self.dtype) - self.z_goal_BD[:, None]).square().mean(-1)
+            z = self.model.rollout(self.z_BCD, actions_BSHA, past_BPA=self.past_BPA, last_only=end)
+        if end:
+            return (z.to(self.dtype) - self.z_goal_BD[:, None]).square().mean(-1)
+        costs = [(z_BSD.to(self.dtype) - self.z_goal_BD[:, None]).square().mean(-1) for z_BSD in z.unbind(2)]
+        return _weighted(costs, self.along)
 
     def candidate_bytes(self) -> int:
         """An upper bound: the output of every predictor matrix kept for every token of context and plan."""
@@ -194,6 +214,13 @@ class LatentProblem(Problem):
         width = sum(p.shape[0] for p in parameters() if p.dim() == 2)
         tokens = self.z_BCD.shape[1] + self.horizon
         return tokens * (width + 4 * self.z_BCD.shape[2]) * self.dtype.itemsize
+
+
+def _weighted(costs: Sequence[Tensor], along: float) -> Tensor:
+    """Of the costs after each block, that of the plan."""
+    return sum(
+        (w * c for w, c in zip(block_weights(len(costs), along), costs, strict=True)), start=0 * costs[0]
+    )
 
 
 def _action_dim(model: Any) -> int:
@@ -208,6 +235,7 @@ class OracleProblem(Problem):
     """The true world as the model: cost(a) = distance(state after H·frameskip raw steps, goal)².
 
     A world whose success is more than a distance says itself what a plan should minimise (`plan_cost`).
+    `along` counts the states after the other blocks, too, as in a LatentProblem.
     raw = mean + std · a undoes the z-scoring with the training set's statistics.
     """
 
@@ -224,6 +252,7 @@ class OracleProblem(Problem):
         std: Sequence[float] | Tensor = (1.0,),
         *,
         env_ids: Tensor | None = None,
+        along: float = 0.0,
     ) -> None:
         if state_BS.dim() != 2 or state_BS.shape != goal_BS.shape:
             raise UserError(
@@ -238,23 +267,32 @@ class OracleProblem(Problem):
         self.std_A = torch.as_tensor(std).to(state_BS).expand(raw)
         self.horizon, self.action_dim = check_horizon(horizon), raw * frameskip
         self.env_ids = _ids(env_ids, state_BS.shape[0], state_BS.device)
-        self.dtype = state_BS.dtype
+        self.dtype, self.along = state_BS.dtype, check_along(along)
 
     def cost(self, actions_BSHA: Tensor) -> Tensor:
         raw_BSTA = rearrange(actions_BSHA, "b s h (f a) -> b s (h f) a", f=self.frameskip)
-        state = self._after(self.mean_A + self.std_A * raw_BSTA)
+        states = self._after_blocks(self.mean_A + self.std_A * raw_BSTA)
+        if self.along == 0:
+            return self._left(states[-1])
+        return _weighted([self._left(state) for state in states], self.along)
+
+    def _left(self, state: Tensor) -> Tensor:
+        """What is left to the goal, (B, S)."""
         goal = self.goal_BS[:, None].expand_as(state)
         if hasattr(self.world, "plan_cost"):
             cost: Tensor = self.world.plan_cost(state, goal)
             return cost
         return self.world.distance(state, goal).square()
 
-    def _after(self, raw_BSTA: Tensor) -> Tensor:
-        """The states that raw actions lead to, (B, S, state)."""
+    def _after_blocks(self, raw_BSTA: Tensor) -> list[Tensor]:
+        """The states that raw actions lead to after each block, (B, S, state) each."""
         state = self.state_BS[:, None].expand(-1, raw_BSTA.shape[1], -1)
-        for action in raw_BSTA.unbind(2):
+        states = []
+        for t, action in enumerate(raw_BSTA.unbind(2), start=1):
             state = self.world.step(state, action)  # type: ignore[union-attr]
-        return state
+            if t % self.frameskip == 0:
+                states.append(state)
+        return states
 
     def candidate_bytes(self) -> int:
         blocks = 4 * self.horizon * self.action_dim
@@ -274,10 +312,11 @@ class LiveOracleProblem(OracleProblem):
         self.live = live
         self.row_B = torch.arange(self.batch)
 
-    def _after(self, raw_BSTA: Tensor) -> Tensor:
+    def _after_blocks(self, raw_BSTA: Tensor) -> list[Tensor]:
         """Branches move nobody: for simulators outside the batch zeros are asked, and ignored."""
         count, device = len(self.live.states), self.state_BS.device
         asked = raw_BSTA.cpu()
         if count != self.batch:
             asked = asked.new_zeros(count, *asked.shape[1:]).index_copy_(0, self.row_B.cpu(), asked)
-        return self.live.branches(asked)[self.row_B.cpu(), :, -1].to(device, self.dtype)
+        blocks = self.live.branches(asked)[self.row_B.cpu(), :, self.frameskip - 1 :: self.frameskip]
+        return list(blocks.to(device, self.dtype).unbind(2))

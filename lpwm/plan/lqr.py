@@ -1,9 +1,10 @@
 """The exact plan when the learned dynamics are linear (method §8).
 
-    z_{t+1} = Σ_{i<k} A_i z_{t−i} + B a_t + b,      J(a) = ‖z_H − z_goal‖²/D + ρ Σ_t ‖a_t‖²
+    z_{t+1} = Σ_{i<k} A_i z_{t−i} + B a_t + b,      J(a) = Σ_h w_h ‖z_h − z_goal‖²/D + ρ Σ_t ‖a_t‖²
 
-holds for LTI with the identity link and a linear action encoder. Two solutions of the same problem:
-  dense     z_H = f + G·(a_0 … a_{H−1}) is a least-squares problem, solved by one SVD for all environments;
+holds for LTI with the identity link and a linear action encoder; w_H = 1 and the others 0 unless the way counts, too
+(`block_weights`). Two solutions of the same problem:
+  dense     z_h = f_h + G_h·(a_0 … a_{H−1}) is a least-squares problem, solved by one SVD for all environments;
   riccati   dynamic programming on x_t = (z_t, …, z_{t−k+1}, 1, z_goal): the constant carries b, and the goal is a
             part of the state that stays. Its gains are also a feedback law, the same for every environment.
 """
@@ -18,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lpwm.errors import UserError, choose
-from lpwm.plan.cost import LatentProblem, Problem
+from lpwm.plan.cost import LatentProblem, Problem, block_weights
 from lpwm.plan.solver import Plan, Solver, raise_if_dead, require, start_mean
 
 
@@ -68,34 +69,47 @@ class LinearDynamics:
         frames = [z.to(self.B) for z in reversed(z_BCD.unbind(1))][: len(self.A)]
         return frames + [torch.zeros_like(frames[0])] * (len(self.A) - len(frames))
 
-    def free(self, z_BCD: Tensor, horizon: int) -> Tensor:
-        """Where no action leads, (B, D)."""
-        past = self.history(z_BCD)
+    def free(self, z_BCD: Tensor, horizon: int) -> list[Tensor]:
+        """f_1 … f_H, where no action leads, (B, D) each."""
+        past, out = self.history(z_BCD), []
         for _ in range(horizon):
-            z = sum((z @ A.T for z, A in zip(past, self.A, strict=True)), start=self.bias)
-            past = [z, *past[:-1]]
-        return past[0]
+            out.append(sum((z @ A.T for z, A in zip(past, self.A, strict=True)), start=self.bias))
+            past = [out[-1], *past[:-1]]
+        return out
 
-    def response(self, horizon: int) -> Tensor:
-        """G (D, H·A) = [M_{H−1} … M_0], with M_0 = B and M_j = Σ_i A_i M_{j−1−i}."""
+    def responses(self, horizon: int) -> list[Tensor]:
+        """G_1 … G_H, (D, H·A) each: G_h = [M_{h−1} … M_0 0 …], with M_0 = B and M_j = Σ_i A_i M_{j−1−i}."""
         M = [self.B]
         for j in range(1, horizon):
             M.append(
                 sum((A @ M[j - 1 - i] for i, A in enumerate(self.A[:j])), start=torch.zeros_like(self.B))
             )
-        return torch.cat(M[::-1], 1)
+        zero = torch.zeros_like(self.B)
+        return [torch.cat([*M[:h][::-1], *[zero] * (horizon - h)], 1) for h in range(1, horizon + 1)]
+
+    def reach(self, horizon: int, along: float) -> Tensor:
+        """√w_h G_h of the blocks that count, below each other."""
+        counted = zip(block_weights(horizon, along), self.responses(horizon), strict=True)
+        return torch.cat([w**0.5 * G for w, G in counted if w])
 
 
 def dense_plan(
-    dynamics: LinearDynamics, z_BCD: Tensor, z_goal_BD: Tensor, horizon: int, control: float = 0.0
+    dynamics: LinearDynamics,
+    z_BCD: Tensor,
+    z_goal_BD: Tensor,
+    horizon: int,
+    control: float = 0.0,
+    along: float = 0.0,
 ) -> Tensor:
-    """argmin J by the SVD of G, (B, H, A); of several minimisers the shortest."""
+    """argmin J by the SVD of all G_h that count, (B, H, A); of several minimisers the shortest."""
     D, width = dynamics.B.shape
-    gap_BD = z_goal_BD.to(dynamics.B) - dynamics.free(z_BCD, horizon)
-    U, s, Vh = torch.linalg.svd(dynamics.response(horizon), full_matrices=False)
-    cut = s[0] * max(D, horizon * width) * torch.finfo(s.dtype).eps
+    goal_BD, free = z_goal_BD.to(dynamics.B), dynamics.free(z_BCD, horizon)
+    counted = zip(block_weights(horizon, along), free, strict=True)
+    gap_Bn = torch.cat([w**0.5 * (goal_BD - f) for w, f in counted if w], 1)
+    U, s, Vh = torch.linalg.svd(dynamics.reach(horizon, along), full_matrices=False)
+    cut = s[0] * max(len(U), horizon * width) * torch.finfo(s.dtype).eps
     inverse = torch.where(s > cut, s / (s.square() + control * D).clamp(min=torch.finfo(s.dtype).tiny), 0)
-    return ((gap_BD @ U) * inverse @ Vh).view(-1, horizon, width)
+    return ((gap_Bn @ U) * inverse @ Vh).view(-1, horizon, width)
 
 
 def augmented(dynamics: LinearDynamics) -> tuple[Tensor, Tensor]:
@@ -108,24 +122,29 @@ def augmented(dynamics: LinearDynamics) -> tuple[Tensor, Tensor]:
     return phi, F.pad(dynamics.B, (0, 0, 0, phi.shape[0] - D))
 
 
-def riccati(dynamics: LinearDynamics, horizon: int, control: float = 0.0) -> list[Tensor]:
+def riccati(dynamics: LinearDynamics, horizon: int, control: float = 0.0, along: float = 0.0) -> list[Tensor]:
     """The gains K_t (A, n), first step first: a_t = −K_t x_t.
 
     What is left to pay is ‖L x‖², from ‖z_H − z_goal‖²/D back. One action may take of it, with LΓ = U s Vᵀ,
 
-        K = V s/(s² + ρ) Uᵀ LΦ   and leaves   L ← (I − U (1 − √(ρ/(s² + ρ))) Uᵀ) LΦ.
+        K = V s/(s² + ρ) Uᵀ LΦ   and leaves   L ← (I − U (1 − √(ρ/(s² + ρ))) Uᵀ) LΦ,
 
+    below which what the block before costs is written, if it counts (and L made square again by a QR).
     L and not LᵀL is carried, whose square would drown in rounding what an action can hardly reach. What the actions
     after it reach is gone from L but for rounding, so a singular value is 0 by the measure of all that is ever reached.
     """
     phi, gamma = augmented(dynamics)
     D, width = dynamics.B.shape
-    cost, unit = phi.new_zeros(D, len(phi)), torch.eye(D).to(phi) / D**0.5
-    cost[:, :D], cost[:, -D:] = unit, -unit
-    reached = torch.linalg.matrix_norm(dynamics.response(horizon), 2) / D**0.5
-    cut = reached * max(D, horizon * width) * torch.finfo(phi.dtype).eps
-    gains = []
-    for _ in range(horizon):
+    block, unit = phi.new_zeros(D, len(phi)), torch.eye(D).to(phi) / D**0.5
+    block[:, :D], block[:, -D:] = unit, -unit
+    reach, weights = dynamics.reach(horizon, along), block_weights(horizon, along)
+    reached = torch.linalg.matrix_norm(reach, 2) / D**0.5
+    cut = reached * max(len(reach), horizon * width) * torch.finfo(phi.dtype).eps
+    gains, cost = [], block[:0]
+    for weight_of_block in reversed(weights):
+        if weight_of_block:
+            cost = torch.cat((cost, weight_of_block**0.5 * block))
+            cost = cost if len(cost) <= len(phi) else torch.linalg.qr(cost, mode="r").R
         U, s, Vh = torch.linalg.svd(cost @ gamma, full_matrices=False)
         cost = cost @ phi
         weight = (s.square() + control).clamp(min=torch.finfo(s.dtype).tiny)
@@ -136,14 +155,19 @@ def riccati(dynamics: LinearDynamics, horizon: int, control: float = 0.0) -> lis
 
 
 def riccati_plan(
-    dynamics: LinearDynamics, z_BCD: Tensor, z_goal_BD: Tensor, horizon: int, control: float = 0.0
+    dynamics: LinearDynamics,
+    z_BCD: Tensor,
+    z_goal_BD: Tensor,
+    horizon: int,
+    control: float = 0.0,
+    along: float = 0.0,
 ) -> Tensor:
     """The same argmin, by the gains."""
     phi, gamma = augmented(dynamics)
     one = phi.new_ones(z_BCD.shape[0], 1)
     x_Bn = torch.cat((*dynamics.history(z_BCD), one, z_goal_BD.to(phi)), 1)
     actions = []
-    for gain in riccati(dynamics, horizon, control):
+    for gain in riccati(dynamics, horizon, control, along):
         actions.append(-x_Bn @ gain.T)
         x_Bn = x_Bn @ phi.T + actions[-1] @ gamma.T
     return torch.stack(actions, 1)
@@ -180,7 +204,8 @@ class LQR(Solver):
         start_mean(problem, start)  # a wrong shape is a mistake here too
         dynamics = LinearDynamics.from_model(problem.model)
         solve = METHODS[self.config.method]
-        actions = solve(dynamics, problem.z_BCD, problem.z_goal_BD, problem.horizon, self.config.control)
+        about = (dynamics, problem.z_BCD, problem.z_goal_BD, problem.horizon)
+        actions = solve(*about, self.config.control, problem.along)
         actions_BHA = actions.to(problem.dtype)
         costs_B = problem.value(actions_BHA[:, None])[:, 0]
         raise_if_dead(costs_B.isfinite(), problem)

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from lpwm.errors import UserError
 from lpwm.plan.chunk import chunked
-from lpwm.plan.cost import Problem, check_horizon
+from lpwm.plan.cost import Problem, check_along, check_horizon
 from lpwm.plan.solver import Plan, Solver, require
 from lpwm.rng import seed_of
 
@@ -35,11 +35,13 @@ class MPCConfig:
     receding: int = 5  # R, blocks executed before planning again
     warm: bool = True  # the next mean is the shifted tail of the last plan
     context: int = 1  # real frames a plan starts from; 1 is the current frame alone
+    along: float = 0.0  # how much a plan's way counts beside its end: block h of H as along^(H−h)
 
     def __post_init__(self) -> None:
         check_horizon(self.horizon)
         require("receding", self.receding, 1)
         require("context", self.context, 1)
+        check_along(self.along)
         if self.receding > self.horizon:
             raise UserError(
                 f"{self.receding} blocks are to be executed of plans of {self.horizon}: "

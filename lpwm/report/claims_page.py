@@ -164,12 +164,15 @@ def controls(results: Results) -> str:
     for file, document_ in results.documents.items():
         if document_.get("kind") != "lpwm evaluation":
             continue
+        along = document_["settings"].get("along")
+        way = f" along {along:g}" if along else ""
         for cell in document_["cells"]:
             for row in cell["rows"] if cell["goals"] != "image" else ():
                 for budget, values in row["budgets"].items():
                     seeds = "control" if row["control"] else str(len(row["seeds"]))
-                    rows.append([file, f"{cell['goals']} H={cell['horizon']} R={cell['receding']}", row["name"], seeds,
-                                 budget, percent(values["latched"]), percent(values["terminal"])])  # fmt: skip
+                    goals = f"{cell['goals']} H={cell['horizon']} R={cell['receding']}{way}"
+                    rows.append([file, goals, row["name"], seeds, budget,
+                                 percent(values["latched"]), percent(values["terminal"])])  # fmt: skip
     if not rows:
         return "None yet."
     heads = ["file", "goals", "method", "seeds", "steps", "latched, %", "terminal, %"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -240,12 +240,12 @@ def read_results(folder: str | Path) -> Results:
 
 def _take(found: Results, name: str, document: Any, kind: str | None) -> None:
     if kind == "lpwm evaluation":
-        found.planned.extend(_evaluation(document, name))
+        found.planned.extend(_as_in_the_paper(_evaluation(document, name)))
     elif kind in STUDIES:
         for study in document.get("studies") or document.get("readings") or [document]:
             found.studied.append(Studied(trained(study["run"], study["run"]["hash"]), study, name))
     elif isinstance(document, dict) and {"cell", "result", "hash"} <= document.keys():
-        found.planned.extend(_ledger(found, document, name))
+        found.planned.extend(_as_in_the_paper(_ledger(found, document, name)))
     elif kind == TARGETS:
         found.targets[name] = {k: document[k] for k in (*NEEDED, *document)}  # what is missing is told here
         return
@@ -261,6 +261,11 @@ def _take(found: Results, name: str, document: Any, kind: str | None) -> None:
         if (run.hash, run.step) not in seen:
             seen.add((run.hash, run.step))
             found.runs.append(run)
+
+
+def _as_in_the_paper(planned: Iterable[Planned]) -> Iterator[Planned]:
+    """Not those whose planner counts the way, too: no claim of the paper is about it."""
+    return (p for p in planned if not p.settings.get("along"))
 
 
 def trained(entry: Mapping[str, Any], run_hash: str) -> Trained:

@@ -139,6 +139,7 @@ def results(found: Found) -> str | None:
         ordered = found.ordered(cell["rows"], cell["evaluation"])
         rows = [("control" if r["control"] else "", _success_row(found, cell, r)) for r in ordered]
         start = "warm start" if cell["warm"] else "each plan from zero"
+        start += f", the way counted ({cell['along']:g})" if cell["along"] else ""
         tested = "" if cell["test"] == "step" else ", success tested after each executed plan"
         caption = (
             f"<b>{escape(cell['goals'].capitalize())} goals</b>, horizon {cell['horizon']}, executes "

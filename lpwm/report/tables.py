@@ -92,6 +92,7 @@ def cells(evaluations: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
                     "horizon": cell["horizon"],
                     "receding": cell["receding"],
                     "warm": settings["warm"] and cell["receding"] < cell["horizon"],
+                    "along": settings.get("along", 0.0),
                     "episodes": settings["episodes"],
                     "solver": settings["solver"],
                     "test": settings["test"],

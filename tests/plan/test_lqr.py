@@ -24,8 +24,8 @@ def random_dynamics(D, width, lags, seed):
     return LinearDynamics(A, B, bias[:, 0])
 
 
-def roll(dynamics, z_CD, actions_HA):
-    """One environment, one step at a time, in NumPy."""
+def roll(dynamics, z_CD, actions_HA, every=False):
+    """One environment, one step at a time, in NumPy: the end, or all blocks (H, D)."""
     past = list(z_CD.numpy())
     for a in actions_HA:
         z = dynamics.B.numpy() @ a + dynamics.bias.numpy()
@@ -33,17 +33,25 @@ def roll(dynamics, z_CD, actions_HA):
             if i < len(past):
                 z = z + A.numpy() @ past[-1 - i]
         past.append(z)
-    return past[-1]
+    return np.stack(past[len(z_CD) :]) if every else past[-1]
 
 
-def least_squares(dynamics, z_CD, goal_D, horizon, control):
-    """min ‖z_H(a) − goal‖²/D + ρ‖a‖² with z_H's matrix found by simulating every unit action."""
+def shares(horizon, along):
+    """What each block counts: 1 for the last, `along` times as much for each one earlier, together 1."""
+    w = np.array([float(along) ** (horizon - 1 - i) for i in range(horizon)])
+    return w / w.sum()
+
+
+def least_squares(dynamics, z_CD, goal_D, horizon, control, along):
+    """min Σ_h w_h ‖z_h(a) − goal‖²/D + ρ‖a‖² with the z_h's matrix found by simulating every unit action."""
     D, width = dynamics.B.shape
     n = horizon * width
-    free = roll(dynamics, z_CD, np.zeros((horizon, width)))
-    G = np.stack([roll(dynamics, z_CD, e.reshape(horizon, width)) - free for e in np.eye(n)], 1)
-    rows = np.concatenate((G / np.sqrt(D), np.sqrt(control) * np.eye(n)))
-    target = np.concatenate(((goal_D.numpy() - free) / np.sqrt(D), np.zeros(n)))
+    w_HD = np.repeat(np.sqrt(shares(horizon, along) / D)[:, None], D, 1)
+    free = roll(dynamics, z_CD, np.zeros((horizon, width)), every=True)
+    moved = [roll(dynamics, z_CD, e.reshape(horizon, width), every=True) - free for e in np.eye(n)]
+    G = np.stack([(w_HD * m).ravel() for m in moved], 1)
+    rows = np.concatenate((G, np.sqrt(control) * np.eye(n)))
+    target = np.concatenate(((w_HD * (goal_D.numpy() - free)).ravel(), np.zeros(n)))
     return np.linalg.lstsq(rows, target, rcond=None)[0].reshape(horizon, width)
 
 
@@ -55,22 +63,25 @@ def least_squares(dynamics, z_CD, goal_D, horizon, control):
     context=st.integers(1, 4),
     horizon=st.integers(1, 5),
     control=st.sampled_from([0.0, 1e-3, 0.3]),
+    along=st.sampled_from([0.0, 0.0, 0.5, 1.0]),
     seed=st.integers(0, 99),
 )
 # Where the last actions reach everything, nothing is left for those before but rounding.
-@example(D=1, width=3, lags=3, context=2, horizon=9, control=0.0, seed=2)
-@example(D=5, width=3, lags=2, context=2, horizon=2, control=0.0, seed=0)
-def test_dense_and_riccati_are_the_least_squares_plan(D, width, lags, context, horizon, control, seed):
+@example(D=1, width=3, lags=3, context=2, horizon=9, control=0.0, along=0.0, seed=2)
+@example(D=1, width=3, lags=3, context=2, horizon=9, control=0.0, along=1.0, seed=2)
+@example(D=5, width=3, lags=2, context=2, horizon=2, control=0.0, along=0.0, seed=0)
+def test_dense_and_riccati_are_the_least_squares_plan(D, width, lags, context, horizon, control, along, seed):
     dynamics = random_dynamics(D, width, lags, seed)
     g = generator("task", seed)
     z = torch.randn(2, context, D, generator=g, dtype=torch.float64)
     goal = torch.randn(2, D, generator=g, dtype=torch.float64)
-    dense = dense_plan(dynamics, z, goal, horizon, control)
-    gains = riccati_plan(dynamics, z, goal, horizon, control)
+    dense = dense_plan(dynamics, z, goal, horizon, control, along)
+    gains = riccati_plan(dynamics, z, goal, horizon, control, along)
     for e in range(2):
-        exact = least_squares(dynamics, z[e], goal[e], horizon, control)
+        exact = least_squares(dynamics, z[e], goal[e], horizon, control, along)
         np.testing.assert_allclose(dense[e].numpy(), exact, rtol=1e-6, atol=1e-8)
-        cost = [np.mean((roll(dynamics, z[e], a) - goal[e].numpy()) ** 2) for a in (exact, gains[e].numpy())]
+        ends = [roll(dynamics, z[e], a, every=True) for a in (exact, gains[e].numpy())]
+        cost = [shares(horizon, along) @ ((z_HD - goal[e].numpy()) ** 2).mean(1) for z_HD in ends]
         assert np.abs(gains[e].numpy()).max() < 1e3  # of several plans none is absurd
         if control:  # the minimiser is unique
             np.testing.assert_allclose(gains[e].numpy(), exact, rtol=1e-5, atol=1e-7)
@@ -119,11 +130,12 @@ def test_the_real_models_maps_are_read_exactly(rung, context):
     np.testing.assert_allclose(mine, true.numpy(), rtol=1e-9, atol=1e-10)
 
 
-def test_lqr_is_at_least_as_good_as_cem_on_the_real_model():
+@pytest.mark.parametrize("along", [0.0, 0.7])
+def test_lqr_is_at_least_as_good_as_cem_on_the_real_model(along):
     model = world_model("lti")
     g = generator("goals")
     z, goal = torch.randn(3, 1, 8, generator=g).double(), torch.randn(3, 8, generator=g).double()
-    problem = LatentProblem(model, z, goal, None, 2)
+    problem = LatentProblem(model, z, goal, None, 2, along=along)
     cem = CEM(CEMConfig(100, 10, 15)).solve(problem).costs_B
     for method in ("dense", "riccati"):
         plan = LQR(LQRConfig(method)).solve(problem)

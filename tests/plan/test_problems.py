@@ -47,14 +47,16 @@ class Peak(TorchDispatchMode):
         return out
 
 
+@pytest.mark.parametrize("along", [0.0, 1.0])
 @pytest.mark.parametrize("rung", RUNGS)
-def test_the_memory_of_a_candidate_is_bounded_within_reason(rung):
+def test_the_memory_of_a_candidate_is_bounded_within_reason(rung, along):
     """By what scoring really has alive at once: chunks are made of this."""
     encoder = EncoderConfig(image=16, patch=8, width=8, depth=1, heads=1, head_dim=8, mlp=8)
     predictor = PredictorConfig(rung, heads=2, head_dim=16, mlp=64, head_hidden=64)
     model = WorldModel(ModelConfig(32, encoder=encoder, predictor=predictor), action_dim=6).eval()
     B, S = 2, 64
-    problem = LatentProblem(model, torch.rand(B, 2, 32), torch.rand(B, 32), torch.rand(B, 1, 6), 5)
+    about = torch.rand(B, 2, 32), torch.rand(B, 32), torch.rand(B, 1, 6), 5
+    problem = LatentProblem(model, *about, along=along)
     with torch.no_grad(), Peak() as peak:
         problem.cost(torch.randn(B, S, 5, 6))
     assert 0.9 * peak.bytes < B * S * problem.candidate_bytes() < 5 * peak.bytes
