@@ -36,7 +36,8 @@ class Args:
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional] = ()
     """Run folders. Runs that differ only in their training seed are one method."""
     preset: str = "paper"
-    """Where the options below come from: paper, quick, ladder (closed loop), open (one plan), horizons (H = 1…10)."""
+    """Where the options below come from: paper, quick, ladder (closed loop), open (one plan), horizons (H = 1…10), stay
+    (a plan after every block, its whole way counted)."""
     goals: tuple[str, ...] | None = None
     """random: anywhere; dataset: ahead in a held-out trajectory."""
     episodes: int | None = None

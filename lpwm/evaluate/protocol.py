@@ -107,7 +107,8 @@ def _build(name: str, options: Mapping[str, Any]) -> Solver:
 
 
 # `paper` is the support pipeline's protocol at the paper's planner; `quick` the same, reduced; `ladder` plans,
-# executes 5 blocks, tests, at most 10 plans; `open` is its single plan; `horizons` is §10's open question.
+# executes 5 blocks, tests, at most 10 plans; `open` is its single plan; `horizons` is §10's open question; `stay` is
+# not the paper's: replan after every block and count the whole way.
 PRESETS: dict[str, EvalConfig] = {
     "paper": EvalConfig(),
     "quick": EvalConfig(
@@ -119,6 +120,7 @@ PRESETS: dict[str, EvalConfig] = {
     ),
     "ladder": EvalConfig(receding=(5,), budgets=(250,), test="plan", context=1),
     "open": EvalConfig(receding=(5,), budgets=(25,), test="plan", context=1),
+    "stay": EvalConfig(receding=(1,), along=1.0),
     "horizons": EvalConfig(horizons=tuple(range(1, 11)), receding=(1, 0), planner_seeds=1),
 }
 

@@ -24,7 +24,7 @@ from lpwm.data import ActionStats
 from lpwm.errors import UserError
 from lpwm.model import WorldModel
 from lpwm.plan import LatentProblem, Plan, Problem, Solver, chunked
-from lpwm.plan.cost import check_horizon
+from lpwm.plan.cost import check_along, check_horizon, latent_cost
 from lpwm.rng import seed_of
 
 Info = dict[str, Any]
@@ -49,16 +49,16 @@ class SwmModel(nn.Module):
 
     encode(info)          adds emb (B, C, D), and act_emb (B, C, D) where `action` holds whole blocks
     rollout(info, a)      a (B, S, T, A) adds predicted_emb (B, S, C + T, D): the context's codes, then the forecasts
-    get_cost(info, a)     (B, S): mean_d (ẑ_T − z_goal)²
+    get_cost(info, a)     (B, S): mean_d (ẑ_T − z_goal)²; with `along` > 0 earlier blocks count, too (see LatentProblem)
 
     Its solvers hand one dictionary to many calls; codes are left in it (`emb`, `goal_emb`) and used again, so every
     frame is encoded once per plan. The solvers plan z-scored actions: pass `process={"action": model.process}` to
     its WorldModelPolicy. A context of several frames needs `action` (B, S, C − 1, A), the blocks between them.
     """
 
-    def __init__(self, model: WorldModel, stats: ActionStats | None = None) -> None:
+    def __init__(self, model: WorldModel, stats: ActionStats | None = None, along: float = 0.0) -> None:
         super().__init__()
-        self.model = model.eval()
+        self.model, self.along = model.eval(), check_along(along)
         given = model.meta.get("normalisation")
         self.stats = stats or (ActionStats.from_dict(given) if given else None)
         self._dynamics: Any = None
@@ -91,13 +91,15 @@ class SwmModel(nn.Module):
 
     def criterion(self, info: Info) -> Tensor:
         """The cost of a rollout that is already in the dictionary."""
-        return (info["predicted_emb"][:, :, -1] - self._goal(info)[:, None]).square().mean(-1)
+        predicted = info["predicted_emb"]
+        plan = predicted[:, :, self._context(info, predicted.shape[1]).shape[1] :]
+        return latent_cost(plan.unbind(2), self._goal(info), self.along)
 
     def get_cost(self, info: Info, action_candidates: Tensor) -> Tensor:
         z_BCD = self._context(info, action_candidates.shape[1])
         goal_BD = self._goal(info)
-        z_BSD = self._predict(info, z_BCD, action_candidates, last_only=True)
-        return (z_BSD - goal_BD[:, None]).square().mean(-1)
+        z = self._predict(info, z_BCD, action_candidates, last_only=self.along == 0)
+        return latent_cost([z] if self.along == 0 else z.unbind(2), goal_BD, self.along)
 
     def problem(self, info: Info, horizon: int, env_ids: Tensor | None = None) -> LatentProblem:
         """One of our planning problems, from a dictionary of environments (no candidate axis)."""
@@ -105,7 +107,7 @@ class SwmModel(nn.Module):
             z_BCD = self.model.encode(self._frames(info, "pixels"))
             goal_BD = self.model.encode(self._frames(info, "goal")[:, -1])
         past = self._past(info.get("action"), z_BCD)
-        return LatentProblem(self.model, z_BCD, goal_BD, past, horizon, env_ids=env_ids)
+        return LatentProblem(self.model, z_BCD, goal_BD, past, horizon, env_ids=env_ids, along=self.along)
 
     def _frames(self, info: Info, name: str) -> Tensor:
         if not torch.is_tensor(info.get(name)):

@@ -199,13 +199,11 @@ class LatentProblem(Problem):
         return torch.cat([self.select(r)._cost(actions_BSHA[r]) for r in rows])
 
     def _cost(self, actions_BSHA: Tensor) -> Tensor:
-        end = self.along == 0
         with self._precision():
-            z = self.model.rollout(self.z_BCD, actions_BSHA, past_BPA=self.past_BPA, last_only=end)
-        if end:
-            return (z.to(self.dtype) - self.z_goal_BD[:, None]).square().mean(-1)
-        costs = [(z_BSD.to(self.dtype) - self.z_goal_BD[:, None]).square().mean(-1) for z_BSD in z.unbind(2)]
-        return _weighted(costs, self.along)
+            z = self.model.rollout(
+                self.z_BCD, actions_BSHA, past_BPA=self.past_BPA, last_only=self.along == 0
+            )
+        return latent_cost([z] if self.along == 0 else z.unbind(2), self.z_goal_BD, self.along)
 
     def candidate_bytes(self) -> int:
         """An upper bound: the output of every predictor matrix kept for every token of context and plan."""
@@ -216,11 +214,17 @@ class LatentProblem(Problem):
         return tokens * (width + 4 * self.z_BCD.shape[2]) * self.dtype.itemsize
 
 
-def _weighted(costs: Sequence[Tensor], along: float) -> Tensor:
+def latent_cost(codes: Sequence[Tensor], z_goal_BD: Tensor, along: float) -> Tensor:
+    """(B, S): what codes (B, S, D) after each block cost; with along = 0 the last of them is enough."""
+    return path_cost([(z.to(z_goal_BD.dtype) - z_goal_BD[:, None]).square().mean(-1) for z in codes], along)
+
+
+def path_cost(costs: Sequence[Tensor], along: float) -> Tensor:
     """Of the costs after each block, that of the plan."""
-    return sum(
-        (w * c for w, c in zip(block_weights(len(costs), along), costs, strict=True)), start=0 * costs[0]
-    )
+    if along == 0:
+        return costs[-1]
+    weighted = [w * c for w, c in zip(block_weights(len(costs), along), costs, strict=True)]
+    return sum(weighted[1:], start=weighted[0])
 
 
 def _action_dim(model: Any) -> int:
@@ -272,9 +276,8 @@ class OracleProblem(Problem):
     def cost(self, actions_BSHA: Tensor) -> Tensor:
         raw_BSTA = rearrange(actions_BSHA, "b s h (f a) -> b s (h f) a", f=self.frameskip)
         states = self._after_blocks(self.mean_A + self.std_A * raw_BSTA)
-        if self.along == 0:
-            return self._left(states[-1])
-        return _weighted([self._left(state) for state in states], self.along)
+        counted = states if self.along else states[-1:]
+        return path_cost([self._left(state) for state in counted], self.along)
 
     def _left(self, state: Tensor) -> Tensor:
         """What is left to the goal, (B, S)."""

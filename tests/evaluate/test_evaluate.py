@@ -119,6 +119,20 @@ def test_presets_are_the_papers(world):
         assert from_dict(EvalConfig, json.loads(json.dumps(to_dict(config)))) == config
 
 
+def test_a_model_that_counts_the_way_is_another_planner_and_stays(world, agent, tmp_path):
+    """Under other names in the store, named in the table; with the true world as its model it stays at its goals."""
+    config = replace(QUICK, receding=(1,), planner_seeds=1, budgets=(60,), controls=("oracle",), curve=0)
+    store, there = Store(tmp_path), {}
+    for along in (0.0, 1.0):
+        found = evaluate([agent], world, replace(config, along=along), store=store)
+        there[along] = [row.success("terminal", 60).mean() for row in found.cells[0].rows]
+        assert ("along 1" in table(found)) == (along == 1)
+        assert found.as_dict()["settings"]["along"] == along
+    assert len(list(tmp_path.glob("*.npz"))) == 4
+    assert there[1.0] == [1, 1] and max(there[0.0]) < 1
+    assert (PRESETS["stay"].along, PRESETS["stay"].ways()) == (1, [(5, 1)])
+
+
 def test_a_horizon_sweep_shares_the_controls_that_do_not_plan(world, agent):
     config = replace(QUICK, horizons=(1, 2), receding=(1, 0), curve=0, planner_seeds=1, budgets=(20,))
     runner = Evaluator([agent], world, config, episode_sets(world, config, None, 0.1, 5))

@@ -101,7 +101,9 @@ def test_a_context_of_several_frames_takes_the_blocks_between_them(model):
         model.get_cost(with_candidates(entries), a)
 
 
-def test_cost_is_ours_and_frames_are_encoded_once(model, monkeypatch):
+@pytest.mark.parametrize("along", [0.0, 0.5])
+def test_cost_is_ours_and_frames_are_encoded_once(model, monkeypatch, along):
+    model = SwmModel(model.model, model.stats, along)
     calls = []
     encode = model.model.encode
     monkeypatch.setattr(model.model, "encode", lambda f: (calls.append(f.shape), encode(f))[1])
@@ -114,8 +116,10 @@ def test_cost_is_ours_and_frames_are_encoded_once(model, monkeypatch):
     z, goal = encode(first_channels(info()["pixels"])), encode(first_channels(info()["goal"])[:, 0])
     with torch.no_grad():
         torch.testing.assert_close(
-            cost, LatentProblem(model.model, z, goal, None, T).value(a), rtol=1e-5, atol=1e-7
+            cost, LatentProblem(model.model, z, goal, None, T, along=along).value(a), rtol=1e-5, atol=1e-7
         )
+    ours = model.problem(info(), T)
+    torch.testing.assert_close(ours.cost(a), cost, rtol=1e-5, atol=1e-7)
     rolled = model.rollout(with_candidates(info()), a)
     torch.testing.assert_close(model.criterion(rolled), cost, rtol=1e-5, atol=1e-7)
 

@@ -49,12 +49,12 @@ class OneDevice(TorchDispatchMode):
         return out
 
 
-def world_model(rung, context=1, batch=3, autocast=None, device="meta", norm="layer"):
+def world_model(rung, context=1, batch=3, autocast=None, device="meta", norm="layer", along=0.0):
     predictor = PredictorConfig(rung=rung, heads=2, head_dim=4, mlp=8, head_hidden=8, rank=2, head_norm=norm)
     model = WorldModel(ModelConfig(latent=8, encoder=TINY, predictor=predictor), 4).eval().to(device)
     z = torch.zeros(batch, context, 8, device=device)
     past = torch.zeros(batch, context - 1, 4, device=device) if context > 1 else None
-    return LatentProblem(model, z, z[:, 0], past, 4, autocast=autocast)
+    return LatentProblem(model, z, z[:, 0], past, 4, autocast=autocast, along=along)
 
 
 def searched(solver, problem):
@@ -70,10 +70,10 @@ def searched(solver, problem):
     return out
 
 
-@pytest.mark.parametrize("context", [1, 3])
+@pytest.mark.parametrize("context, along", [(1, 0.0), (3, 0.0), (3, 0.5)])
 @pytest.mark.parametrize("rung", RUNGS)
-def test_a_search_stays_on_its_device(rung, context):
-    out = searched(SOLVERS[0], world_model(rung, context))
+def test_a_search_stays_on_its_device(rung, context, along):
+    out = searched(SOLVERS[0], world_model(rung, context, along=along))
     assert out["actions"].shape == (3, 4, 4) and out["costs"].shape == (3,)
 
 

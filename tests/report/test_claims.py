@@ -18,7 +18,7 @@ from lpwm.recipes import recipe
 from lpwm.report import claims_curves, claims_figures
 from lpwm.report.claims import CLAIMS, ROWS
 from lpwm.report.claims_evidence import evidence
-from lpwm.report.claims_page import read_notes, write
+from lpwm.report.claims_page import controls, read_notes, write
 from lpwm.report.claims_read import Trained, read_results, recipe_of
 from lpwm.report.claims_verdict import INCONCLUSIVE, NOT, NOT_RUN, REPRODUCED, judge
 
@@ -105,6 +105,16 @@ def test_two_methods_that_do_not_plan_show_nothing(tmp_path):
     )
     found = first("piecewise-2x2-r5-ahead", put(tmp_path, a=document)).verdict
     assert found.verdict == INCONCLUSIVE and "controls" in found.why
+
+
+def test_a_planner_that_counts_the_way_speaks_for_no_claim_but_is_shown(tmp_path):
+    paper, other = evaluation(pair(0.5, 0.3)), evaluation(pair(0.9, 0.1, seeds=12))
+    other["settings"]["along"] = 1.0
+    alone = first("piecewise-2x2-r5-ahead", put(tmp_path, paper=paper))
+    both = put(tmp_path, paper=paper, other=other)
+    assert [e.ours for e in evidence(BY_ID["piecewise-2x2-r5-ahead"], both)] == [alone.ours]
+    page = controls(both)
+    assert "random H=5 R=5 along 1" in page and "| paper.json | random H=5 R=5 |" in page
 
 
 # Rules ------------------------------------------------------------------------------------------------------
