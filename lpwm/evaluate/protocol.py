@@ -33,9 +33,7 @@ class EvalConfig:
     receding: tuple[int, ...] = (1, 5)  # R, blocks executed of each plan; 0 is the whole horizon
     warm: bool = True  # the next mean is the shifted tail of the last plan
     context: int = 0  # real frames a plan starts from; 0 is the model's own history
-    along: float = (
-        0.0  # how much a plan's way counts beside its end: block h of H as along^(H−h); 0 is the paper
-    )
+    along: float = 0.0  # how much a plan's way counts beside its end (see MPCConfig); 0 is the paper
     test: Literal["step", "plan"] = "step"  # when success counts: after each raw step, or each executed plan
     planner_seeds: int = 3
     solver: str = "cem"
