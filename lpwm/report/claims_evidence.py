@@ -77,6 +77,32 @@ def groups(planned: Iterable[Planned], by_method: bool = False) -> dict[tuple[An
     return out
 
 
+def with_all_episodes(found: dict[tuple[Any, ...], Group]) -> dict[tuple[Any, ...], Group]:
+    """These groups, and of those that are the same checkpoints on other episodes all episodes together."""
+    alike: dict[Any, list[Group]] = defaultdict(list)
+    for group in found.values():
+        first = next(iter(group.values()))
+        checkpoints = frozenset((seed, p.run.hash, p.run.step) for seed, p in group.items())
+        alike[first.way, checkpoints].append(group)
+    out = dict(found)
+    for many in alike.values():
+        if len(many) > 1:
+            many.sort(key=lambda group: next(iter(group.values())).digest)
+            whole = {seed: _one_of([group[seed] for group in many]) for seed in many[0]}
+            out[next(iter(whole.values())).key] = whole
+    return out
+
+
+def _one_of(parts: list[Planned]) -> Planned:
+    """A checkpoint on all episodes on which it was evaluated; what doing nothing reaches is the most of it."""
+    success = {m: np.concatenate([p.success[m] for p in parts], axis=1) for m in parts[0].success}
+    floor = {m: max(p.floor.get(m, 0.0) for p in parts) for p in parts for m in p.floor}
+    files = ", ".join(sorted({p.file for p in parts}))
+    return replace(
+        parts[0], success=success, floor=floor, file=files, digest="+".join(p.digest for p in parts)
+    )
+
+
 def conflicts(results: Results) -> list[str]:
     """Checkpoints that were evaluated twice, alike in all that is recorded, and came out differently."""
     first: dict[tuple[Any, ...], Planned] = {}
@@ -101,17 +127,17 @@ def _rank(claim: Claim, group: Group, seeds: int) -> tuple[Any, ...]:
 
 
 def _files(*many: Iterable[Planned | Studied]) -> tuple[str, ...]:
-    return tuple(sorted({one.file for some in many for one in some}))
+    return tuple(sorted({file for some in many for one in some for file in one.file.split(", ")}))
 
 
 def _success(claim: Claim, results: Results) -> list[Evidence]:
-    mine = groups(
-        p for p in _matching(claim, results, claim.reads.method) if p.horizon == claim.reads.horizon
+    mine = with_all_episodes(
+        groups(p for p in _matching(claim, results, claim.reads.method) if p.horizon == claim.reads.horizon)
     )
     if not claim.reads.against:
         return [_level(claim, group) for group in mine.values()]
-    theirs = groups(
-        p for p in _matching(claim, results, claim.reads.against) if p.horizon == claim.reads.horizon
+    theirs = with_all_episodes(
+        groups(p for p in _matching(claim, results, claim.reads.against) if p.horizon == claim.reads.horizon)
     )
     return [_difference(claim, mine[k], theirs[k]) for k in mine if k in theirs]
 
@@ -174,7 +200,7 @@ def _horizons(claim: Claim, results: Results) -> list[Evidence]:
         table: dict[tuple[Any, ...], dict[int, Group]] = defaultdict(dict)
         for group in groups(_matching(claim, results, method)).values():
             p = next(iter(group.values()))
-            same = (*p.key[:3], any_horizon(p, ""), *p.key[4:])
+            same = (*p.way[:3], any_horizon(p, ""), *p.way[4:], p.digest)
             table[same][p.horizon] = group
         sides.append(table)
     out = []

@@ -168,6 +168,9 @@ class Planned:
 
     @property
     def protocol(self) -> str:
+        return self._told(f"{self.success['latched'].shape[1]} episodes")
+
+    def _told(self, episodes: str) -> str:
         s = self.settings
         shape = (self.success["latched"]).shape
         start = " warm" if s["warm"] and self.receding < self.horizon else ""
@@ -175,16 +178,21 @@ class Planned:
         planner = f"{shape[0]} planner seed{'s' if shape[0] > 1 else ''}"
         return (
             f"{self.goals} goals, {self.budget} steps{', one plan' if self.open_loop else ''}, H={self.horizon} "
-            f"R={self.receding}{start}, {solver}, {shape[1]} episodes × {planner}"
+            f"R={self.receding}{start}, {solver}, {episodes} × {planner}"
             + (", tested after each plan" if s["test"] == "plan" else "")
         )
 
     @property
+    def way(self) -> tuple[Any, ...]:
+        """Size and protocol, whichever the episodes are."""
+        s = self.settings
+        return (self.run.family, self.run.parts[1], self.run.size, self._told("episodes"),
+                s.get("context"), s.get("precision"), json.dumps(s["options"], sort_keys=True))  # fmt: skip
+
+    @property
     def key(self) -> tuple[Any, ...]:
         """What two checkpoints must share to be compared or pooled: size and protocol, episodes included."""
-        s = self.settings
-        return (self.run.family, self.run.parts[1], self.run.size, self.protocol, self.digest,
-                s.get("context"), s.get("precision"), json.dumps(s["options"], sort_keys=True))  # fmt: skip
+        return (*self.way, self.protocol, self.digest)
 
     @property
     def planner(self) -> str:

@@ -24,7 +24,8 @@ RULE = (
     f"seeds: differences are then inconclusive, and a level is that of one checkpoint. Fewer than {MIN_SEEDS} "
     "seeds is marked exploratory. The line of a claim that counts first is chosen before looking at its "
     "outcome: the paper's size, the recipe unchanged and trained to its end, the preferred budget, then the most "
-    "seeds, the largest planner and the most episodes. Nothing reduced is called anything else."
+    "seeds, the largest planner and the most episodes, those of several evaluations of the same checkpoints in the "
+    "same way taken together (and shown apart below). Nothing reduced is called anything else."
 )
 
 

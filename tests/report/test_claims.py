@@ -107,6 +107,22 @@ def test_two_methods_that_do_not_plan_show_nothing(tmp_path):
     assert found.verdict == INCONCLUSIVE and "controls" in found.why
 
 
+def test_episodes_of_the_same_checkpoints_are_taken_together_and_shown_apart(tmp_path):
+    one, two, longer = (evaluation(pair(*rates)) for rates in ((0.5, 0.3), (0.7, 0.3), (0.9, 0.1)))
+    two["episode_sets"]["random"]["digest"] = "f"
+    longer["episode_sets"]["random"]["digest"] = "g"
+    for run in longer["runs"]:  # other checkpoints: another line
+        run["step"] = 200
+    found = evidence(BY_ID["piecewise-2x2-r5-ahead"], put(tmp_path, one=one, two=two, longer=longer))
+    assert found[0].ours.startswith("+30.0") and f" {2 * EPISODES} episodes" in found[0].protocol
+    assert found[0].files == ("one.json", "two.json")
+    assert sorted(e.ours[:5] for e in found[1:]) == ["+20.0", "+40.0", "+80.0"]
+    assert all(f" {EPISODES} episodes" in e.protocol for e in found[1:])
+    two["runs"][0]["run_hash"] = "another"  # one checkpoint is not the same: nothing is taken together
+    found = evidence(BY_ID["piecewise-2x2-r5-ahead"], put(tmp_path, one=one, two=two, longer=longer))
+    assert sorted(e.ours[:5] for e in found) == ["+20.0", "+40.0", "+80.0"]
+
+
 def test_a_planner_that_counts_the_way_speaks_for_no_claim_but_is_shown(tmp_path):
     paper, other = evaluation(pair(0.5, 0.3)), evaluation(pair(0.9, 0.1, seeds=12))
     other["settings"]["along"] = 1.0
