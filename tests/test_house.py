@@ -100,3 +100,11 @@ def test_no_printing_and_no_pickles_in_the_library():
                 assert name not in ("torch.load", "pickle.load", "pickle.loads", "eval", "exec"), (
                     f"{path}: {name}"
                 )
+
+
+def test_results_name_no_folder_of_a_machine():
+    repository = Path(__file__).parents[1]
+    files = [*(repository / "results").glob("*.json"), *(repository / "bench" / "results").glob("*.json")]
+    assert len(files) > 20
+    for path in files:
+        assert not re.search(r'"/(tmp|home|root|work|mnt|Users)/', path.read_text()), path.name
