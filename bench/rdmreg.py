@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from lpwm.losses.order import sort_rows
-from lpwm.losses.rdmreg import RDMReg, RDMRegConfig, RDMRegDraw, _project
-from lpwm.losses.slicing import draw_slices
+from lpwm.losses.rdmreg import RDMReg, RDMRegConfig, RDMRegDraw
+from lpwm.losses.slicing import draw_slices, project
 from lpwm.rng import generator
 
 B, T, D = 64, 4, 384
@@ -71,7 +71,7 @@ def main() -> None:
     torch.testing.assert_close(got, want, rtol=1e-3, atol=1e-9)
 
     def given(step: int) -> None:
-        draw = RDMRegDraw(slices_PD, sort_rows(_project(slices_PD, y_BTD)))
+        draw = RDMRegDraw(slices_PD, sort_rows(project(slices_PD, y_BTD)))
         ours(z_BTD, draw).backward()
 
     rows = {
