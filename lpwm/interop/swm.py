@@ -93,13 +93,13 @@ class SwmModel(nn.Module):
         """The cost of a rollout that is already in the dictionary."""
         predicted = info["predicted_emb"]
         plan = predicted[:, :, self._context(info, predicted.shape[1]).shape[1] :]
-        return latent_cost(plan.unbind(2), self._goal(info), self.along)
+        return latent_cost(plan, self._goal(info), self.along)
 
     def get_cost(self, info: Info, action_candidates: Tensor) -> Tensor:
         z_BCD = self._context(info, action_candidates.shape[1])
         goal_BD = self._goal(info)
         z = self._predict(info, z_BCD, action_candidates, last_only=self.along == 0)
-        return latent_cost([z] if self.along == 0 else z.unbind(2), goal_BD, self.along)
+        return latent_cost(z, goal_BD, self.along)
 
     def problem(self, info: Info, horizon: int, env_ids: Tensor | None = None) -> LatentProblem:
         """One of our planning problems, from a dictionary of environments (no candidate axis)."""

@@ -61,6 +61,10 @@ def project(slices_PD: Tensor, z_BTD: Tensor) -> Tensor:
     """⟨w, z_t⟩, (T, P, B): the batch along memory, where it is sorted. Slices have no gradient."""
     if z_BTD.is_cuda and z_BTD.requires_grad:
         return _InPieces.apply(slices_PD, z_BTD)
+    return _product(slices_PD, z_BTD)
+
+
+def _product(slices_PD: Tensor, z_BTD: Tensor) -> Tensor:
     return torch.matmul(slices_PD, z_BTD.permute(1, 2, 0))
 
 
@@ -74,7 +78,7 @@ class _InPieces(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, slices_PD: Tensor, z_BTD: Tensor) -> Tensor:
         ctx.save_for_backward(slices_PD)
-        return torch.matmul(slices_PD, z_BTD.permute(1, 2, 0))
+        return _product(slices_PD, z_BTD)
 
     @staticmethod
     def backward(ctx: Any, *gradient: Tensor) -> tuple[None, Tensor]:
@@ -87,9 +91,9 @@ class _InPieces(torch.autograd.Function):
         return None, dz_DN.view(D, T, B).permute(2, 1, 0)
 
 
-def pieces(slices: int, least: int = 256) -> int:
-    """Into how many equal pieces the sum over slices is cut: a power of 2, of at least `least` slices each."""
+def pieces(slices: int) -> int:
+    """Into how many equal pieces the sum over slices is cut: a power of 2, of at least 256 slices each."""
     S = 1
-    while slices % (2 * S) == 0 and slices // (2 * S) >= least:
+    while slices % (2 * S) == 0 and slices // (2 * S) >= 256:
         S *= 2
     return S

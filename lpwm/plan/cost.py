@@ -203,7 +203,7 @@ class LatentProblem(Problem):
             z = self.model.rollout(
                 self.z_BCD, actions_BSHA, past_BPA=self.past_BPA, last_only=self.along == 0
             )
-        return latent_cost([z] if self.along == 0 else z.unbind(2), self.z_goal_BD, self.along)
+        return latent_cost(z, self.z_goal_BD, self.along)
 
     def candidate_bytes(self) -> int:
         """An upper bound: the output of every predictor matrix kept for every token of context and plan."""
@@ -214,16 +214,20 @@ class LatentProblem(Problem):
         return tokens * (width + 4 * self.z_BCD.shape[2]) * self.dtype.itemsize
 
 
-def latent_cost(codes: Sequence[Tensor], z_goal_BD: Tensor, along: float) -> Tensor:
-    """(B, S): what codes (B, S, D) after each block cost; with along = 0 the last of them is enough."""
-    return path_cost([(z.to(z_goal_BD.dtype) - z_goal_BD[:, None]).square().mean(-1) for z in codes], along)
+def latent_cost(z: Tensor, z_goal_BD: Tensor, along: float) -> Tensor:
+    """(B, S): what codes (B, S, H, D) cost; with along = 0 the last alone, (B, S, D), is enough."""
+
+    def left(z_BSD: Tensor) -> Tensor:
+        return (z_BSD.to(z_goal_BD.dtype) - z_goal_BD[:, None]).square().mean(-1)
+
+    return path_cost([z] if z.dim() == 3 else z.unbind(2), left, along)
 
 
-def path_cost(costs: Sequence[Tensor], along: float) -> Tensor:
-    """Of the costs after each block, that of the plan."""
+def path_cost(blocks: Sequence[Tensor], left: Callable[[Tensor], Tensor], along: float) -> Tensor:
+    """The cost of a plan from what is left to the goal after each of its blocks, or after the last alone."""
     if along == 0:
-        return costs[-1]
-    weighted = [w * c for w, c in zip(block_weights(len(costs), along), costs, strict=True)]
+        return left(blocks[-1])
+    weighted = [w * left(b) for w, b in zip(block_weights(len(blocks), along), blocks, strict=True)]
     return sum(weighted[1:], start=weighted[0])
 
 
@@ -276,8 +280,7 @@ class OracleProblem(Problem):
     def cost(self, actions_BSHA: Tensor) -> Tensor:
         raw_BSTA = rearrange(actions_BSHA, "b s h (f a) -> b s (h f) a", f=self.frameskip)
         states = self._after_blocks(self.mean_A + self.std_A * raw_BSTA)
-        counted = states if self.along else states[-1:]
-        return path_cost([self._left(state) for state in counted], self.along)
+        return path_cost(states, self._left, self.along)
 
     def _left(self, state: Tensor) -> Tensor:
         """What is left to the goal, (B, S)."""

@@ -93,6 +93,11 @@ class LinearDynamics:
         return torch.cat([w**0.5 * G for w, G in counted if w])
 
 
+def _rounding(reach: Tensor) -> float:
+    """Singular values below this share of the largest are 0."""
+    return max(reach.shape) * torch.finfo(reach.dtype).eps
+
+
 def dense_plan(
     dynamics: LinearDynamics,
     z_BCD: Tensor,
@@ -106,8 +111,9 @@ def dense_plan(
     goal_BD, free = z_goal_BD.to(dynamics.B), dynamics.free(z_BCD, horizon)
     counted = zip(block_weights(horizon, along), free, strict=True)
     gap_Bn = torch.cat([w**0.5 * (goal_BD - f) for w, f in counted if w], 1)
-    U, s, Vh = torch.linalg.svd(dynamics.reach(horizon, along), full_matrices=False)
-    cut = s[0] * max(len(U), horizon * width) * torch.finfo(s.dtype).eps
+    reach = dynamics.reach(horizon, along)
+    U, s, Vh = torch.linalg.svd(reach, full_matrices=False)
+    cut = s[0] * _rounding(reach)
     inverse = torch.where(s > cut, s / (s.square() + control * D).clamp(min=torch.finfo(s.dtype).tiny), 0)
     return ((gap_Bn @ U) * inverse @ Vh).view(-1, horizon, width)
 
@@ -134,16 +140,15 @@ def riccati(dynamics: LinearDynamics, horizon: int, control: float = 0.0, along:
     after it reach is gone from L but for rounding, so a singular value is 0 by the measure of all that is ever reached.
     """
     phi, gamma = augmented(dynamics)
-    D, width = dynamics.B.shape
+    D = len(dynamics.B)
     block, unit = phi.new_zeros(D, len(phi)), torch.eye(D).to(phi) / D**0.5
     block[:, :D], block[:, -D:] = unit, -unit
-    reach, weights = dynamics.reach(horizon, along), block_weights(horizon, along)
-    reached = torch.linalg.matrix_norm(reach, 2) / D**0.5
-    cut = reached * max(len(reach), horizon * width) * torch.finfo(phi.dtype).eps
+    reach = dynamics.reach(horizon, along)
+    cut = torch.linalg.matrix_norm(reach, 2) / D**0.5 * _rounding(reach)
     gains, cost = [], block[:0]
-    for weight_of_block in reversed(weights):
-        if weight_of_block:
-            cost = torch.cat((cost, weight_of_block**0.5 * block))
+    for share in reversed(block_weights(horizon, along)):
+        if share:
+            cost = torch.cat((cost, share**0.5 * block))
             cost = cost if len(cost) <= len(phi) else torch.linalg.qr(cost, mode="r").R
         U, s, Vh = torch.linalg.svd(cost @ gamma, full_matrices=False)
         cost = cost @ phi

@@ -71,7 +71,7 @@ Group = dict[int | str, Planned]  # by training seed
 def groups(planned: Iterable[Planned], by_method: bool = False) -> dict[tuple[Any, ...], Group]:
     """Checkpoints that may be pooled. A seed evaluated twice counts once: the longest trained, then the first file."""
     out: dict[tuple[Any, ...], Group] = defaultdict(dict)
-    for p in sorted(planned, key=lambda p: (-p.run.step, p.file)):
+    for p in sorted(planned, key=lambda p: (-p.run.step, p.files)):
         key = (*p.key, p.run.parts[2], p.run.tj) if by_method else p.key
         out[key].setdefault(p.run.seed, p)
     return out
@@ -97,20 +97,18 @@ def _one_of(parts: list[Planned]) -> Planned:
     """A checkpoint on all episodes on which it was evaluated; what doing nothing reaches is the most of it."""
     success = {m: np.concatenate([p.success[m] for p in parts], axis=1) for m in parts[0].success}
     floor = {m: max(p.floor.get(m, 0.0) for p in parts) for p in parts for m in p.floor}
-    files = ", ".join(sorted({p.file for p in parts}))
-    return replace(
-        parts[0], success=success, floor=floor, file=files, digest="+".join(p.digest for p in parts)
-    )
+    digest = "+".join(p.digest for p in parts)
+    return replace(parts[0], success=success, floor=floor, files=_files(parts), digest=digest)
 
 
 def conflicts(results: Results) -> list[str]:
     """Checkpoints that were evaluated twice, alike in all that is recorded, and came out differently."""
     first: dict[tuple[Any, ...], Planned] = {}
     out = []
-    for p in sorted(results.planned, key=lambda p: p.file):
+    for p in sorted(results.planned, key=lambda p: p.files):
         other = first.setdefault((*p.key, p.run.hash, p.run.step), p)
         if any((p.success[m] != other.success[m]).any() for m in p.success):
-            out.append(f"{p.run.recipe} seed {p.run.seed} ({p.protocol}): {other.file}, {p.file}")
+            out.append(f"{p.run.recipe} seed {p.run.seed} ({p.protocol}): {', '.join(other.files + p.files)}")
     return out
 
 
@@ -122,23 +120,22 @@ def result_of(name: str, group: Group, seeds: Sequence[int | str], measure: str)
 def _rank(claim: Claim, group: Group, seeds: int) -> tuple[Any, ...]:
     p, wished = next(iter(group.values())), claim.reads.budgets
     preferred = wished.index(p.budget) if p.budget in wished else len(wished)
-    episodes = p.success["latched"].shape[1]
-    return (p.run.reduced, p.run.other, preferred, -seeds, -p.effort, -episodes)
+    return (p.run.reduced, p.run.other, preferred, -seeds, -p.effort, -p.episodes)
 
 
 def _files(*many: Iterable[Planned | Studied]) -> tuple[str, ...]:
-    return tuple(sorted({file for some in many for one in some for file in one.file.split(", ")}))
+    return tuple(sorted({file for some in many for one in some for file in one.files}))
 
 
 def _success(claim: Claim, results: Results) -> list[Evidence]:
-    mine = with_all_episodes(
-        groups(p for p in _matching(claim, results, claim.reads.method) if p.horizon == claim.reads.horizon)
-    )
+    def of(method: str) -> dict[tuple[Any, ...], Group]:
+        found = (p for p in _matching(claim, results, method) if p.horizon == claim.reads.horizon)
+        return with_all_episodes(groups(found))
+
+    mine = of(claim.reads.method)
     if not claim.reads.against:
         return [_level(claim, group) for group in mine.values()]
-    theirs = with_all_episodes(
-        groups(p for p in _matching(claim, results, claim.reads.against) if p.horizon == claim.reads.horizon)
-    )
+    theirs = of(claim.reads.against)
     return [_difference(claim, mine[k], theirs[k]) for k in mine if k in theirs]
 
 

@@ -128,7 +128,7 @@ def horizons(results: Results) -> Figure | None:
     for group in groups(chosen, by_method=True).values():
         p = next(iter(group.values()))
         got = success_interval(result_of("x", group, sorted(group, key=str), "latched"))
-        planner = f"{p.planner}, {p.success['latched'].shape[1]} goals"  # one for a whole curve
+        planner = f"{p.planner}, {p.episodes} goals"  # one for a whole curve
         panel = curves.setdefault(
             (p.run.family, f"{p.run.suffix or 'paper'}, {p.budget} steps\n{planner}"), {}
         )

@@ -157,7 +157,7 @@ class Planned:
     settings: Mapping[str, Any]  # of the evaluation
     digest: str  # of the episodes
     success: Mapping[str, np.ndarray]  # measure -> (P, E)
-    file: str
+    files: tuple[str, ...]
     floor: Mapping[str, float] = field(
         default_factory=dict
     )  # what doing nothing or acting at random reaches there
@@ -167,15 +167,19 @@ class Planned:
         return self.budget <= self.receding * self.run.known.get("data.frameskip", 5)
 
     @property
+    def episodes(self) -> int:
+        return self.success["latched"].shape[1]
+
+    @property
     def protocol(self) -> str:
-        return self._told(f"{self.success['latched'].shape[1]} episodes")
+        return self._told(f"{self.episodes} episodes")
 
     def _told(self, episodes: str) -> str:
         s = self.settings
-        shape = (self.success["latched"]).shape
+        seeds = len(self.success["latched"])
         start = " warm" if s["warm"] and self.receding < self.horizon else ""
         solver = self.planner + (" (reduced)" if self.effort < PLANNER else "")
-        planner = f"{shape[0]} planner seed{'s' if shape[0] > 1 else ''}"
+        planner = f"{seeds} planner seed{'s' if seeds > 1 else ''}"
         return (
             f"{self.goals} goals, {self.budget} steps{', one plan' if self.open_loop else ''}, H={self.horizon} "
             f"R={self.receding}{start}, {solver}, {episodes} × {planner}"
@@ -192,7 +196,7 @@ class Planned:
     @property
     def key(self) -> tuple[Any, ...]:
         """What two checkpoints must share to be compared or pooled: size and protocol, episodes included."""
-        return (*self.way, self.protocol, self.digest)
+        return (*self.way, self.episodes, self.digest)
 
     @property
     def planner(self) -> str:
@@ -210,6 +214,10 @@ class Studied:
     run: Trained
     study: Mapping[str, Any]
     file: str
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        return (self.file,)
 
 
 @dataclass(frozen=True, eq=False)
@@ -314,7 +322,7 @@ def _evaluation(document: Mapping[str, Any], file: str) -> Iterator[Planned]:
                     }
                     yield Planned(trained(entry, entry["run_hash"]), cell["goals"], cell["horizon"], cell["receding"],
                                   int(budget), document["settings"], document["episode_sets"][cell["goals"]]["digest"],
-                                  success, file, _floor(cell, budget))  # fmt: skip
+                                  success, (file,), _floor(cell, budget))  # fmt: skip
 
 
 def _floor(cell: Mapping[str, Any], budget: str) -> dict[str, float]:
@@ -339,4 +347,4 @@ def _ledger(found: Results, record: Mapping[str, Any], file: str) -> Iterator[Pl
                     for m, v in values.items()
                 }
                 yield Planned(run, entry["goals"], entry["horizon"], entry["receding"], int(budget),
-                              cell["evals"][name], entry["episodes"], success, file)  # fmt: skip
+                              cell["evals"][name], entry["episodes"], success, (file,))  # fmt: skip
