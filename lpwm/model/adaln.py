@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import cast
+from typing import Any, ClassVar, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from lpwm.model.frozen import FrozenAdaLN
 from lpwm.model.layers import TwoLayer, linear, short_attention
 
 
@@ -89,6 +90,8 @@ class Window:
 class AdaLN(nn.Module):
     """L blocks, a final norm and a two-layer head."""
 
+    mup: ClassVar = {"position": "embedding"}
+
     def __init__(
         self, latent: int, lags: int, depth: int, heads: int, head_dim: int, mlp: int, dropout: float,
         head_hidden: int, norm: str, position_std: float,
@@ -132,6 +135,9 @@ class AdaLN(nn.Module):
         u = self.head(self.norm(x[:, :, -1]))
         grown = len(zs) < self.lags  # keys and values are of use only while the next token has a free place
         return u, Window(zs, ms, kv if grown else None)
+
+    def freeze(self, model: Any, dtype: torch.dtype) -> FrozenAdaLN:
+        return FrozenAdaLN(model, dtype)
 
     def _run(
         self,

@@ -6,7 +6,7 @@ Legend: B frames, N tokens (1 + patches), W width, P pixels of a patch (3·p²).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import ClassVar, Literal, cast
 
 import torch
 import torch.nn.functional as F
@@ -121,6 +121,7 @@ class ViT(nn.Module):
     scale: Tensor
     shift: Tensor
     by_kernels = False
+    mup: ClassVar = {"cls": "embedding", "position": "embedding"}
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()

@@ -15,9 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lpwm.model.adaln import AdaLN
 from lpwm.model.layers import BatchNorm
-from lpwm.model.linear_predictors import LTI, MLPLTI
 from lpwm.model.link import Link, reprelu
 
 Affine = tuple[Tensor, Tensor | None]  # weight (out, in), bias (out,)
@@ -32,15 +30,15 @@ class Rollout(Protocol):
 
 @torch.no_grad()
 def freeze(model: Any, dtype: torch.dtype) -> Rollout | None:
-    """A copy of the dynamics for planning in `dtype`, or None where there is nothing to gain (MLP∘LTV).
+    """A copy of the dynamics for planning in `dtype`, or None where the predictor offers none.
 
+    A predictor offers one with a method `freeze(model, dtype)` of its own class. An inherited one is not used: a
+    subclass that changes `forward` would be planned with its parent's dynamics.
     It does not follow later changes of the weights: take a new one for every plan.
     """
-    if isinstance(model.predictor, LTI):
-        return FrozenLTI(model, dtype)
-    if isinstance(model.predictor, AdaLN):
-        return FrozenAdaLN(model, dtype)
-    return None
+    if "freeze" not in type(model.predictor).__dict__:
+        return None
+    return model.predictor.freeze(model, dtype)
 
 
 def _forward_only(link: Link) -> Link:
@@ -104,12 +102,12 @@ class FrozenLTI:
     the real history are multiplied once for all candidates of an environment.
     """
 
-    def __init__(self, model: Any, dtype: torch.dtype) -> None:
+    def __init__(self, model: Any, dtype: torch.dtype, out: nn.Linear | None = None) -> None:
         p = model.predictor
         self.dtype, self.link, self.history = dtype, _forward_only(model.link), p.lags
         self.stacked = torch.cat([A.weight.detach().to(dtype) for A in p.A])  # (kD, D)
         self.actions = ActionMap(model.embed_action, dtype, (p.B.weight.detach(), p.A[0].bias.detach()))
-        self.out = cast(affine(p.W), dtype) if isinstance(p, MLPLTI) else None
+        self.out = None if out is None else cast(affine(out), dtype)
 
     def rollout(
         self, z_BCD: Tensor, actions_BSHA: Tensor, past_BPA: Tensor | None = None, last_only: bool = False

@@ -6,6 +6,7 @@ Legend: B batch, N tokens, D width, h heads, d width of a head.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -32,6 +33,7 @@ class BatchNorm(nn.Module):
 
     running_mean: Tensor
     running_var: Tensor
+    mup: ClassVar = {"*": "norm"}
 
     def __init__(self, width: int, eps: float = 1e-5, momentum: float = 0.1) -> None:
         super().__init__()

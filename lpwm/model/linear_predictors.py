@@ -6,12 +6,13 @@ u_t is the code before the link; z_{t−i} with t−i < 0 counts as zero.
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from lpwm.model.frozen import FrozenLTI
 from lpwm.model.layers import linear
 
 
@@ -56,6 +57,9 @@ class LTI(nn.Module):
             ahead[j] = ahead[j] + known
         return u, ahead
 
+    def freeze(self, model: Any, dtype: torch.dtype) -> FrozenLTI:
+        return FrozenLTI(model, dtype)
+
 
 class MLPLTI(LTI):
     """u_t = W relu(Σ A_i z_{t−i} + B e_t + b) + c."""
@@ -75,6 +79,9 @@ class MLPLTI(LTI):
     ) -> tuple[Tensor, list[Tensor]]:
         u, cache = super().step(cache, z, e, keep)
         return self.W(torch.relu(u)), cache
+
+    def freeze(self, model: Any, dtype: torch.dtype) -> FrozenLTI:
+        return FrozenLTI(model, dtype, self.W)
 
 
 class MLPLTV(nn.Module):

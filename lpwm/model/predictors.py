@@ -2,6 +2,7 @@
 
 A predictor maps (z_BKD, e_BKD) -> u_BKD, causal, before the link; `start()` and `step(cache, z, e)` do the same
 one position at a time for rollouts. e is the action embedding. Parameter counts equal the paper's table.
+A predictor without them, or whose `forward` was redefined below them, is rolled out window by window.
 """
 
 from __future__ import annotations
@@ -25,6 +26,16 @@ class Predictor(Protocol):
     def start(self) -> Any: ...
 
     def step(self, cache: Any, z: Tensor, e: Tensor, keep: int | None = None) -> tuple[Tensor, Any]: ...
+
+
+def steps_as_forward(predictor: Any) -> bool:
+    """Whether `start` and `step` speak for `forward`: no class below the one that defines them redefines `forward`."""
+    order = type(predictor).__mro__
+
+    def depth(name: str) -> int:
+        return next((i for i, cls in enumerate(order) if name in cls.__dict__), len(order))
+
+    return max(depth("start"), depth("step")) < len(order) and depth("step") <= depth("forward")
 
 
 @dataclass(frozen=True)

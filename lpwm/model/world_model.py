@@ -20,7 +20,7 @@ from lpwm.model.encoder import Encoder, EncoderConfig, ProjectorConfig
 from lpwm.model.frozen import Rollout, freeze
 from lpwm.model.layers import linear
 from lpwm.model.link import LINKS, NONNEGATIVE
-from lpwm.model.predictors import PredictorConfig
+from lpwm.model.predictors import PredictorConfig, steps_as_forward
 
 
 @dataclass(frozen=True)
@@ -96,11 +96,12 @@ class WorldModel(nn.Module):
 
         The context is C real frames with the C−1 = P blocks executed between them; it grows to `history`
         and then slides. What is common to all samples (the context) is computed once. `cached=False`
-        recomputes each window with the training-time pass: slower, kept as the definition.
+        recomputes each window with the training-time pass: slower, the definition, and what a predictor
+        without a `step` of its own gets.
         """
         z_BCD, past_BPA = self._context(z_BCD, past_BPA)
         e = self.embed_action(actions_BSHA)
-        if not cached:
+        if not (cached and steps_as_forward(self.predictor)):
             return self._rollout_windows(z_BCD, e, past_BPA, last_only)
         cache = self.predictor.start()
         if past_BPA is not None:
@@ -117,7 +118,8 @@ class WorldModel(nn.Module):
     def frozen(self, dtype: torch.dtype) -> Rollout | None:
         """The dynamics alone, for planning: same codes, weights cast and multiplied together beforehand.
 
-        It has `rollout` and no gradients, and does not follow later changes of the weights. None for MLP∘LTV.
+        It has `rollout` and no gradients, and does not follow later changes of the weights. None where the
+        predictor has no `freeze` of its own (MLP∘LTV).
         """
         return freeze(self, dtype)
 

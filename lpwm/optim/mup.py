@@ -6,24 +6,32 @@ start at N(0, 1/fan_in), embeddings at N(0, 0.02²); deliberate initialisations 
 
 The authors' code scales by 384/fan_in whatever the fan-in is: `input_lr="fan_in"`. Their published (λ, η) were tuned
 with it.
+
+Linear, Embedding and normalization layers are known. For any other parameter its module, or one that holds it, says
+what it is: `mup = {"gru.weight_*": "hidden", "gru.bias_*": "bias"}`, patterns of names relative to that module.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from fnmatch import fnmatchcase
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
-from lpwm.errors import UserError, choose
+from lpwm.errors import UserError, choose, nearest
 from lpwm.optim import adam
 from lpwm.optim.schedule import SCHEDULES
 from lpwm.rng import generator
 
 BASE_WIDTH = 384
 Kind = Literal["hidden", "input", "bias", "norm", "embedding"]
+_NORMS = (
+    nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d,
+    nn.SyncBatchNorm, nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -66,17 +74,49 @@ class Row:
 
 
 def _kinds(model: nn.Module) -> Iterator[tuple[str, nn.Module, Tensor, Kind]]:
+    declared: dict[str, Kind] = {}
+    for prefix, module in model.named_modules():  # outer modules first: the innermost declaration stands
+        declared |= _declared(prefix, module)
     for prefix, module in model.named_modules():
-        for leaf, p in module.named_parameters(prefix=prefix, recurse=False):
-            if isinstance(module, nn.Linear):
-                kind: Kind = "bias" if p.ndim == 1 else "hidden"
-                if p.ndim == 2 and getattr(module, "problem_fan_in", False):
-                    kind = "input"
-            elif leaf.endswith((".weight", ".bias")) and p.ndim == 1:
-                kind = "norm"
-            else:
-                kind = "embedding"
-            yield leaf, module, p, kind
+        for name, p in module.named_parameters(prefix=prefix, recurse=False):
+            yield name, module, p, declared.get(name) or _known(name, module, p)
+
+
+def _declared(prefix: str, module: nn.Module) -> dict[str, Kind]:
+    """What a module says of its parameters, by full name."""
+    patterns = getattr(module, "mup", None)
+    if patterns is None:
+        return {}
+    kinds: dict[str, Kind] = {}
+    for name, p in module.named_parameters():
+        for pattern, kind in patterns.items():
+            if fnmatchcase(name, pattern):
+                full = f"{prefix}.{name}" if prefix else name
+                if kind not in get_args(Kind):
+                    raise UserError(f"{full} is declared {kind!r} for μP: {nearest(str(kind), get_args(Kind))}.")
+                if kind in ("hidden", "input") and p.ndim < 2:
+                    raise UserError(
+                        f"{full} of shape {tuple(p.shape)} is declared {kind!r} for μP, which is for matrices: "
+                        "declare it 'bias' or 'norm'."
+                    )
+                kinds[full] = kind
+                break
+    return kinds
+
+
+def _known(name: str, module: nn.Module, p: Tensor) -> Kind:
+    if isinstance(module, nn.Linear):
+        return "bias" if p.ndim == 1 else "input" if getattr(module, "problem_fan_in", False) else "hidden"
+    if isinstance(module, _NORMS):
+        return "norm"
+    if isinstance(module, nn.Embedding):
+        return "embedding"
+    leaf = name.rpartition(".")[2]
+    raise UserError(
+        f"μP does not know what {name} of shape {tuple(p.shape)} in {type(module).__name__} is: declare it in its "
+        f"module, or in one that holds it, as mup = {{'*{leaf}': 'hidden'}} (a matrix whose fan-in is a width), "
+        "'input' (its fan-in is the problem's), 'embedding', 'bias' (starts at 0) or 'norm' (starts as built)."
+    )
 
 
 def schema(model: nn.Module, config: OptimConfig | None = None) -> list[Row]:
@@ -84,7 +124,7 @@ def schema(model: nn.Module, config: OptimConfig | None = None) -> list[Row]:
     config = config or OptimConfig()
     rows = []
     for name, module, p, kind in _kinds(model):
-        fan_in = p.shape[1] if kind in ("hidden", "input") else 0
+        fan_in = p.numel() // p.shape[0] if kind in ("hidden", "input") else 0
         scaled = kind == "hidden" or (kind == "input" and config.input_lr == "fan_in")
         rate = BASE_WIDTH / fan_in if config.mup and scaled else 1.0
         if fan_in:

@@ -5,7 +5,10 @@ import itertools
 import pytest
 import torch
 
-from lpwm.model import EncoderConfig, ModelConfig, PredictorConfig, WorldModel
+from lpwm.model import RUNGS, EncoderConfig, ModelConfig, PredictorConfig, WorldModel
+from lpwm.model.adaln import AdaLN
+from lpwm.model.linear_predictors import LTI, MLPLTI
+from lpwm.plan import CEMConfig, LatentProblem
 
 TINY_VIT = EncoderConfig(image=16, patch=8, width=16, depth=1, heads=1, head_dim=16, mlp=16)
 FROZEN = ("deep-adaln", "shallow-adaln", "mlp-lti", "lti", "lti1")
@@ -111,3 +114,64 @@ def test_a_planners_iteration_is_one_graph_that_every_plan_shares(rung):
             state = step(solver.config, problem, state, key, torch.tensor(0))
             step(solver.config, problem, state, key, torch.tensor(1))
     assert len(graphs) == 1
+
+
+class ResidualMLPLTI(MLPLTI):
+    def forward(self, z_BKD, e_BKD):
+        return z_BKD + super().forward(z_BKD, e_BKD)
+
+
+class ResidualLTI(LTI):
+    def forward(self, z_BKD, e_BKD):
+        return z_BKD + super().forward(z_BKD, e_BKD)
+
+    def step(self, cache, z, e, keep=None):
+        u, cache = super().step(cache, z, e, keep)
+        return z + u, cache
+
+
+class TwiceAdaLN(AdaLN):
+    """Neither `forward` nor `step` is redefined, only what `forward` calls."""
+
+    def _blocks(self):
+        return iter([*self.blocks, *self.blocks])
+
+
+class MovingAverage(torch.nn.Module):
+    """No `start`, no `step`: only the definition."""
+
+    def __init__(self, latent, lags):
+        super().__init__()
+        self.lags, self.W = lags, torch.nn.Linear(latent, latent)
+
+    def forward(self, z_BKD, e_BKD):
+        count = torch.arange(1, z_BKD.shape[1] + 1, dtype=z_BKD.dtype)
+        return self.W(z_BKD.cumsum(1) / count[:, None]) + e_BKD
+
+
+MADE = {
+    "residual MLP∘LTI": lambda c, latent: ResidualMLPLTI(latent, c.history),
+    "residual LTI": lambda c, latent: ResidualLTI(latent, c.history),
+    "moving average": lambda c, latent: MovingAverage(latent, c.history),
+}
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_a_predictor_of_ones_own_is_planned_with_its_own_dynamics(name, monkeypatch):
+    monkeypatch.setitem(RUNGS, "own", MADE[name])
+    model = scrambled("own")
+    assert model.frozen(torch.float64) is None
+    z, a, past = inputs(2, 5)
+    with torch.no_grad():
+        expected = model.rollout(z, a, past, cached=False)
+        torch.testing.assert_close(model.rollout(z, a, past), expected, rtol=1e-8, atol=1e-9)
+        goal = expected[:, 0, -1]  # the first candidate ends there
+        problem = LatentProblem(model, z, goal, past, horizon=5)
+        assert problem.prepared().cost(a)[:, 0].abs().max() < 1e-12
+        assert CEMConfig(samples=16, elites=4, iterations=2).build().solve(problem).actions_BHA.isfinite().all()
+
+
+def test_a_subclass_does_not_inherit_the_frozen_dynamics_of_its_parent(monkeypatch):
+    build = lambda c, latent: TwiceAdaLN(latent, c.history, 1, 2, 8, 16, 0.0, 16, "layer", 0.02)  # noqa: E731
+    monkeypatch.setitem(RUNGS, "own", build)
+    assert scrambled("own").frozen(torch.float64) is None

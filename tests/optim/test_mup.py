@@ -54,13 +54,12 @@ def test_groups_cover_every_parameter_once_and_decay_matrices_only():
     made = groups(model, OptimConfig(lr=0.1, weight_decay=0.3))
     ids = [id(p) for g in made for p in g["params"]]
     assert len(ids) == len(set(ids)) == len(list(model.parameters()))
+    matrices = {id(m.weight) for m in model.modules() if isinstance(m, torch.nn.Linear)}
     for g in made:
         assert g["lr"] == pytest.approx(0.1 * g["scale"])
-        assert g["weight_decay"] == (
-            0.3 if all(p.ndim == 2 for p in g["params"]) and g["scale"] != 1.0 else g["weight_decay"]
-        )
-        decayed = g["weight_decay"] > 0
-        assert all((p.ndim == 2) == decayed or p.shape[0] in (257, 3) for p in g["params"])
+        decayed = [id(p) in matrices for p in g["params"]]
+        assert all(decayed) or not any(decayed)
+        assert g["weight_decay"] == (0.3 if decayed[0] else 0.0)
     plain = groups(model, OptimConfig(mup=False))
     assert {g["scale"] for g in plain} == {1.0}
 
@@ -160,3 +159,72 @@ def test_table_prints_name_fan_in_rate_and_init():
 def test_bad_options(options, words):
     with pytest.raises(UserError, match=words):
         OptimConfig(**options)
+
+
+class Recurrent(torch.nn.Module):
+    """A predictor of one's own; with `mup` it says what its parameters are."""
+
+    def __init__(self, latent, mup=None):
+        super().__init__()
+        self.lags, self.gru = 3, torch.nn.GRU(2 * latent, latent, batch_first=True)
+        if mup is not None:
+            self.mup = mup
+
+    def forward(self, z_BKD, e_BKD):
+        return self.gru(torch.cat((z_BKD, e_BKD), -1))[0]
+
+
+GRU = {"gru.weight_*": "hidden", "gru.bias_*": "bias"}
+
+
+def with_predictor(predictor):
+    model = ladder(64, "lti1").to_empty(device="cpu")
+    model.predictor = predictor
+    return model
+
+
+@pytest.mark.parametrize(
+    "part",
+    [Recurrent(64), torch.nn.MultiheadAttention(64, 4), torch.nn.Conv1d(64, 64, 3), torch.nn.Bilinear(4, 4, 4),
+     torch.nn.PReLU(4)],
+    ids=lambda part: type(part).__name__,
+)  # fmt: skip
+def test_parameters_that_nobody_declared_are_refused(part):
+    with pytest.raises(UserError, match=r"μP does not know what predictor\..*declare it") as caught:
+        schema(with_predictor(part))
+    assert "\n" not in str(caught.value)
+    with pytest.raises(UserError, match="μP does not know"):
+        initialise(with_predictor(part), 0)
+
+
+def test_declared_parameters_follow_their_rule():
+    model = with_predictor(Recurrent(64, GRU))
+    rows = {r.name: r for r in schema(model)}
+    assert rows["predictor.gru.weight_ih_l0"].rate == 384 / 128 and rows["predictor.gru.weight_hh_l0"].rate == 6
+    assert rows["predictor.gru.bias_ih_l0"].kind == "bias"
+    initialise(model, 0)
+    assert model.predictor.gru.weight_hh_l0.std().item() == pytest.approx(64**-0.5, rel=0.05)
+    assert not model.predictor.gru.bias_hh_l0.any()
+
+
+def test_a_convolution_has_the_fan_in_of_its_whole_kernel():
+    conv = torch.nn.Conv2d(8, 16, 3)
+    conv.mup = {"weight": "input", "bias": "bias"}
+    rows = {r.name: r for r in schema(with_predictor(conv), OptimConfig(input_lr="fan_in"))}
+    assert rows["predictor.weight"].fan_in == 72 and rows["predictor.weight"].rate == pytest.approx(384 / 72)
+
+
+@pytest.mark.parametrize(
+    ("mup", "words"),
+    [({**GRU, "gru.bias_*": "biass"}, "did you mean 'bias'"), ({"gru.*": "hidden"}, "for matrices")],
+)
+def test_a_wrong_declaration_is_one_sentence(mup, words):
+    with pytest.raises(UserError, match=words):
+        schema(with_predictor(Recurrent(64, mup)))
+
+
+def test_the_innermost_declaration_stands():
+    outer = torch.nn.Sequential(Recurrent(64, GRU))
+    outer.mup = {"*": "embedding"}
+    rows = {r.name: r.kind for r in schema(with_predictor(outer))}
+    assert rows["predictor.0.gru.weight_ih_l0"] == "hidden"
