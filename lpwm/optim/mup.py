@@ -93,7 +93,9 @@ def _declared(prefix: str, module: nn.Module) -> dict[str, Kind]:
             if fnmatchcase(name, pattern):
                 full = f"{prefix}.{name}" if prefix else name
                 if kind not in get_args(Kind):
-                    raise UserError(f"{full} is declared {kind!r} for μP: {nearest(str(kind), get_args(Kind))}.")
+                    raise UserError(
+                        f"{full} is declared {kind!r} for μP: {nearest(str(kind), get_args(Kind))}."
+                    )
                 if kind in ("hidden", "input") and p.ndim < 2:
                     raise UserError(
                         f"{full} of shape {tuple(p.shape)} is declared {kind!r} for μP, which is for matrices: "

@@ -13,7 +13,7 @@ import json
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -164,6 +164,8 @@ class Run:
             compiled=c.train.compile == "on" or (c.train.compile == "auto" and device.type == "cuda"),
             graphed=graphed, kernels=c.train.kernels == "auto", accumulate=c.train.accumulate, ranks=ranks,
         )  # fmt: skip
+        world = world_of(self.data) if self.data.spec is not None else None
+        health = c.train.health.for_world(getattr(world, "degrees_of_freedom", 0))
         logger = None
         if ranks.first:
             logger = Logger(
@@ -178,8 +180,8 @@ class Run:
         try:
             with _out_of_memory(cost, local, device):
                 callbacks = self.callbacks(model, optimiser, source, ranks)
-                train(model, source, objective, stepper, c.train, c.optim, logger, callbacks, start,
-                      self.regulariser_floor())  # fmt: skip
+                train(model, source, objective, stepper, replace(c.train, health=health), c.optim, logger, callbacks,
+                      start, self.regulariser_floor())  # fmt: skip
         finally:
             source.close()
             if logger is not None:

@@ -163,25 +163,25 @@ def _after(
 ) -> None:  # fmt: skip
     """Log and look for signs of death, evaluate on held-out clips, checkpoint: as after any step."""
     config = lane.job.config
-    c, last, death = config.train, done == config.train.steps, None
+    c, last, verdict = config.train, done == config.train.steps, None
     lane.window.update(out["z"])
     if _log_due(c, done):
         watched: Any = _Watched(lane.model, lane.window, stepper.autocast, Ranks())
         record = measure_step(actions, out, watched)
-        death = lane.health.check(done, c.steps, record)
+        verdict = lane.health.check(done, c.steps, record)
         record |= {
             "learning_rate": rate * config.optim.lr,
             "regulariser_excess": record["regulariser"] - floor,
         }
         lane.logger.log(done, record, "train")
-        if death:
-            lane.logger.event(done, death)
+        if verdict is not None:
+            lane.logger.event(done, verdict.sentence)
     assert lane.callbacks.evaluate is not None and lane.callbacks.save is not None
     if last or (c.eval_every and done % c.eval_every == 0):
         found = lane.callbacks.evaluate(done)
         lane.logger.log(done, found, "val")
         lane.metric = lane.callbacks.metric(found)
-    stops = bool(death) and c.stop_dead
+    stops = verdict is not None and verdict.dead and c.stop_dead
     if last or asked or stops or done % c.checkpoint_every == 0:
         lane.callbacks.save(done, lane.metric)
-    lane.dead = str(death) if stops else ""
+    lane.dead = verdict.sentence if verdict is not None and stops else ""

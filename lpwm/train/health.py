@@ -1,10 +1,10 @@
-"""Dead runs: told early, in one sentence with the evidence, and never on a run that is merely young."""
+"""Dead runs: told early, in one sentence with the evidence, and never on a run that is merely young or slow."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lpwm.errors import UserError
 
@@ -16,10 +16,12 @@ class HealthConfig:
     """When a run counts as dead. Each threshold lies well away from the healthy runs measured: small Piecewise models
     (28-pixel frames, D = 64, 64 clips a batch), sparse, dense and plain ReLU, four rungs, from step 300 on."""
 
-    # The world's degrees of freedom: 2 for the dot worlds, about 4 for PushT. A code that stays below cannot hold the
-    # state. Healthy: 3.8–11.4, still growing; 7–14 is known of longer small runs.
+    # The degrees of freedom of a dot; a run takes its world's own instead where it has more (4 for PushT) and this is
+    # left at 2. A code that stays below cannot hold the state. Healthy: 3.8–11.4, still growing; 7–14 is known of
+    # longer small runs.
     min_dimension: float = 2.0
-    # A predictor of zeros scores 1. Healthy: below 0.12.
+    # A predictor of zeros scores 1. Healthy small models: below 0.12; at the paper's size healthy ones are still above
+    # after thousands of steps, so this alone is a warning and never stops a run.
     max_relative_error: float = 0.5
     # Of the codes' RMS and of their deviation from the mean code. Healthy: above 0.44; the weakest target of the method
     # (μ = −2) has 0.17. Without a regulariser (λ = 0): 0.0004, at a dimension of 4 and a relative error of 4e-6, so
@@ -49,6 +51,12 @@ class HealthConfig:
             if not getattr(self, name) >= 0:
                 raise UserError(f"health.{name} = {getattr(self, name)} must not be negative.")
 
+    def for_world(self, degrees_of_freedom: int) -> HealthConfig:
+        """With the world's own number of dimensions, unless the field was set."""
+        if self.min_dimension != HealthConfig.min_dimension:
+            return self
+        return replace(self, min_dimension=float(max(degrees_of_freedom, self.min_dimension)))
+
     def judged_after(self, steps: int) -> int:
         """The last step of the grace period."""
         return max(self.min_steps, math.ceil(self.grace * steps))
@@ -64,6 +72,7 @@ class _Sign:
     above: bool
     what: str
     remedy: str
+    fatal: bool = True
 
     def seen(self, record: Mapping[str, float]) -> bool:
         value = record.get(self.monitor)
@@ -101,11 +110,21 @@ def _signs(c: HealthConfig) -> tuple[_Sign, ...]:
             "check that actions and frames of the data belong together, or raise the learning rate",
         ),
         _Sign(
-            "collapsed", "relative_error", c.max_relative_error, True,
+            "slow", "relative_error", c.max_relative_error, True,
             "predictions miss the codes with a relative error of",
-            "lower the learning rate, or take a more expressive predictor",
+            "it may need more steps, a smaller objective.lam, another learning rate, or other pixels "
+            "(model.encoder.pixels)",
+            fatal=False,
         ),
     )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One sentence about a run, and whether it says that the run cannot become a world model."""
+
+    sentence: str
+    dead: bool
 
 
 class Health:
@@ -119,8 +138,8 @@ class Health:
         self._finite = ""  # the last finite loss, in words
         self._broken = False
 
-    def check(self, step: int, steps: int, record: Mapping[str, float]) -> str | None:
-        """The sentence, once for each spell of a sign; None while there is nothing (new) to say.
+    def check(self, step: int, steps: int, record: Mapping[str, float]) -> Verdict | None:
+        """The verdict, once for each spell of a sign; None while there is nothing (new) to say.
 
         `record`: the numbers of a training log point, `step` of `steps`. Monitors that are missing are not judged.
         """
@@ -140,7 +159,7 @@ class Health:
                 told = self._sentence(sign, record, since[0], step, steps)
         return told
 
-    def _not_finite(self, step: int, record: Mapping[str, float]) -> str | None:
+    def _not_finite(self, step: int, record: Mapping[str, float]) -> Verdict | None:
         bad = [name for name in _TERMS if name in record and not math.isfinite(record[name])]
         if not bad:
             self._broken = False
@@ -151,21 +170,26 @@ class Health:
             return None
         self._broken = True
         names = ", ".join(_words(name) for name in bad)
-        return (
+        sentence = (
             f"this run is dead (non-finite): at step {step} {names} {'is' if len(bad) == 1 else 'are'} not finite"
             f"{self._finite}; lower the learning rate, clip gradients, warm up longer, or train in float32."
         )
+        return Verdict(sentence, dead=True)
 
-    def _sentence(self, sign: _Sign, record: Mapping[str, float], first: int, step: int, steps: int) -> str:
+    def _sentence(
+        self, sign: _Sign, record: Mapping[str, float], first: int, step: int, steps: int
+    ) -> Verdict:
         when = f"steps {first} to {step} of {steps}" if first < step else f"step {step} of {steps}"
         side = "above" if sign.above else "below"
-        beside = ""
+        copying = ""
         if sign.monitor == "relative_error" and math.isfinite(record.get("copy_error", math.nan)):
-            beside = f" where copying the last frame scores {record['copy_error']:.3g}"
-        return (
-            f"this run is dead ({sign.kind}): {sign.what} {record[sign.monitor]:.3g}{beside}, {side} "
+            copying = f" where copying the last frame scores {record['copy_error']:.3g}"
+        kind = f"is dead ({sign.kind})" if sign.fatal else "learns slowly"
+        sentence = (
+            f"this run {kind}: {sign.what} {record[sign.monitor]:.3g}{copying}, {side} "
             f"{sign.limit:g} at {self.config.patience} log points in a row ({when}); {sign.remedy}."
         )
+        return Verdict(sentence, sign.fatal)
 
 
 def _words(name: str) -> str:

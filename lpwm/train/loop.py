@@ -27,7 +27,7 @@ from lpwm.losses.base import Draw
 from lpwm.model import WorldModel
 from lpwm.optim import OptimConfig, factor
 from lpwm.train.ahead import Ahead
-from lpwm.train.health import Health, HealthConfig
+from lpwm.train.health import Health, HealthConfig, Verdict
 from lpwm.train.log import Logger, to_host
 from lpwm.train.step import Stepper
 
@@ -120,24 +120,25 @@ def train(
             ahead.begin(step + 1)
             done = step + 1
             last, log_due = done == config.steps, done % config.log_every == 0 or done == config.steps
-            death = None
+            verdict = None
             if log_due:
                 record = measure_step(clip.actions, out, stepper)
-                death = health.check(done, config.steps, record)
+                verdict = health.check(done, config.steps, record)
                 record |= {
                     "learning_rate": rate * optim.lr,
                     "regulariser_excess": record["regulariser"] - floor,
                 }
-                _write(logger, done, record, death)
+                _write(logger, done, record, verdict)
             if callbacks.evaluate and (last or (config.eval_every and done % config.eval_every == 0)):
                 metric = _evaluate(callbacks, done, logger)
             # Ranks must stop at the same step, so they compare notes where they log anyway.
             asked = interrupts.asked if ranks.alone else log_due and ranks.agree(interrupts.asked, device)
-            dead = bool(death) and config.stop_dead
+            dead = verdict is not None and verdict.dead and config.stop_dead
             if callbacks.save and (last or asked or dead or done % config.checkpoint_every == 0):
                 callbacks.save(done, metric)
             if dead:
-                raise DeadRun(str(death))
+                assert verdict is not None
+                raise DeadRun(verdict.sentence)
             if asked and not last:
                 raise Interrupted
 
@@ -150,11 +151,11 @@ def measure_step(actions: Tensor, out: dict[str, Tensor], stepper: Stepper) -> d
     return to_host(stepper.ranks.mean(values))
 
 
-def _write(logger: Logger | None, step: int, record: dict[str, float], death: str | None) -> None:
+def _write(logger: Logger | None, step: int, record: dict[str, float], verdict: Verdict | None) -> None:
     if logger is not None:
         logger.log(step, record, "train")
-        if death:
-            logger.event(step, death)
+        if verdict is not None:
+            logger.event(step, verdict.sentence)
 
 
 def _evaluate(callbacks: Callbacks, step: int, logger: Logger | None) -> float:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -31,6 +31,8 @@ PUSHER = 0.1  # weight of the pusher's place in `plan_cost`
 
 @dataclass(frozen=True)
 class PushT:
+    degrees_of_freedom: ClassVar[int] = 4  # agent and block; the angle shows late and in few dimensions
+
     @property
     def spec(self) -> WorldSpec:
         names = ("agent_x", "agent_y", "block_x", "block_y", "angle", "velocity_x", "velocity_y")

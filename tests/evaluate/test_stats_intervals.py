@@ -213,13 +213,13 @@ def test_success_interval_properties(S, P, E, seed, rate):
 
 
 def test_crossed_variance_by_loops():
-    x = np.random.default_rng(5).normal(size=(4, 6)) + np.arange(6) * 0.3
+    x = np.random.default_rng(5).normal(size=(4, 6)) + np.arange(6) * 0.3 + np.arange(4)[:, None] * 0.5
     S, E = x.shape
     m = x.mean()
     ms_s = sum(E * (x[s].mean() - m) ** 2 for s in range(S)) / (S - 1)
     ms_e = sum(S * (x[:, e].mean() - m) ** 2 for e in range(E)) / (E - 1)
     ms_r = sum((x[s, e] - x[s].mean() - x[:, e].mean() + m) ** 2 for s in range(S) for e in range(E)) / 15
-    assert ms_e > ms_r
+    assert ms_e > ms_r and ms_s > ms_r
     v, df = crossed_variance(x, "sampled")
     assert v == pytest.approx((ms_s + ms_e - ms_r) / 24)
     assert df == pytest.approx((ms_s + ms_e - ms_r) ** 2 / (ms_s**2 / 3 + ms_e**2 / 5 + ms_r**2 / 15))
@@ -227,10 +227,30 @@ def test_crossed_variance_by_loops():
     assert v == pytest.approx(stats.sem(x.mean(1)) ** 2) and df == 3
 
 
-def test_crossed_variance_claims_at_least_one_degree_of_freedom():
-    """Episodes ±1, seeds nothing, both together ±0.9: 4 − 3.24 is known far worse than one number knows a variance."""
-    v, df = crossed_variance(np.array([[1.9, -1.9], [0.1, -0.1]]), "sampled")
-    assert v == pytest.approx(0.76 / 4) and df == 1
+def test_crossed_variance_is_never_below_the_residuals():
+    """Seeds that agree by luck: their means say nothing less than the noise of the episodes under them."""
+    x = np.random.default_rng(5).normal(size=(4, 6))
+    x -= x.mean(1, keepdims=True)  # equal seed means: MS_S = 0
+    residual = np.square(x - x.mean(0)).sum() / 15
+    ms_e = 4 * np.square(x.mean(0)).sum() / 5
+    flat = x - x.mean(0)  # MS_E = 0 too
+    v, df = crossed_variance(flat, "sampled")
+    assert v == pytest.approx(residual / 24) and df == 15
+    v, df = crossed_variance(x + np.arange(6) - 2.5, "sampled")  # episodes differ: MS_SE cancels
+    y = x + np.arange(6) - 2.5
+    assert v == pytest.approx(4 * np.square(y.mean(0)).sum() / 5 / 24) and df == 5 and ms_e > 0
+
+
+@pytest.mark.parametrize("seed_sd", [0.0, 0.3])
+def test_crossed_intervals_cover_also_where_the_seeds_agree(seed_sd):
+    """Coverage of mean ± t·√V by simulation, over all samples and over the third with the smallest spread of seeds."""
+    g = np.random.default_rng(0)
+    S, E, n = 8, 40, 4000
+    x = seed_sd * g.normal(size=(n, S, 1)) + 0.5 * g.normal(size=(n, 1, E)) + g.normal(size=(n, S, E))
+    v, df = crossed_variance(x, "sampled")
+    covered = np.abs(x.mean((1, 2))) <= stats.t.ppf(0.975, df) * np.sqrt(v)
+    unlucky = np.argsort(x.mean(2).var(1))[: n // 3]
+    assert covered.mean() > 0.94 and covered[unlucky].mean() > (0.90 if seed_sd else 0.94)
 
 
 def test_text_is_per_cent_with_one_decimal():

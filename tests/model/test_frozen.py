@@ -168,7 +168,9 @@ def test_a_predictor_of_ones_own_is_planned_with_its_own_dynamics(name, monkeypa
         goal = expected[:, 0, -1]  # the first candidate ends there
         problem = LatentProblem(model, z, goal, past, horizon=5)
         assert problem.prepared().cost(a)[:, 0].abs().max() < 1e-12
-        assert CEMConfig(samples=16, elites=4, iterations=2).build().solve(problem).actions_BHA.isfinite().all()
+        assert (
+            CEMConfig(samples=16, elites=4, iterations=2).build().solve(problem).actions_BHA.isfinite().all()
+        )
 
 
 def test_a_subclass_does_not_inherit_the_frozen_dynamics_of_its_parent(monkeypatch):

@@ -200,7 +200,9 @@ def test_parameters_that_nobody_declared_are_refused(part):
 def test_declared_parameters_follow_their_rule():
     model = with_predictor(Recurrent(64, GRU))
     rows = {r.name: r for r in schema(model)}
-    assert rows["predictor.gru.weight_ih_l0"].rate == 384 / 128 and rows["predictor.gru.weight_hh_l0"].rate == 6
+    assert (
+        rows["predictor.gru.weight_ih_l0"].rate == 384 / 128 and rows["predictor.gru.weight_hh_l0"].rate == 6
+    )
     assert rows["predictor.gru.bias_ih_l0"].kind == "bias"
     initialise(model, 0)
     assert model.predictor.gru.weight_hh_l0.std().item() == pytest.approx(64**-0.5, rel=0.05)

@@ -9,6 +9,7 @@ import pytest
 
 from lpwm.errors import UserError
 from lpwm.train.health import Health, HealthConfig
+from lpwm.worlds.pusht import PushT
 
 STEPS, EVERY = 10_000, 50
 HEALTHY = {
@@ -20,7 +21,6 @@ DEATHS = [
     ("collapsed", "code_rms", 0.004, "RMS of 0.004", "below 0.01"),
     ("collapsed", "code_std", 0.0008, "standard deviation of 0.0008", "below 0.01"),
     ("collapsed", "effective_dimension", 1.31, "effective dimension of only 1.31", "below 2"),
-    ("collapsed", "relative_error", 0.83, "relative error of 0.83", "above 0.5"),
     ("time-constant", "temporal_variation", 2e-6, "temporal variation of 2e-06", "below 0.0001"),
     ("action-blind", "action_sensitivity", 0.0, "sensitivity of 0", "below"),
 ]
@@ -30,8 +30,9 @@ def run(health: Health, records: list[dict[str, float]], steps: int = STEPS) -> 
     """What is said, and at which step, for a log point every EVERY steps."""
     said = []
     for i, record in enumerate(records, start=1):
-        if sentence := health.check(i * EVERY, steps, record):
-            said.append((i * EVERY, sentence))
+        if verdict := health.check(i * EVERY, steps, record):
+            said.append((i * EVERY, verdict.sentence))
+            assert verdict.dead == ("dead (" in verdict.sentence)
     return said
 
 
@@ -52,9 +53,16 @@ def test_each_death_is_named_once_with_its_evidence(
     )  # one sentence, with a remedy
 
 
-def test_prediction_death_is_told_beside_the_copy_predictor() -> None:
-    (_, sentence), *_ = run(Health(), [HEALTHY | {"relative_error": 0.9, "copy_error": 0.4}] * 50)
-    assert "copying the last frame scores 0.4" in sentence
+def test_a_large_error_alone_is_a_warning_with_the_copy_predictor_next_to_it() -> None:
+    """At the paper's size healthy runs are above 0.5 for thousands of steps (results/, Piecewise at 224 pixels)."""
+    health = Health()
+    verdicts = [
+        health.check(i * EVERY, STEPS, HEALTHY | {"relative_error": 0.9, "copy_error": 0.4})
+        for i in range(1, 60)
+    ]
+    (verdict,) = [v for v in verdicts if v]
+    assert not verdict.dead and "learns slowly" in verdict.sentence and "above 0.5" in verdict.sentence
+    assert "copying the last frame scores 0.4" in verdict.sentence
 
 
 @pytest.mark.parametrize("name", ["loss", "regulariser", "code_rms"])
@@ -139,4 +147,6 @@ def test_the_strictest_judge_is_allowed() -> None:
 def test_min_dimension_is_the_worlds() -> None:
     record = HEALTHY | {"effective_dimension": 3.0}
     assert not run(Health(), [record] * 200)
-    assert "below 4" in run(Health(HealthConfig(min_dimension=4)), [record] * 200)[0][1]
+    assert "below 4" in run(Health(HealthConfig().for_world(PushT.degrees_of_freedom)), [record] * 200)[0][1]
+    assert not run(Health(HealthConfig().for_world(1)), [record] * 200)
+    assert HealthConfig(min_dimension=1.0).for_world(4).min_dimension == 1.0

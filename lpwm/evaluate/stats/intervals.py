@@ -93,11 +93,13 @@ def crossed_variance(x_SE: Floats, episodes: Episodes) -> tuple[Floats, Floats]:
 
     x_se = μ + α_s + β_e + ε_se, leading axes are a batch. With the two-way mean squares
 
-        V = (MS_S + max(0, MS_E − MS_SE)) / (S·E)
+        V = (max(MS_S, MS_SE) + max(0, MS_E − MS_SE)) / (S·E)
 
-    which estimates σ_α²/S + σ_β²/E + σ_ε²/(SE) (Satterthwaite's degrees of freedom). The second term is what
-    the seeds cannot show, since they all ran the same episodes. With `episodes="fixed"`, or where the term
-    is clipped, V = var(checkpoint means)/S on S − 1 degrees of freedom: the ordinary t over checkpoints.
+    which estimates σ_α²/S + σ_β²/E + σ_ε²/(SE) (Satterthwaite's degrees of freedom). MS_S estimates the residual's
+    variance and more, so a few seeds that happen to agree do not push V below the noise of their episodes: where
+    MS_SE takes its place, so do its (S−1)(E−1) degrees of freedom. The second term is what the seeds cannot show,
+    since they all ran the same episodes. With `episodes="fixed"` V = var(checkpoint means)/S on S − 1 degrees of
+    freedom, the ordinary t over checkpoints; so it is, too, where neither maximum changes anything.
     """
     S, E = x_SE.shape[-2:]
     assert S > 1 and E > 1
@@ -112,10 +114,14 @@ def crossed_variance(x_SE: Floats, episodes: Episodes) -> tuple[Floats, Floats]:
     ms_SE = np.square(x_SE - mean_S - mean_E + mean).sum((-2, -1)) / ((S - 1) * (E - 1))
     # Equal mean squares differ by rounding, and the degrees of freedom would follow its sign.
     extra = np.where(ms_E - ms_SE > 1e-9 * (ms_E + ms_SE), ms_E - ms_SE, 0.0)
-    total = ms_S + extra
+    floored = ms_SE - ms_S > 1e-9 * (ms_SE + ms_S)
+    total = np.where(floored, ms_SE, ms_S) + extra
     spread = ms_S**2 / (S - 1) + ms_E**2 / (E - 1) + ms_SE**2 / ((S - 1) * (E - 1))
-    satterthwaite = total**2 / np.where(spread > 0, spread, 1.0)
-    return total / (S * E), np.where(extra > 0, np.maximum(satterthwaite, 1.0), df)
+    satterthwaite = np.maximum(total**2 / np.where(spread > 0, spread, 1.0), 1.0)
+    residual = (S - 1) * (E - 1)
+    # Floored, MS_SE cancels and MS_E alone is left.
+    df = np.where(extra > 0, np.where(floored, E - 1, satterthwaite), np.where(floored, residual, df))
+    return total / (S * E), df.astype(np.float64)
 
 
 def success_interval(result: Result, level: float = 0.95, episodes: Episodes = "sampled") -> Interval:
