@@ -22,8 +22,8 @@ from common import trials
 from common.trials import far, microseconds, now
 
 try:
-    from lpwm.model import kernels
-    from lpwm.model.kernels import Tiles
+    from lpwm.kernels import attention as kernels
+    from lpwm.kernels.attention import Tiles
 except ImportError:  # no Triton: --help still helps
     kernels = None  # type: ignore[assignment]
 

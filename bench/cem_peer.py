@@ -30,10 +30,10 @@ from types import SimpleNamespace
 import torch
 from torch import nn
 
+from lpwm.core.rng import generator
 from lpwm.model import ModelConfig, PredictorConfig, WorldModel
 from lpwm.optim import initialise
 from lpwm.plan import CEM, CEMConfig, LatentProblem
-from lpwm.rng import generator
 
 warnings.filterwarnings("ignore")
 ENVIRONMENTS, HORIZON, ACTION = 50, 5, 10

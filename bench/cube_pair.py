@@ -105,7 +105,7 @@ def eval_options(args: argparse.Namespace) -> list[str]:
 def stage_draw(args: argparse.Namespace) -> None:
     """How fast frames are drawn, by one process and by all: a line of JSON."""
     from lpwm import worlds
-    from lpwm.worlds.cube_draw import CHUNK, backend, painter
+    from lpwm.worlds.cube.draw import CHUNK, backend, painter
 
     world, size = worlds.make("cube"), data_config(args).frames
     states = world.sample_state(64, (0, "pace"))
@@ -124,7 +124,7 @@ def stage_draw(args: argparse.Namespace) -> None:
 
 def stage_collect(args: argparse.Namespace) -> None:
     """Into the folder where lpwm train looks first."""
-    from lpwm.run import prepare_data
+    from lpwm.train import prepare_data
 
     def progress(done: int) -> None:
         say(f"{done} of {args.episodes} episodes")
@@ -146,7 +146,7 @@ def stage_controls(args: argparse.Namespace) -> None:
     from lpwm.evaluate.controls import Store
     from lpwm.evaluate.evaluate import episode_sets
     from lpwm.evaluate.evaluator import Evaluator
-    from lpwm.run import prepare_data
+    from lpwm.train import prepare_data
 
     os.nice(5)
     config, data_is = settings(tyro.cli(Args, args=eval_options(args))), data_config(args)

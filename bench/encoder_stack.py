@@ -23,8 +23,10 @@ import torch.nn.functional as F
 from common import trials
 from common.trials import far, microseconds, now, said, worst
 
-from lpwm.model import attention, kernels_settings, stack
-from lpwm.model.kernels_settings import DEFAULT, GeluTiles, LastTiles, NormTiles, Product, Settings
+from lpwm.kernels import encoder as attention
+from lpwm.kernels import settings as kernels_settings
+from lpwm.kernels import stack
+from lpwm.kernels.settings import DEFAULT, GeluTiles, LastTiles, NormTiles, Product, Settings
 
 CALLS = 10, 7  # in a graph, and replays of it
 

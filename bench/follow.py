@@ -23,10 +23,10 @@ from typing import Any
 import torch
 from train_step import source
 
-from lpwm.evaluate.stats import t_interval
 from lpwm.losses import Objective, ObjectiveConfig, RDMRegConfig
 from lpwm.model import EncoderConfig, ModelConfig, PredictorConfig, WorldModel
 from lpwm.optim import OptimConfig, build, initialise
+from lpwm.stats import t_interval
 from lpwm.train.step import Stepper
 
 LOW, FULL, NUDGED = "bfloat16", "float32", "float32 nudged"

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from lpwm import run as runs
+from lpwm import train as runs
 from lpwm.plan import CEMConfig, LatentProblem, LQRConfig
 
 

@@ -28,7 +28,7 @@ from typing import Any
 import torch
 
 from lpwm.recipes import recipe
-from lpwm.run import Run
+from lpwm.train import Run
 from lpwm.train.distributed import Ranks, join
 from lpwm.train.log import read_log
 

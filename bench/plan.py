@@ -19,12 +19,12 @@ from pathlib import Path
 
 import torch
 
+from lpwm.core.rng import fold, generator
 from lpwm.model import ModelConfig, PredictorConfig, WorldModel
 from lpwm.optim import initialise
 from lpwm.plan import CEM, CEMConfig, LatentProblem
 from lpwm.plan.cem import refit
 from lpwm.plan.solver import noise, take
-from lpwm.rng import fold, generator
 
 BARS = {"deep-adaln": 1.5, "mlp-lti": 0.03}  # seconds
 ENVIRONMENTS, HORIZON, ACTION, LATENT = 50, 5, 10, 384

@@ -18,10 +18,10 @@ from statistics import median
 import torch
 from torch import Tensor
 
+from lpwm.core.rng import generator
 from lpwm.losses.order import sort_rows
 from lpwm.losses.rdmreg import RDMReg, RDMRegConfig, RDMRegDraw
 from lpwm.losses.slicing import draw_slices, project
-from lpwm.rng import generator
 
 B, T, D = 64, 4, 384
 CONFIG = RDMRegConfig(slices=8192)

@@ -34,17 +34,17 @@ from typing import Any
 import torch
 
 from lpwm import recipes
-from lpwm.config import digest, to_dict
-from lpwm.data.files import make_folder
-from lpwm.errors import UserError, choose, nearest
+from lpwm.core.config import digest, to_dict
+from lpwm.core.errors import UserError, choose, nearest
+from lpwm.core.files import make_folder
 from lpwm.evaluate.evaluate import evaluate
 from lpwm.evaluate.outcome import plain
 from lpwm.evaluate.protocol import PRESETS, EvalConfig
 from lpwm.evaluate.runs import agent_of
 from lpwm.model import WorldModel
-from lpwm.run import Run, RunConfig, load, pick_device, prepare_data
 from lpwm.sweep.grid import override
 from lpwm.sweep.pool import Failure, each
+from lpwm.train import Run, RunConfig, load, pick_device, prepare_data
 from lpwm.train.log import read_log
 from lpwm.train.loop import Callbacks, DeadRun
 

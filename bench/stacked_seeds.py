@@ -34,8 +34,8 @@ from lpwm.losses import Objective
 from lpwm.model import WorldModel
 from lpwm.optim import build, initialise
 from lpwm.recipes import ladder, small, tiny
-from lpwm.run import RunConfig
 from lpwm.sweep.stacked import StackedStepper, check_stackable
+from lpwm.train import RunConfig
 from lpwm.train.step import Stepper
 
 CASES: dict[str, RunConfig] = {

@@ -40,7 +40,7 @@ from lpwm.losses import Objective
 from lpwm.model import WorldModel
 from lpwm.optim import build, initialise
 from lpwm.recipes import pusht, tiny
-from lpwm.run import RunConfig
+from lpwm.train import RunConfig
 from lpwm.train.ahead import Ahead
 from lpwm.train.step import Stepper
 

@@ -22,7 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from lpwm.recipes import recipe
-from lpwm.sweep import engine_local, engine_ray, expand, status, worker
+from lpwm.sweep import expand, status, worker
+from lpwm.sweep.engines import local as engine_local
+from lpwm.sweep.engines import ray as engine_ray
 from lpwm.sweep.grid import parse_grid
 
 RESULT = {"dead": "", "evals": {}, "held_out": {}, "text": "x" * 4000}

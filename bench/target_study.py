@@ -24,7 +24,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lpwm.data.files import make_folder, write_whole
+from lpwm.core.files import make_folder, write_whole
 from lpwm.evaluate.protocol import EvalConfig
 from lpwm.interpret.targets import CELLS, PLANNING, TargetCell, Work, study
 from lpwm.interpret.targets_table import table

@@ -25,15 +25,9 @@ import torch
 from lpwm import worlds
 from lpwm.data import collect, read
 from lpwm.data.clips import ResidentClips
+from lpwm.kernels import settings as kernels_settings
 from lpwm.losses import Objective, ObjectiveConfig, RDMRegConfig
-from lpwm.model import (
-    VIT_TINY,
-    ModelConfig,
-    PredictorConfig,
-    ProjectorConfig,
-    WorldModel,
-    kernels_settings,
-)
+from lpwm.model import VIT_TINY, ModelConfig, PredictorConfig, ProjectorConfig, WorldModel
 from lpwm.optim import OptimConfig, build, initialise
 from lpwm.train.ahead import Ahead
 from lpwm.train.loop import measure_step

@@ -56,7 +56,7 @@ def steps_with_frames(name: str, seconds: float) -> float:
     """Environment steps per second of our batched environment, each with its frame."""
     import gymnasium
 
-    import lpwm.worlds.gym  # noqa: F401  (registers the names)
+    import lpwm.worlds.gymnasium  # noqa: F401  (registers the names)
 
     env = gymnasium.make_vec(NAMES[name][0], num_envs=ENVIRONMENTS, render_mode="rgb_array", size=SIZE)
     env.action_space.seed(0)

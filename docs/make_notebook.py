@@ -37,7 +37,7 @@ for axis, frame in zip(axes, frames):
     ("markdown", "## A run: data, model, training, all from one config"),
     ("code", """from pathlib import Path
 from lpwm.recipes import recipe
-from lpwm.run import Run, load, pick_device
+from lpwm.train import Run, load, pick_device
 
 run = Run.create(recipe("tiny/lpwm"), Path("runs"), "look")
 run.train(pick_device("cpu"), console=False)

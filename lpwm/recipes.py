@@ -10,11 +10,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from lpwm.errors import choose
+from lpwm.core.errors import choose
 from lpwm.losses import ObjectiveConfig, RDMRegConfig
 from lpwm.model import RUNGS, VIT_TINY, EncoderConfig, ModelConfig, PredictorConfig, ProjectorConfig
 from lpwm.optim import OptimConfig
-from lpwm.run import DataConfig, RunConfig
+from lpwm.train import DataConfig, RunConfig
 from lpwm.train.loop import TrainConfig
 
 Recipe = Callable[[], RunConfig]

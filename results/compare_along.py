@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lpwm.evaluate.stats.paired import paired_crossed
+from lpwm.stats.paired import paired_crossed
 
 MEASURES = {"terminal": "at the goal after 50 steps", "latched": "reached within 50 steps"}
 

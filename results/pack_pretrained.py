@@ -14,10 +14,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from lpwm.cli.demo import PLANNING
-from lpwm.errors import UserError
+from lpwm.core.errors import UserError
 from lpwm.evaluate.evaluate import evaluate
 from lpwm.evaluate.runs import load_team
-from lpwm.interop.packed import pack, shipped
+from lpwm.train.packed import pack, shipped
 
 
 def main() -> int:

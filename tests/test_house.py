@@ -13,18 +13,19 @@ ROOT = Path(lpwm.__file__).parent
 
 # A room imports only from rooms with a smaller number, and from itself.
 ORDER = {
-    "version": 0, "errors": 0, "rng": 0, "config": 0,
-    "frames": 1, "worlds": 1, "model": 1, "losses": 1, "optim": 1, "theory": 1,
-    "data": 2,
-    "train": 3, "plan": 3,
-    "run": 4,
+    "core": 0,
+    "kernels": 1, "stats": 1,
+    "frames": 2, "worlds": 2, "model": 2, "losses": 2, "optim": 2, "theory": 2,
+    "data": 3,
+    "train": 4, "plan": 4,
     "evaluate": 5,
     "interpret": 6,
     "recipes": 7, "sweep": 7,
     "report": 8, "interop": 8,
     "cli": 9, "__main__": 10,
 }  # fmt: skip
-FOUNDATION = {"version", "errors", "rng", "config"}  # these may lean on each other
+# A method of the lower room that is written in the upper one, imported when it is called.
+CALLED_LATE = {("model/world_model.py", "train")}
 
 
 def room_of(path):
@@ -52,7 +53,8 @@ def test_imports_point_to_the_left():
         assert room in ORDER, f"{path} is in no known room"
         for other in imported_rooms(path):
             seen += 1
-            if other == room or {room, other} <= FOUNDATION:
+            where = path.relative_to(ROOT).as_posix()
+            if other == room or (where, other) in CALLED_LATE:
                 continue
             assert ORDER[other] < ORDER[room], f"{path.relative_to(ROOT)} imports from {other}"
     assert seen > 100

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lpwm.errors import UserError
+from lpwm.core.errors import UserError
 from lpwm.model import WorldModel
 from lpwm.recipes import RECIPES, recipe
-from lpwm.run import DataConfig, prepare_data
+from lpwm.train import DataConfig, prepare_data
 
 # method §4, as it is written there: what holds at every D, and where another cell is best
 LPWM = """

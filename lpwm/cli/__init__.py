@@ -11,8 +11,8 @@ import os
 import sys
 from dataclasses import dataclass
 
-from lpwm.errors import UserError, nearest
-from lpwm.version import __version__
+from lpwm.core.errors import UserError, nearest
+from lpwm.core.version import __version__
 
 
 @dataclass(frozen=True)

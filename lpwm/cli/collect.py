@@ -15,9 +15,9 @@ from typing import Annotated, Any
 import tyro
 
 from lpwm import worlds
+from lpwm.core.errors import UserError
 from lpwm.data import collect, read
-from lpwm.errors import UserError
-from lpwm.run import parse_options
+from lpwm.train import parse_options
 
 
 @dataclass(frozen=True)

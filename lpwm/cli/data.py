@@ -10,8 +10,8 @@ from typing import Annotated, Any
 import tyro
 
 from lpwm.cli.collect import progress_bar
+from lpwm.core.files import size_of
 from lpwm.data import convert, describe, read
-from lpwm.data.files import size_of
 from lpwm.data.info import AHEAD, BUDGET, contact_sheet
 
 

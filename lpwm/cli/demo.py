@@ -13,19 +13,19 @@ from pathlib import Path
 from typing import Any
 
 from lpwm.cli.collect import progress_bar
-from lpwm.config import digest, to_dict
-from lpwm.data.files import make_folder, write_whole
-from lpwm.errors import UserError
+from lpwm.core.config import digest, to_dict
+from lpwm.core.errors import UserError
+from lpwm.core.files import make_folder, write_whole
 from lpwm.evaluate.controls import Store
 from lpwm.evaluate.evaluate import episode_sets, evaluate
 from lpwm.evaluate.evaluator import Evaluator
 from lpwm.evaluate.protocol import EvalConfig
 from lpwm.evaluate.runs import load_team
-from lpwm.interop.packed import unpack
 from lpwm.interpret.study import study
 from lpwm.recipes import recipe
-from lpwm.run import Run, load, pick_device
+from lpwm.train import Run, load, pick_device
 from lpwm.train.loop import Interrupted
+from lpwm.train.packed import unpack
 
 METHODS = {"lpwm": "sparse LpWM", "lewm": "dense LeWM"}
 

@@ -11,7 +11,7 @@ import shutil
 import sys
 from dataclasses import asdict, dataclass
 
-from lpwm.version import __version__
+from lpwm.core.version import __version__
 
 EXTRAS = {  # extra: (import name, distribution, what it is for)
     "pusht": [("pymunk", "pymunk", "the PushT world")],
@@ -101,8 +101,8 @@ def drawing() -> list[Finding]:
     """What MuJoCo draws with, where it is installed."""
     if importlib.util.find_spec("mujoco") is None:
         return []
-    from lpwm.errors import UserError
-    from lpwm.worlds import cube_draw
+    from lpwm.core.errors import UserError
+    from lpwm.worlds.cube import draw as cube_draw
 
     try:
         return [Finding("cube drawing", True, f"{cube_draw.backend()}, no screen needed")]

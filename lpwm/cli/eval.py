@@ -13,9 +13,9 @@ import torch
 import tyro
 
 from lpwm.cli.collect import parse_options, progress_bar, stoppable
-from lpwm.config import digest, from_dict
-from lpwm.data.files import make_folder, write_whole
-from lpwm.errors import UserError, choose
+from lpwm.core.config import digest, from_dict
+from lpwm.core.errors import UserError, choose
+from lpwm.core.files import make_folder, write_whole
 from lpwm.evaluate.agent import consensus
 from lpwm.evaluate.controls import Store
 from lpwm.evaluate.evaluate import episode_sets, evaluate
@@ -28,7 +28,7 @@ from lpwm.evaluate.runs import Team, load_team
 from lpwm.evaluate.table import table
 from lpwm.evaluate.timing import COMPILE, GAIN, compilations, duration, times, worth_compiling
 from lpwm.plan import VOTES
-from lpwm.run import pick_device
+from lpwm.train import pick_device
 
 
 @dataclass(frozen=True)

@@ -15,13 +15,13 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from lpwm.cli.readings import keep, known, read_each, run_reading
-from lpwm.config import digest, to_dict
-from lpwm.errors import UserError
+from lpwm.core.config import digest, to_dict
+from lpwm.core.errors import UserError
+from lpwm.core.version import __version__
 from lpwm.interpret import ProbeConfig, StudyConfig, compare, study
 from lpwm.interpret.supports import check_cell, check_resolution, piecewise_of
 from lpwm.interpret.table import table
-from lpwm.run import Loaded, load, pick_device
-from lpwm.version import __version__
+from lpwm.train import Loaded, load, pick_device
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from lpwm.errors import UserError, choose
+from lpwm.core.errors import UserError, choose
 from lpwm.model import RUNGS, TITLES, ModelConfig, PredictorConfig, WorldModel
 from lpwm.optim import OptimConfig, table
 

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lpwm.cli.collect import progress_bar, stoppable
-from lpwm.config import digest
-from lpwm.data.files import make_folder, write_whole
-from lpwm.errors import UserError
+from lpwm.core.config import digest
+from lpwm.core.errors import UserError
+from lpwm.core.files import make_folder, write_whole
 from lpwm.interpret import contact
 from lpwm.interpret.codes import need_support
 from lpwm.interpret.sparsity import arrange, sparsity, table
-from lpwm.run import Loaded, load, pick_device
+from lpwm.train import Loaded, load, pick_device
 
 if TYPE_CHECKING:
     from lpwm.cli.interpret import Args

@@ -8,10 +8,10 @@ from fnmatch import fnmatch
 
 import tyro
 
-from lpwm.config import to_dict
-from lpwm.errors import UserError, nearest
+from lpwm.core.config import to_dict
+from lpwm.core.errors import UserError, nearest
 from lpwm.recipes import RECIPES
-from lpwm.run import RunConfig
+from lpwm.train import RunConfig
 from lpwm.train.progress import duration
 
 

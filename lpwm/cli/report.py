@@ -9,7 +9,7 @@ from typing import Annotated
 
 import tyro
 
-from lpwm.errors import UserError
+from lpwm.core.errors import UserError
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,15 @@ import torch
 import tyro
 
 from lpwm.cli.collect import parse_options
-from lpwm.data.memory import free_bytes
-from lpwm.errors import UserError
+from lpwm.core.errors import UserError
+from lpwm.core.memory import free_bytes
 from lpwm.evaluate.timing import duration
 from lpwm.recipes import recipe
-from lpwm.sweep import GRIDS, engine_local, engine_ray, engine_slurm, expand, read_grid, status
+from lpwm.sweep import GRIDS, expand, read_grid, status
 from lpwm.sweep.cost import CellCost, check_fits, cost_of
+from lpwm.sweep.engines import local as engine_local
+from lpwm.sweep.engines import ray as engine_ray
+from lpwm.sweep.engines import slurm as engine_slurm
 from lpwm.sweep.grid import Cell, Grid, groups
 from lpwm.sweep.stacked import check_stackable
 

@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from lpwm.errors import UserError
+from lpwm.core.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ def run(args: Args) -> int:
     if args.sizes < 0 or args.sizes == 1:
         raise UserError(f"--sizes {args.sizes}: a slope needs at least two grids; 0 takes all.")
 
-    from lpwm.data.files import disk_errors, make_folder  # slow to import: torch, matplotlib
+    from lpwm.core.files import disk_errors, make_folder  # slow to import: torch, matplotlib
     from lpwm.report import theory
     from lpwm.theory.study import StudyConfig
 

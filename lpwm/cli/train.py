@@ -10,9 +10,9 @@ from typing import Annotated
 
 import tyro
 
-from lpwm.errors import UserError
+from lpwm.core.errors import UserError
 from lpwm.recipes import RECIPES, recipe
-from lpwm.run import Run, RunConfig, pick_device
+from lpwm.train import Run, RunConfig, pick_device
 from lpwm.train.distributed import Ranks
 from lpwm.train.loop import Interrupted
 

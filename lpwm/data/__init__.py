@@ -7,7 +7,7 @@ from lpwm.data.collect import collect
 from lpwm.data.convert import convert, world_of
 from lpwm.data.episodes import EpisodeData, from_arrays
 from lpwm.data.info import describe
-from lpwm.data.normalise import ActionStats
+from lpwm.data.normalize import ActionStats
 from lpwm.data.order import split_episodes, splits
 from lpwm.data.reader import read
 from lpwm.data.store import write

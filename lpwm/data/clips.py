@@ -16,12 +16,12 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from lpwm.core.errors import UserError
+from lpwm.core.memory import free_bytes
 from lpwm.data.episodes import EpisodeData
-from lpwm.data.memory import free_bytes
-from lpwm.data.normalise import ActionStats, to_blocks
+from lpwm.data.normalize import ActionStats, to_blocks
 from lpwm.data.order import ClipIndex, clip_starts
 from lpwm.data.resize import frame_shape, resize
-from lpwm.errors import UserError
 from lpwm.frames import StoredFrames
 from lpwm.worlds.base import Renderer, World
 

@@ -27,13 +27,13 @@ import h5py
 import numpy as np
 import torch
 
+from lpwm.core.errors import UserError
+from lpwm.core.files import disk_errors, make_folder, need_space, new_file, refuse_existing
+from lpwm.core.version import __version__
 from lpwm.data.coverage import Coverage
 from lpwm.data.digest import SIZE, hash_episodes
 from lpwm.data.episodes import spec_to_json
-from lpwm.data.files import disk_errors, make_folder, need_space, new_file, refuse_existing
 from lpwm.data.store import create_column, writing
-from lpwm.errors import UserError
-from lpwm.version import __version__
 from lpwm.worlds import POLICIES, Policy, TensorWorld, World, make_policy, rollout, row_keys
 from lpwm.worlds.policies import OwnLengths, Random
 from lpwm.worlds.pool import cores, start_worker, worker_context

@@ -13,11 +13,11 @@ import torch
 from numpy.typing import NDArray
 
 from lpwm import worlds
+from lpwm.core.errors import UserError
 from lpwm.data.episodes import EpisodeData
 from lpwm.data.reader import read
 from lpwm.data.resize import resize
 from lpwm.data.store import writing
-from lpwm.errors import UserError
 from lpwm.frames import StoredFrames
 from lpwm.worlds.base import World
 
@@ -57,7 +57,7 @@ def convert(
     kept = {name: value for name, value in data.attributes.items() if name not in _OURS}
     groups = _columns(data, draw, progress or (lambda done: None))
     if out.suffix.lower() == ".lance":
-        from lpwm.data.readers_swm import write_lance
+        from lpwm.data.formats.lance import write_lance
 
         write_lance(out, groups, spec=data.spec, attributes=kept, overwrite=overwrite)
         return read(out).digest

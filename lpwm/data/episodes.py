@@ -18,8 +18,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from lpwm.core.errors import UserError
 from lpwm.data.digest import combine, hash_column
-from lpwm.errors import UserError
 from lpwm.frames import Frames
 from lpwm.worlds.base import WorldSpec
 

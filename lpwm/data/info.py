@@ -8,12 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lpwm import rng, worlds
+from lpwm import worlds
+from lpwm.core import rng
+from lpwm.core.errors import UserError
 from lpwm.data.coverage import coverage
 from lpwm.data.episodes import EpisodeData
 from lpwm.data.pusht_stats import beside_public
 from lpwm.data.reader import read, verify_frames
-from lpwm.errors import UserError
 from lpwm.worlds import SimWorld, World, row_keys
 from lpwm.worlds.policies import Random
 
@@ -137,7 +138,7 @@ def contact_sheet(data: EpisodeData, out: str | Path, world: World | None = None
     """A picture of the data: 6 episodes from first to last frame (8 each), one row per episode."""
     from PIL import Image
 
-    from lpwm.data.files import disk_errors
+    from lpwm.core.files import disk_errors
 
     world = world or known_world(data)
     if data.pixels is None and world is None:

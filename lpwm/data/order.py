@@ -12,9 +12,9 @@ import copy
 import torch
 from torch import Tensor
 
-from lpwm import rng
+from lpwm.core import rng
+from lpwm.core.errors import UserError
 from lpwm.data.episodes import EpisodeData
-from lpwm.errors import UserError
 
 
 def split_episodes(count: int, holdout: float) -> tuple[Tensor, Tensor]:

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from lpwm.data.episodes import EpisodeData
-from lpwm.worlds.pusht import block_moved, turn
-from lpwm.worlds.pusht_policy import PUBLIC
+from lpwm.worlds.pusht.policy import PUBLIC
+from lpwm.worlds.pusht.world import block_moved, turn
 
 AHEAD = 25  # raw steps
 STILL, STILL_TURN = 1e-3, 1e-4  # px and rad in one step: numerical rest

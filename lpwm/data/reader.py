@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from lpwm.core.errors import UserError
 from lpwm.data.digest import ColumnHash, combine, hash_column, hash_episodes
 from lpwm.data.episodes import EpisodeData, held_out_digest, offsets_of, runs_from_json, spec_from_json
 from lpwm.data.store import MADE
-from lpwm.errors import UserError
 from lpwm.frames.hdf5 import StoredColumn, StoredPixels, damaged, opened
 from lpwm.worlds.base import WorldSpec
 
@@ -29,11 +29,11 @@ def read(path: str | Path, *, pixels: bool | None = None, verify: bool = True) -
     """
     path = _inside(Path(path))
     if path.suffix.lower() == ".lance":
-        from lpwm.data.readers_swm import read_lance
+        from lpwm.data.formats.lance import read_lance
 
         return _demanded(path, read_lance(path, pixels is not False), pixels)
     if path.is_dir():
-        from lpwm.data.readers_dino import read_dino
+        from lpwm.data.formats.dino_wm import read_dino
 
         return _demanded(path, read_dino(path, pixels), pixels)
     with opened(path) as file:
@@ -80,7 +80,7 @@ def _inside(path: Path) -> Path:
     """The data set that a folder holds: a Lance table, a single HDF5 file, or the folder itself, if it is DINO-WM's."""
     if not path.is_dir() or path.suffix.lower() == ".lance":
         return path
-    from lpwm.data.readers_dino import is_dino
+    from lpwm.data.formats.dino_wm import is_dino
 
     found = sorted(p for kind in ("*.lance", "*.h5", "*.hdf5") for p in path.glob(kind))
     if is_dino(path):

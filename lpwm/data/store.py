@@ -24,11 +24,11 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
+from lpwm.core.errors import UserError
+from lpwm.core.files import Sink, make_folder, new_file, refuse_existing
+from lpwm.core.version import __version__
 from lpwm.data.digest import ColumnHash, combine, hash_column, hash_episodes
 from lpwm.data.episodes import held_out_digest, offsets_of, pad_action, spec_to_json
-from lpwm.data.files import Sink, make_folder, new_file, refuse_existing
-from lpwm.errors import UserError
-from lpwm.version import __version__
 from lpwm.worlds.base import WorldSpec
 
 MADE = ("ep_idx", "step_idx", "ep_len", "ep_offset")  # columns the writer makes itself

@@ -17,13 +17,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lpwm.core.errors import UserError
+from lpwm.core.memory import free_bytes
 from lpwm.data.clips import Clip, Clips, ResidentClips, check_frames
 from lpwm.data.episodes import EpisodeData
-from lpwm.data.memory import free_bytes
-from lpwm.data.normalise import ActionStats
+from lpwm.data.normalize import ActionStats
 from lpwm.data.order import ClipIndex, splits
 from lpwm.data.resize import frame_shape, resize
-from lpwm.errors import UserError
 from lpwm.frames import StoredFrames
 from lpwm.frames.pool import FramePool
 from lpwm.worlds.base import World

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lpwm.core.errors import UserError
 from lpwm.data import ActionStats
-from lpwm.data.normalise import from_blocks
-from lpwm.errors import UserError
+from lpwm.data.normalize import from_blocks
 from lpwm.evaluate.goals import EpisodeSet
 from lpwm.plan import MPC, ConsensusProblem, LatentProblem, MPCConfig, Plan, Problem, Solver
 from lpwm.plan.chunk import chunked

@@ -17,15 +17,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lpwm import rng
-from lpwm.config import to_dict
+from lpwm.core import rng
+from lpwm.core.config import to_dict
+from lpwm.core.files import make_folder, write_whole
+from lpwm.core.version import __version__
 from lpwm.data import ActionStats
-from lpwm.data.files import make_folder, write_whole
 from lpwm.evaluate.agent import PlanActor
 from lpwm.evaluate.episodes import Record
 from lpwm.evaluate.goals import EpisodeSet
 from lpwm.plan import LiveOracleProblem, MPCConfig, OracleProblem, Problem, Solver
-from lpwm.version import __version__
 from lpwm.worlds.base import Live, World
 from lpwm.worlds.policies import Random
 

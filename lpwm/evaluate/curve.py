@@ -15,7 +15,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from lpwm.errors import UserError
+from lpwm.core.errors import UserError
 from lpwm.worlds.base import World
 
 # In units of the world's own success radius: 10, 25, 50 and 100 px in Piecewise, the same parts of other rooms.

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lpwm.errors import UserError
+from lpwm.core.errors import UserError
 from lpwm.evaluate.goals import EpisodeSet
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from lpwm.core.errors import UserError
 from lpwm.data import EpisodeData
-from lpwm.errors import UserError
 from lpwm.evaluate.agent import Agent
 from lpwm.evaluate.controls import Store
 from lpwm.evaluate.curve import Curve, distance_curve

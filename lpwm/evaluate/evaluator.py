@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from lpwm.config import to_dict
-from lpwm.errors import UserError
+from lpwm.core.config import to_dict
+from lpwm.core.errors import UserError
 from lpwm.evaluate.agent import Agent, LatentActor
 from lpwm.evaluate.controls import Nothing, Oracle, RandomActions, Store
 from lpwm.evaluate.episodes import Actor, Record, is_live, run_episodes

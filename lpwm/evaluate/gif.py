@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from PIL import Image, ImageDraw
 
-from lpwm.data.files import disk_errors, make_folder
-from lpwm.errors import UserError
+from lpwm.core.errors import UserError
+from lpwm.core.files import disk_errors, make_folder
 from lpwm.evaluate.episodes import Record
 from lpwm.evaluate.goals import EpisodeSet
 

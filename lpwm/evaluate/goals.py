@@ -17,10 +17,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lpwm import rng
+from lpwm.core import rng
+from lpwm.core.errors import UserError
 from lpwm.data import EpisodeData, splits
 from lpwm.data.order import clip_starts, permutation
-from lpwm.errors import UserError
 from lpwm.worlds.base import World
 
 KINDS = ("random", "dataset")

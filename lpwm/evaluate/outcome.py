@@ -15,15 +15,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from lpwm.config import to_dict
-from lpwm.errors import UserError
+from lpwm.core.config import to_dict
+from lpwm.core.errors import UserError
+from lpwm.core.provenance import origin
+from lpwm.core.version import __version__
 from lpwm.evaluate.agent import Agent
 from lpwm.evaluate.curve import Curve
 from lpwm.evaluate.episodes import Record
 from lpwm.evaluate.goals import EpisodeSet
-from lpwm.evaluate.stats import Interval, Result, comparison_table, mcnemar, success_interval
-from lpwm.train.provenance import origin
-from lpwm.version import __version__
+from lpwm.stats import Interval, Result, comparison_table, mcnemar, success_interval
 
 MEASURES = ("latched", "terminal")
 

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from lpwm.errors import UserError, choose
+from lpwm.core.errors import UserError, choose
 from lpwm.evaluate.controls import CONTROLS
 from lpwm.evaluate.curve import STATES
 from lpwm.evaluate.goals import KINDS, OFFSET
 from lpwm.plan import Solver, make_solver
-from lpwm.plan.cost import check_along
+from lpwm.plan.problem import check_along
 
 LIVE_ORACLE = {
     "samples": 64,

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from lpwm.core.provenance import sessions
 from lpwm.train.log import LOG, read_log
-from lpwm.train.provenance import sessions
 
 MONITORS = (
     "active_fraction", "dead_units", "effective_dimension", "relative_error", "copy_error", "temporal_variation",

@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
-from lpwm import run as runs
-from lpwm.config import digest
+from lpwm import train as runs
+from lpwm.core.config import digest
+from lpwm.core.errors import UserError
 from lpwm.data import EpisodeData
-from lpwm.errors import UserError
 from lpwm.evaluate.agent import Agent
 from lpwm.evaluate.provenance import of_run
 

@@ -13,7 +13,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from lpwm.errors import UserError
+from lpwm.core.errors import UserError
 from lpwm.frames.base import FileFrames, Rows
 
 # What h5py raises on a damaged file, depending on where the damage is.

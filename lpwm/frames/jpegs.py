@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from lpwm.errors import UserError
+from lpwm.core.errors import UserError
 from lpwm.frames.base import FileFrames, Rows
 
 _ROWS = 256  # taken from the table at a time

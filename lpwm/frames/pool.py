@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import lpwm
-from lpwm.errors import UserError
+from lpwm.core.errors import UserError
 from lpwm.frames import StoredFrames
 from lpwm.frames.worker import ANSWER, HEAD, ORDER, slot_bytes, slot_views
 

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from lpwm.errors import UserError
+from lpwm.core.errors import UserError
 from lpwm.frames.base import EpisodeFiles, Rows, by_episode
 
 _MOST = 64 << 20  # bytes of a .pkl: lengths of a million episodes take less

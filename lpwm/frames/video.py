@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lpwm.errors import UserError
+from lpwm.core.errors import UserError
 from lpwm.frames.base import EpisodeFiles, Rows, by_episode
 
 

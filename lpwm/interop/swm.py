@@ -20,12 +20,12 @@ import torch
 from einops import rearrange
 from torch import Tensor, nn
 
+from lpwm.core.errors import UserError
+from lpwm.core.rng import seed_of
 from lpwm.data import ActionStats
-from lpwm.errors import UserError
 from lpwm.model import WorldModel
 from lpwm.plan import LatentProblem, Plan, Problem, Solver, chunked
-from lpwm.plan.cost import check_along, check_horizon, latent_cost
-from lpwm.rng import seed_of
+from lpwm.plan.problem import check_along, check_horizon, latent_cost
 
 Info = dict[str, Any]
 

@@ -8,12 +8,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from lpwm import rng
+from lpwm.core import rng
+from lpwm.core.errors import UserError
 from lpwm.data import EpisodeData, splits
 from lpwm.data.resize import resize
-from lpwm.errors import UserError
 from lpwm.interpret.supports import Bools, Ints, support
-from lpwm.run import Loaded
+from lpwm.train import Loaded
 from lpwm.train.monitors import evaluating
 from lpwm.worlds.base import Renderer
 

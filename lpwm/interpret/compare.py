@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from lpwm.errors import UserError
-from lpwm.evaluate.stats import Interval, t_interval
+from lpwm.core.errors import UserError
 from lpwm.interpret.probes import ProbeConfig, accuracy, bootstrap, r_squared, share
 from lpwm.interpret.supports import Floats
+from lpwm.stats import Interval, t_interval
 
 Study = dict[str, Any]
 

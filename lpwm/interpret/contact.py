@@ -20,15 +20,15 @@ from typing import Any
 import numpy as np
 import torch
 
+from lpwm.core.errors import UserError
+from lpwm.core.provenance import device_name, origin
+from lpwm.core.version import __version__
 from lpwm.data import EpisodeData
-from lpwm.errors import UserError
 from lpwm.interpret.codes import Episode, held_out_episodes, held_out_numbers, need_support
 from lpwm.interpret.probes import ProbeConfig, bootstrap, shuffle_trajectories
 from lpwm.interpret.study import describe
 from lpwm.interpret.supports import Bools, Floats, Ints, instability, pack
-from lpwm.run import Loaded
-from lpwm.train.provenance import device_name, origin
-from lpwm.version import __version__
+from lpwm.train import Loaded
 
 KIND = "lpwm contact"
 FACTORS = ("effector", "cube", "contact")

@@ -13,7 +13,7 @@ from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 
-from lpwm.data.files import disk_errors, make_folder
+from lpwm.core.files import disk_errors, make_folder
 from lpwm.interpret.compare import Study
 from lpwm.interpret.supports import Floats, check_cell, jaccard, unpack
 

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lpwm import rng
-from lpwm.errors import UserError
-from lpwm.evaluate.stats import Interval
+from lpwm.core import rng
+from lpwm.core.errors import UserError
 from lpwm.interpret.supports import Bools, Floats, Ints, support
 from lpwm.interpret.threads import one_thread
+from lpwm.stats import Interval
 
 if TYPE_CHECKING:
     from sklearn.linear_model import Ridge

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lpwm import rng
-from lpwm.errors import UserError
-from lpwm.evaluate.stats import Interval
+from lpwm.core import rng
+from lpwm.core.errors import UserError
 from lpwm.interpret.supports import Bools, Floats, Ints, weighted_jaccard
 from lpwm.interpret.threads import one_thread
+from lpwm.stats import Interval
 
 PAIRS = 200_000_000  # of cells, in all resamples of one kind together: seconds
 

@@ -18,18 +18,18 @@ from typing import Any
 import numpy as np
 import torch
 
+from lpwm.core.errors import UserError
+from lpwm.core.provenance import device_name, origin
+from lpwm.core.version import __version__
 from lpwm.data import EpisodeData
-from lpwm.errors import UserError
-from lpwm.evaluate.stats import t_interval
 from lpwm.interpret.codes import Episode, held_out_episodes, need_support
 from lpwm.interpret.probes import ProbeConfig, accuracy, bootstrap
 from lpwm.interpret.study import describe
 from lpwm.interpret.supports import Floats
 from lpwm.model.predictors import RUNGS, TITLES
-from lpwm.run import Loaded
+from lpwm.stats import t_interval
+from lpwm.train import Loaded
 from lpwm.train.monitors import effective_dimension
-from lpwm.train.provenance import device_name, origin
-from lpwm.version import __version__
 
 KIND = "lpwm sparsity"
 FRAMES = 3000

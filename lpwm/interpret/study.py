@@ -35,10 +35,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from lpwm import rng
-from lpwm.config import digest, to_dict
+from lpwm.core import rng
+from lpwm.core.config import digest, to_dict
+from lpwm.core.errors import UserError
+from lpwm.core.provenance import device_name, origin
+from lpwm.core.version import __version__
 from lpwm.data import EpisodeData, splits
-from lpwm.errors import UserError
 from lpwm.evaluate.provenance import of_run
 from lpwm.interpret.probes import Frames, ProbeConfig, Probes, Score, bootstrap, probe
 from lpwm.interpret.sharpness import sharpness
@@ -56,9 +58,7 @@ from lpwm.interpret.supports import (
     piecewise_of,
     support,
 )
-from lpwm.run import Loaded
-from lpwm.train.provenance import device_name, origin
-from lpwm.version import __version__
+from lpwm.train import Loaded
 
 KIND, LAYOUT = "lpwm interpretation", 1
 

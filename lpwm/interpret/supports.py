@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from lpwm.errors import UserError
-from lpwm.run import Loaded
+from lpwm.core.errors import UserError
+from lpwm.train import Loaded
 from lpwm.train.monitors import evaluating
 from lpwm.worlds.piecewise import BORDER, FRAME, Piecewise
 

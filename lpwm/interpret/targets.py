@@ -25,10 +25,13 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from lpwm.config import digest, to_dict
+from lpwm.core.config import digest, to_dict
+from lpwm.core.errors import UserError
+from lpwm.core.files import make_folder, write_whole
+from lpwm.core.provenance import device_name, origin
+from lpwm.core.rng import generator
+from lpwm.core.version import __version__
 from lpwm.data import EpisodeData
-from lpwm.data.files import make_folder, write_whole
-from lpwm.errors import UserError
 from lpwm.evaluate.agent import Agent
 from lpwm.evaluate.evaluate import evaluate
 from lpwm.evaluate.outcome import Cell, plain, versions
@@ -40,12 +43,9 @@ from lpwm.interpret.sparsity import numbers
 from lpwm.interpret.study import StudyConfig, held_out_frames
 from lpwm.interpret.targets_grid import CELLS, KIND, MEASURES, PLANNING, Job, TargetCell
 from lpwm.interpret.targets_summary import flat, summary
-from lpwm.losses.targets import RectifiedGeneralisedGaussian
-from lpwm.rng import generator
-from lpwm.run import Loaded, Run, RunConfig, load, pick_device, prepare_data, run_hash
+from lpwm.losses.distribution import RectifiedGeneralisedGaussian
+from lpwm.train import Loaded, Run, RunConfig, load, pick_device, prepare_data, run_hash
 from lpwm.train.log import read_log
-from lpwm.train.provenance import device_name, origin
-from lpwm.version import __version__
 
 __all__ = [
     "CELLS", "KIND", "MEASURES", "PLANNING", "TargetCell", "Work", "flat", "law_distance", "one_after_another",

@@ -6,7 +6,7 @@ import itertools
 from dataclasses import dataclass, replace
 
 from lpwm.evaluate.protocol import EvalConfig
-from lpwm.run import RunConfig
+from lpwm.train import RunConfig
 
 KIND = "lpwm target study"
 

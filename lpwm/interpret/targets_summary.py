@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from lpwm.evaluate.stats import t_interval
 from lpwm.interpret.targets_grid import TargetCell
+from lpwm.stats import t_interval
 
 Reading = dict[str, Any]
 Values = list[float | None]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lpwm.errors import UserError
+from lpwm.core.errors import UserError
 
 
 def temporal_jaccard(z_BTD: Tensor) -> Tensor:

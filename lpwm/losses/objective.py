@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from lpwm.errors import UserError, choose
+from lpwm.core.errors import UserError, choose
 from lpwm.losses.base import Draw, Gather, Key, Regulariser
 from lpwm.losses.jaccard import temporal_jaccard
 from lpwm.losses.rdmreg import RDMReg, RDMRegConfig

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 try:
-    from lpwm.losses import kernels_order
+    from lpwm.kernels import order as kernels_order
 except ImportError:  # no Triton: a CPU build of torch
     kernels_order = None  # type: ignore[assignment]
 

@@ -18,12 +18,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import mse_loss
 
-from lpwm.errors import UserError
+from lpwm.core.errors import UserError
+from lpwm.core.rng import generator
 from lpwm.losses.base import Gather, Key, no_autocast, whole_batch
+from lpwm.losses.distribution import RectifiedGeneralisedGaussian
 from lpwm.losses.order import match_rows, sort_rows
 from lpwm.losses.slicing import check_slices, draw_slices, project, share
-from lpwm.losses.targets import RectifiedGeneralisedGaussian
-from lpwm.rng import generator
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from lpwm.errors import UserError
+from lpwm.core.errors import UserError
+from lpwm.core.rng import generator
 from lpwm.losses.base import Gather, Key, no_autocast, whole_batch
 from lpwm.losses.slicing import check_slices, draw_slices, project, share
-from lpwm.rng import generator
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from lpwm.errors import UserError
+from lpwm.core.errors import UserError
 
 
 def check_slices(slices: int, axis_fraction: float) -> None:

@@ -13,8 +13,9 @@ import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor, nn
 
-from lpwm.errors import UserError
-from lpwm.model import attention, stack
+from lpwm.core.errors import UserError
+from lpwm.kernels import encoder as attention
+from lpwm.kernels import stack
 from lpwm.model.layers import TwoLayer, linear
 
 # How uint8 pixels become numbers: (x/255 − mean)/std. The ladder pipeline centres, the support pipeline
@@ -139,7 +140,7 @@ class ViT(nn.Module):
             nn.init.normal_(p, std=0.02)
 
     def use_kernels(self) -> bool:
-        """Train with the kernels of `lpwm.model.attention`, if they serve here; the same function up to rounding."""
+        """Train with the kernels of `lpwm.kernels.encoder`, if they serve here; the same function up to rounding."""
         c = self.config
         usable = attention.usable(self.tokens, c.width, c.heads, c.head_dim, c.mlp, c.patch, self.cls.device)
         self.by_kernels = usable
@@ -171,7 +172,7 @@ class ViT(nn.Module):
         return rearrange(x, "b c (h p) (w q) -> b (h w) (c p q)", p=p, q=p)
 
     def _by_stack(self, frames: Tensor, first: list[Block], last: Block) -> Tensor:
-        """Token 0 at the end, by the operator of `lpwm.model.stack`."""
+        """Token 0 at the end, by the operator of `lpwm.kernels.stack`."""
         patches = attention.patches(frames, self.scale, self.shift, self.config.patch)
         embed = F.pad(self.embed.weight, (0, patches.shape[-1] - self.embed.in_features))
         begin = self.position + torch.cat((self.cls[None], self.embed.bias.expand(self.tokens - 1, -1)))

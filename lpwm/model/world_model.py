@@ -15,7 +15,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from lpwm.errors import UserError, choose
+from lpwm.core.errors import UserError, choose
 from lpwm.model.encoder import Encoder, EncoderConfig, ProjectorConfig
 from lpwm.model.frozen import Rollout, freeze
 from lpwm.model.layers import linear
@@ -162,13 +162,13 @@ class WorldModel(nn.Module):
         `path` is a folder of `save_pretrained`, a checkpoint, a run (its latest checkpoint that is whole, or
         `checkpoint="best"`), or a name owner/name on the Hugging Face Hub. Nothing is unpickled.
         """
-        from lpwm.model import pretrained
+        from lpwm.train import pretrained
 
         return pretrained.load(path, device, revision, checkpoint, token)
 
     def save_pretrained(self, folder: str | os.PathLike[str], meta: Mapping[str, Any] | None = None) -> Path:
         """Write model.safetensors and config.json, with `meta` (or this model's own) in the latter."""
-        from lpwm.model import pretrained
+        from lpwm.train import pretrained
 
         return pretrained.save_pretrained(self, folder, meta)
 
@@ -182,7 +182,7 @@ class WorldModel(nn.Module):
         licence: str = "mit",
     ) -> str:
         """Upload the model with a card that states what is in its config; the address it has then."""
-        from lpwm.model import hub
+        from lpwm.train import hub
 
         return hub.push(self, repo_id, meta, private, token, commit_message, licence)
 

@@ -21,10 +21,10 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from lpwm.errors import UserError, choose, nearest
-from lpwm.optim import adam
+from lpwm.core.errors import UserError, choose, nearest
+from lpwm.core.rng import generator
+from lpwm.kernels import adam
 from lpwm.optim.schedule import SCHEDULES
-from lpwm.rng import generator
 
 BASE_WIDTH = 384
 Kind = Literal["hidden", "input", "bias", "norm", "embedding"]

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from lpwm.errors import UserError, choose, nearest
+from lpwm.core.errors import UserError, choose, nearest
 from lpwm.plan.cem import CEM, CEMConfig
 from lpwm.plan.chunk import chunked
 from lpwm.plan.consensus import VOTES, ConsensusProblem
-from lpwm.plan.cost import LatentProblem, LiveOracleProblem, OracleProblem, Problem
 from lpwm.plan.gradient import Gradient, GradientConfig
 from lpwm.plan.icem import ICEM, ICEMConfig
 from lpwm.plan.lqr import LQR, LinearDynamics, LQRConfig
 from lpwm.plan.mpc import MPC, MPCConfig
 from lpwm.plan.mppi import MPPI, MPPIConfig
+from lpwm.plan.problem import LatentProblem, LiveOracleProblem, OracleProblem, Problem
 from lpwm.plan.solver import Plan, Solver
 
 SolverConfig = CEMConfig | ICEMConfig | MPPIConfig | GradientConfig | LQRConfig

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lpwm.errors import UserError
-from lpwm.plan.cost import Problem
+from lpwm.core.errors import UserError
+from lpwm.plan.problem import Problem
 from lpwm.plan.solver import Sampler, State, finite_or_inf, noise, require, take
 
 

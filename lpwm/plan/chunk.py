@@ -8,8 +8,8 @@ import os
 import torch
 from torch import Tensor
 
-from lpwm.errors import UserError
-from lpwm.plan.cost import Problem
+from lpwm.core.errors import UserError
+from lpwm.plan.problem import Problem
 from lpwm.plan.solver import Plan, Solver
 
 

@@ -9,8 +9,8 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from lpwm.errors import UserError, choose
-from lpwm.plan.cost import Problem
+from lpwm.core.errors import UserError, choose
+from lpwm.plan.problem import Problem
 
 
 def ranks(cost: Tensor) -> Tensor:

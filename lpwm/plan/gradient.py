@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lpwm.plan.cost import Problem
+from lpwm.core.rng import fold
+from lpwm.plan.problem import Problem
 from lpwm.plan.solver import Plan, Solver, finite_or_inf, noise, raise_if_dead, require, start_mean
-from lpwm.rng import fold
 
 
 @dataclass(frozen=True)

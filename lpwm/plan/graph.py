@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lpwm.plan.cost import Problem
+from lpwm.plan.problem import Problem
 
 Outputs = dict[str, Tensor]
 # (problem, start (B, H, A), seed ()) -> tensors (B, …)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lpwm.plan.cem import check_elites, refit
-from lpwm.plan.cost import Problem
+from lpwm.plan.problem import Problem
 from lpwm.plan.solver import Plan, Sampler, State, finite_or_inf, noise, require, take
 
 

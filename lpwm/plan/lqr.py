@@ -18,8 +18,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lpwm.errors import UserError, choose
-from lpwm.plan.cost import LatentProblem, Problem, block_weights
+from lpwm.core.errors import UserError, choose
+from lpwm.plan.problem import LatentProblem, Problem, block_weights
 from lpwm.plan.solver import Plan, Solver, raise_if_dead, require, start_mean
 
 

@@ -18,11 +18,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lpwm.errors import UserError
+from lpwm.core.errors import UserError
+from lpwm.core.rng import seed_of
 from lpwm.plan.chunk import chunked
-from lpwm.plan.cost import Problem, check_along, check_horizon
+from lpwm.plan.problem import Problem, check_along, check_horizon
 from lpwm.plan.solver import Plan, Solver, require
-from lpwm.rng import seed_of
 
 MakeProblem = Callable[[Tensor, Tensor | None, int], Problem]
 

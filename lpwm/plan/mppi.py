@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lpwm.plan.cost import Problem
+from lpwm.plan.problem import Problem
 from lpwm.plan.solver import Sampler, State, finite_or_inf, noise, require
 
 

@@ -16,10 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lpwm.errors import UserError
-from lpwm.plan.cost import Problem
+from lpwm.core.errors import UserError
+from lpwm.core.rng import fold, normal_at
 from lpwm.plan.graph import Graphs
-from lpwm.rng import fold, normal_at
+from lpwm.plan.problem import Problem
 
 State = tuple[Tensor, ...]
 

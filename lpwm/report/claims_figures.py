@@ -8,8 +8,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from lpwm.data.files import disk_errors, make_folder
-from lpwm.evaluate.stats import success_interval
+from lpwm.core.files import disk_errors, make_folder
 from lpwm.interpret.figures import maps
 from lpwm.report import claims_curves, palette, targets
 from lpwm.report.claims import METHODS, RANDOM, Claim
@@ -17,6 +16,7 @@ from lpwm.report.claims_evidence import Evidence, groups, result_of
 from lpwm.report.claims_read import Results, Studied
 from lpwm.report.claims_targets import FIGURE as TARGETS
 from lpwm.report.drawn import style
+from lpwm.stats import success_interval
 
 PAPER, INK = "#c9c5ba", palette.LIGHT[0]
 ORDER = ("lpwm", "lpwm-tj", "lewm")

@@ -8,9 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from lpwm.data.files import make_folder, write_whole
-from lpwm.errors import UserError, nearest
-from lpwm.evaluate.stats import MIN_SEEDS
+from lpwm.core.errors import UserError, nearest
+from lpwm.core.files import make_folder, write_whole
 from lpwm.report import claims_figures, claims_targets
 from lpwm.report.claims import CLAIMS, ROWS, Claim
 from lpwm.report.claims_evidence import Evidence, conflicts, evidence
@@ -18,6 +17,7 @@ from lpwm.report.claims_read import MADE, Results, read_results
 from lpwm.report.claims_verdict import NOT_RUN, RULE, VERDICTS
 from lpwm.report.markup import pipes
 from lpwm.report.tables import percent
+from lpwm.stats import MIN_SEEDS
 
 SHOWN = 6  # lines under a claim; all of them are in claims.json
 NEEDED = ("recipe", "config", "data", "training", "monitors")  # of every run in an evaluation or a study

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from lpwm.config import to_dict
-from lpwm.errors import UserError
+from lpwm.core.config import to_dict
+from lpwm.core.errors import UserError
 from lpwm.interpret.targets_grid import KIND as TARGETS
 from lpwm.recipes import RECIPES, recipe
 from lpwm.report.claims import METHODS, TITLES

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lpwm.evaluate.stats import MIN_SEEDS, Interval
 from lpwm.report.claims import FAILS, NEAR, ON_PAR, Claim
+from lpwm.stats import MIN_SEEDS, Interval
 
 REPRODUCED, NOT, INCONCLUSIVE, NOT_RUN = "reproduced", "not reproduced", "inconclusive", "not run"
 VERDICTS = (REPRODUCED, NOT, INCONCLUSIVE, NOT_RUN)

@@ -12,13 +12,13 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from lpwm.evaluate.stats import t_interval
 from lpwm.interpret.contact import FACTORS, sweep
 from lpwm.interpret.supports import unpack
 from lpwm.report import palette
 from lpwm.report.drawn import GREY, Make, picture, save
 from lpwm.report.markup import table
 from lpwm.report.tables import fixed
+from lpwm.stats import t_interval
 
 Study = Mapping[str, Any]
 COLOUR = {name: palette.LIGHT[k] for k, name in enumerate(FACTORS)}

@@ -13,7 +13,7 @@ from typing import Any
 import matplotlib
 from matplotlib.figure import Figure
 
-from lpwm.data.files import disk_errors, make_folder
+from lpwm.core.files import disk_errors, make_folder
 
 GREY = "#6b6f76"
 Make = Callable[[], Figure]

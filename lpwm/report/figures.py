@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Circle, Rectangle
 from matplotlib.ticker import FuncFormatter, LogLocator
 
-from lpwm.data.files import disk_errors, make_folder
+from lpwm.core.files import disk_errors, make_folder
 from lpwm.interpret.supports import jaccard, unpack
 from lpwm.report import palette
 from lpwm.report.drawn import style

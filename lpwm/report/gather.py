@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from lpwm.config import digest, from_dict
-from lpwm.errors import UserError
+from lpwm.core.config import digest, from_dict
+from lpwm.core.errors import UserError
 from lpwm.evaluate.controls import Store
 from lpwm.evaluate.episodes import Record
 from lpwm.evaluate.evaluate import episode_sets
@@ -22,7 +22,7 @@ from lpwm.evaluate.runs import load_team
 from lpwm.interpret.study import KIND as STUDY
 from lpwm.report.readings import KINDS, pick
 from lpwm.report.tables import cells, headline
-from lpwm.run import parse_options, read_record
+from lpwm.train import parse_options, read_record
 from lpwm.train.log import read_log
 
 EPISODES = 12  # kept of each cell, for the page to replay

@@ -19,13 +19,13 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from lpwm.data.files import make_folder, write_whole
-from lpwm.errors import UserError
+from lpwm.core.errors import UserError
+from lpwm.core.files import make_folder, write_whole
+from lpwm.core.version import __version__
 from lpwm.report import palette, plots, provenance, sections
 from lpwm.report.found import found_of
 from lpwm.report.reading import study_data
 from lpwm.report.scene import scene
-from lpwm.version import __version__
 
 SCRIPTS = ("base.js", "arena.js", "raster.js", "episodes.js", "plots.js", "start.js")
 LIMIT = 6_000_000  # bytes

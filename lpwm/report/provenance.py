@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from lpwm.config import to_dict
+from lpwm.core.config import to_dict
+from lpwm.core.version import __version__
 from lpwm.recipes import RECIPES, recipe
 from lpwm.report.found import Found
 from lpwm.report.markup import table
 from lpwm.report.tables import method_key
-from lpwm.version import __version__
 
 
 def provenance(found: Found, commands: Sequence[str]) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from lpwm import worlds
-from lpwm.errors import UserError
+from lpwm.core.errors import UserError
 from lpwm.worlds import wall as wall_world
 from lpwm.worlds.piecewise import BORDER, FRAME, LINE, RADIUS, Piecewise
 from lpwm.worlds.two_room import CENTRE, TwoRoom

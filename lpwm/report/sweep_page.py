@@ -12,8 +12,9 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from lpwm.data.files import make_folder, write_whole
-from lpwm.errors import UserError
+from lpwm.core.errors import UserError
+from lpwm.core.files import make_folder, write_whole
+from lpwm.core.version import __version__
 from lpwm.report import sweep_figures
 from lpwm.report.drawn import style
 from lpwm.report.markup import section, table
@@ -29,7 +30,6 @@ from lpwm.sweep.analysis import (
     sparse_minus_dense,
     transfers,
 )
-from lpwm.version import __version__
 
 PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from lpwm.config import digest
+from lpwm.core.config import digest
 
 DENSE = "identity"  # the link of a dense code
 POINTS = 400  # of a curve: more is not seen

@@ -12,11 +12,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from lpwm.core.version import __version__
 from lpwm.report import palette
 from lpwm.report.drawn import GREY, Make, save
 from lpwm.theory import SMOOTH, Grid
 from lpwm.theory.study import SIZES, StudyConfig, borders, converge, error_map
-from lpwm.version import __version__
 from lpwm.worlds.piecewise import BORDER, FRAME, RADIUS, Piecewise
 
 KIND = "lpwm theory"

@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from lpwm.config import digest
-from lpwm.evaluate.stats import Comparison, Interval, Result, compare, success_interval
+from lpwm.core.config import digest
 from lpwm.model import RUNGS
+from lpwm.stats import Comparison, Interval, Result, compare, success_interval
 from lpwm.sweep.status import read_sweep
 from lpwm.sweep.worker import ledger_of
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import torch
 
-from lpwm.data.files import make_folder, write_whole
+from lpwm.core.files import make_folder, write_whole
 from lpwm.evaluate.controls import Store
 from lpwm.evaluate.evaluate import evaluate
 from lpwm.evaluate.outcome import MEASURES, Evaluation, plain
 from lpwm.evaluate.runs import Team, load_team
-from lpwm.run import Run
 from lpwm.sweep.grid import Cell
+from lpwm.train import Run
 from lpwm.train.log import read_log
 from lpwm.train.loop import DeadRun
 

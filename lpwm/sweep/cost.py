@@ -10,8 +10,8 @@ from functools import cache
 from lpwm.evaluate.protocol import EvalConfig
 from lpwm.losses import ObjectiveConfig
 from lpwm.model import ModelConfig
-from lpwm.run import DataConfig, RunConfig
 from lpwm.sweep.grid import Cell, Grid
+from lpwm.train import DataConfig, RunConfig
 from lpwm.train.cost import RATES, Cost, estimate
 
 

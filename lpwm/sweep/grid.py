@@ -31,10 +31,10 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, NoReturn, get_args
 
-from lpwm.config import digest, from_dict, to_dict
-from lpwm.errors import UserError, choose, nearest
+from lpwm.core.config import digest, from_dict, to_dict
+from lpwm.core.errors import UserError, choose, nearest
 from lpwm.evaluate.protocol import PRESETS, EvalConfig
-from lpwm.run import RunConfig
+from lpwm.train import RunConfig
 
 # Name -> what it is. Each is grids/NAME.toml in this folder.
 GRIDS = {

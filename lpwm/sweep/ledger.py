@@ -28,10 +28,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 import lpwm
-from lpwm.data.files import disk_errors, make_folder, sync_folder
-from lpwm.errors import UserError
-from lpwm.rng import seed_of
-from lpwm.version import __version__
+from lpwm.core.errors import UserError
+from lpwm.core.files import disk_errors, make_folder, sync_folder
+from lpwm.core.rng import seed_of
+from lpwm.core.version import __version__
 
 State = Literal["waiting", "running", "done", "failed"]
 LEASE = 90.0  # seconds without a heartbeat after which another machine's claim is void

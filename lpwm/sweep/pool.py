@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from lpwm.errors import UserError
+from lpwm.core.errors import UserError
 
 PATIENCE = 20.0  # seconds for a worker that was asked to stop
 

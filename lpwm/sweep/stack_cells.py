@@ -11,15 +11,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lpwm.config import to_dict
+from lpwm.core.config import to_dict
 from lpwm.data import ResidentClips
 from lpwm.losses import Objective
 from lpwm.model import WorldModel
 from lpwm.optim import build, factor
-from lpwm.run import Run, RunConfig, half_precision
 from lpwm.sweep.cells import finish_cell, run_cell
 from lpwm.sweep.grid import Cell
 from lpwm.sweep.stacked import StackedStepper, check_stackable
+from lpwm.train import Run, RunConfig, half_precision
 from lpwm.train.distributed import Ranks
 from lpwm.train.health import Health
 from lpwm.train.log import Logger

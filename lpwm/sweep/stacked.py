@@ -20,13 +20,13 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 
-from lpwm.errors import UserError
+from lpwm.core.errors import UserError
 from lpwm.losses import Objective
 from lpwm.model import WorldModel
 from lpwm.model.layers import BatchNorm
 from lpwm.optim import set_rates
-from lpwm.run import RunConfig
 from lpwm.sweep.stack_layers import spell_out
+from lpwm.train import RunConfig
 from lpwm.train.step import Terms, compiled
 
 

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lpwm.data.files import make_folder, write_whole
-from lpwm.errors import UserError
+from lpwm.core.errors import UserError
+from lpwm.core.files import make_folder, write_whole
+from lpwm.core.version import __version__
 from lpwm.sweep.grid import Cell, Grid
 from lpwm.sweep.ledger import Ledger, Status
 from lpwm.sweep.worker import ledger_of
 from lpwm.train.log import read_log
-from lpwm.version import __version__
 
 KIND = "lpwm sweep"
 STATES = ("done", "running", "waiting", "failed")

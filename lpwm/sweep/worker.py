@@ -21,12 +21,12 @@ from typing import Any
 
 import torch
 
-from lpwm.data.files import make_folder
-from lpwm.errors import UserError
-from lpwm.run import pick_device
+from lpwm.core.errors import UserError
+from lpwm.core.files import make_folder
 from lpwm.sweep.cells import run_cell
 from lpwm.sweep.grid import Cell, groups
 from lpwm.sweep.ledger import LEASE, Claim, Ledger
+from lpwm.train import pick_device
 from lpwm.train.loop import Interrupted
 
 INTERRUPTED = 3

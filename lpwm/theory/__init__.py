@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from lpwm.theory.errors import Errors, measure, rollout_bound, slope, step_bound
+from lpwm.theory.bounds import Errors, measure, rollout_bound, slope, step_bound
 from lpwm.theory.one_hot import OneHot
-from lpwm.theory.quantise import Cover, Grid, Quantiser
+from lpwm.theory.quantize import Cover, Grid, Quantiser
 from lpwm.theory.systems import SMOOTH, System, sine_family
 
 __all__ = [

@@ -19,8 +19,8 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 
-from lpwm.errors import UserError
-from lpwm.theory.quantise import Floats, Ints, Quantiser
+from lpwm.core.errors import UserError
+from lpwm.theory.quantize import Floats, Ints, Quantiser
 
 Map = Callable[[Floats, Floats], Floats]  # states (M, d), one action (K,) -> states (M, d)
 CHUNK = 1 << 17  # cells mapped at a time: what is needed beside the result does not grow with N

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lpwm import rng
-from lpwm.errors import UserError
-from lpwm.theory.errors import ROUNDING, Errors, measure, slope
+from lpwm.core import rng
+from lpwm.core.errors import UserError
+from lpwm.theory.bounds import ROUNDING, Errors, measure, slope
 from lpwm.theory.one_hot import Map, OneHot
-from lpwm.theory.quantise import Floats, Grid
+from lpwm.theory.quantize import Floats, Grid
 from lpwm.theory.systems import System
 
 Label = Callable[[Floats], NDArray[np.integer]]  # states (M, d) -> pieces (M,)

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from lpwm import rng
+from lpwm.core import rng
 from lpwm.theory.one_hot import Map
-from lpwm.theory.quantise import Floats
+from lpwm.theory.quantize import Floats
 
 
 @dataclass(frozen=True, eq=False)

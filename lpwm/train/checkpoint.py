@@ -1,12 +1,12 @@
 """Checkpoints of a run: everything that resuming exactly needs, in a folder that is also a pretrained model.
 
     model.safetensors       weights and buffers (batch norms' running statistics)
-    config.json             what the model needs to be used: see `lpwm.model.pretrained`
+    config.json             what the model needs to be used: see `lpwm.train.pretrained`
     optimiser.safetensors   every tensor of the optimiser's state, as "<parameter>/<key>"
     state.json              step, the run's config and hash, seed, optimiser groups, metric, versions, checksums
 
 Everything random is keyed by (seed, step) and every rate is a function of the step, so these two are the state of
-the generators and of the schedule. How a folder is written whole, and verified, is `lpwm.model.folders`.
+the generators and of the schedule. How a folder is written whole, and verified, is `lpwm.train.folders`.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lpwm.config import to_dict
-from lpwm.errors import UserError
-from lpwm.model import folders
-from lpwm.model.folders import FORMAT, OPTIMISER, WEIGHTS, Checkpoint, Damaged, best, existing, latest
-from lpwm.model.pretrained import (
+from lpwm.core.config import to_dict
+from lpwm.core.errors import UserError
+from lpwm.train import folders
+from lpwm.train.folders import FORMAT, OPTIMISER, WEIGHTS, Checkpoint, Damaged, best, existing, latest
+from lpwm.train.pretrained import (
     check_shapes,
     read_tensors,
     stored_dtype,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from lpwm.errors import UserError
+from lpwm.core.errors import UserError
 from lpwm.losses import ObjectiveConfig
 from lpwm.model import ModelConfig, WorldModel
 

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lpwm.core.errors import UserError
 from lpwm.data import ClipSource, EpisodeData, ResidentClips, StreamedClips, open_clips, splits
 from lpwm.data.clips import Clip
-from lpwm.errors import UserError
 from lpwm.model import WorldModel
 from lpwm.train.monitors import evaluating, latent_range
 

@@ -22,7 +22,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from lpwm.errors import UserError
+from lpwm.core.errors import UserError
 from lpwm.model.layers import BatchNorm
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from lpwm.errors import UserError
+from lpwm.core.errors import UserError
 
 _TERMS = ("loss", "prediction", "regulariser", "temporal_jaccard", "rollout", "code_rms")
 

@@ -20,8 +20,8 @@ from typing import Any, Literal, TextIO
 import torch
 from torch import Tensor
 
-from lpwm.data.files import disk_errors, make_folder, write_whole
-from lpwm.errors import UserError
+from lpwm.core.errors import UserError
+from lpwm.core.files import disk_errors, make_folder, write_whole
 from lpwm.train.progress import Progress
 
 Kind = Literal["train", "val", "event"]

@@ -19,9 +19,9 @@ from typing import Any, Literal, Protocol
 
 from torch import Tensor
 
+from lpwm.core.errors import UserError
 from lpwm.data import ClipSource
 from lpwm.data.clips import Clip
-from lpwm.errors import UserError
 from lpwm.losses import Objective
 from lpwm.losses.base import Draw
 from lpwm.model import WorldModel

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from lpwm.errors import UserError
+from lpwm.core.errors import UserError
 from lpwm.losses.base import no_autocast
 from lpwm.model import WorldModel
 

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor, nn
 from torch._functorch import config as functorch
 
-from lpwm.errors import UserError
+from lpwm.core.errors import UserError
+from lpwm.core.rng import seed_of
 from lpwm.losses import Objective
 from lpwm.model import WorldModel
 from lpwm.model.layers import BatchNorm
 from lpwm.optim import set_rates
-from lpwm.rng import seed_of
 from lpwm.train.distributed import Ranks
 from lpwm.train.monitors import ActivityWindow, observe
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from lpwm.errors import UserError, choose, nearest
+from lpwm.core.errors import UserError, choose, nearest
 from lpwm.worlds.base import Key, Live, Renderer, SimWorld, TensorWorld, World, WorldSpec, row_keys
-from lpwm.worlds.cube import Cube
+from lpwm.worlds.cube.world import Cube
 from lpwm.worlds.piecewise import Piecewise
 from lpwm.worlds.policies import POLICIES, Policy, make_policy, rollout
-from lpwm.worlds.pusht import PushT
+from lpwm.worlds.pusht.world import PushT
 from lpwm.worlds.two_room import TwoRoom
 from lpwm.worlds.wall import Wall
 

@@ -18,7 +18,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from lpwm import rng
+from lpwm.core import rng
 
 Key = tuple[int | str, ...]
 Renderer = Callable[[Tensor], Tensor]  # (N, S) -> uint8 (N, 3, size, size)

@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 import torch
 from torch import Tensor
 
-from lpwm.errors import UserError
+from lpwm.core.errors import UserError
 from lpwm.worlds.base import Key, Planar, Renderer, WorldSpec, row_keys, uniform_at
 from lpwm.worlds.dots import ExactDots, SoftDots
 

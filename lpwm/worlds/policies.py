@@ -19,12 +19,12 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from lpwm import rng
-from lpwm.errors import UserError, choose, nearest
+from lpwm.core import rng
+from lpwm.core.errors import UserError, choose, nearest
 from lpwm.worlds.base import SimWorld, World, uniform_at
-from lpwm.worlds.cube_expert import CubeExpert
+from lpwm.worlds.cube.expert import CubeExpert
 from lpwm.worlds.piecewise import SPEED, Piecewise
-from lpwm.worlds.pusht_policy import Pusher
+from lpwm.worlds.pusht.policy import Pusher
 from lpwm.worlds.two_room import CENTRE, TwoRoom
 from lpwm.worlds.wall import STEP_MAX, Wall
 

@@ -32,7 +32,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lpwm.errors import UserError
+from lpwm.core.errors import UserError
 
 
 class Simulator(Protocol):

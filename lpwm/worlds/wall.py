@@ -22,7 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lpwm.errors import UserError
+from lpwm.core.errors import UserError
 from lpwm.worlds.base import Key, Planar, Renderer, WorldSpec, row_keys, uniform_at
 
 FRAME, DOT = 65, 1.7

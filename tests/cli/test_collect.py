@@ -8,8 +8,8 @@ import pytest
 
 from lpwm import cli
 from lpwm.cli.collect import parse_options
+from lpwm.core.errors import UserError
 from lpwm.data import read
-from lpwm.errors import UserError
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,7 @@ import pytest
 
 from lpwm.cli import demo, main
 from lpwm.recipes import dense, tiny
-from lpwm.run import Run
+from lpwm.train import Run
 from lpwm.train.loop import Interrupted
 
 

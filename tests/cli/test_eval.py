@@ -15,13 +15,12 @@ import torch
 from PIL import Image
 
 from lpwm import cli
-from lpwm.config import to_dict
+from lpwm.core.config import to_dict
 from lpwm.evaluate.episodes import run_episodes
 from lpwm.model import ModelConfig, PredictorConfig
 from lpwm.model.encoder import EncoderConfig, ProjectorConfig
 from lpwm.optim import build
-from lpwm.run import DataConfig, Run, RunConfig
-from lpwm.train import checkpoint
+from lpwm.train import DataConfig, Run, RunConfig, checkpoint
 
 SIDE = 28
 SMALL = ["--preset", "quick", "--episodes", "4", "--budgets", "25", "--device", "cpu"]

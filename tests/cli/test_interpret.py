@@ -12,13 +12,12 @@ import pytest
 import torch
 
 from lpwm import cli
-from lpwm.config import to_dict
+from lpwm.core.config import to_dict
 from lpwm.interpret import study
 from lpwm.model import ModelConfig, PredictorConfig
 from lpwm.model.encoder import EncoderConfig, ProjectorConfig
 from lpwm.optim import build
-from lpwm.run import DataConfig, Run, RunConfig
-from lpwm.train import checkpoint
+from lpwm.train import DataConfig, Run, RunConfig, checkpoint
 
 SMALL = ["--resolution", "6", "--device", "cpu"]
 

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lpwm import worlds
+from lpwm.core.errors import UserError
 from lpwm.data import (
     ActionStats,
     ClipSource,
@@ -29,7 +30,6 @@ from lpwm.data.clips import Captured
 from lpwm.data.episodes import runs_from_json, runs_to_json
 from lpwm.data.order import clip_starts, permutation
 from lpwm.data.resize import resize
-from lpwm.errors import UserError
 
 quick = settings(max_examples=25)
 

@@ -18,9 +18,9 @@ import pytest
 import torch
 
 from lpwm import worlds
+from lpwm.core.errors import UserError
 from lpwm.data import collect, read
 from lpwm.data.collect import SHARD
-from lpwm.errors import UserError
 from lpwm.worlds import Piecewise
 
 WORLD = worlds.make("piecewise", g=3)
@@ -197,7 +197,7 @@ def test_a_disk_that_fills_up(tmp_path, limit, workers, kept):
 
 def test_a_merge_that_cannot_fit_is_not_begun(tmp_path, monkeypatch):
     usage = type("Usage", (), {"free": 1000})
-    monkeypatch.setattr("lpwm.data.files.shutil.disk_usage", lambda folder: usage)
+    monkeypatch.setattr("lpwm.core.files.shutil.disk_usage", lambda folder: usage)
     with pytest.raises(UserError, match=r"needs 0\.00 GB and the disk has 0\.00 GB free"):
         collect(WORLD, tmp_path / "a.h5", episodes=200, steps=3)
     assert (tmp_path / "a.h5.partial" / "shard-000000.h5").exists()

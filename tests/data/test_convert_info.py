@@ -9,10 +9,10 @@ import torch
 from PIL import Image
 
 from lpwm import worlds
+from lpwm.core.errors import UserError
 from lpwm.data import collect, convert, describe, read, world_of, write
 from lpwm.data.coverage import coverage
 from lpwm.data.info import contact_sheet
-from lpwm.errors import UserError
 
 WORLD = worlds.make("piecewise")
 

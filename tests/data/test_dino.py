@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from lpwm import cli, worlds
+from lpwm.core.errors import UserError
 from lpwm.data import ResidentClips, StreamedClips, convert, read, splits
-from lpwm.errors import UserError
 
 spec = importlib.util.spec_from_file_location("films", Path(__file__).parents[1] / "frames" / "films.py")
 films = importlib.util.module_from_spec(spec)

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
+from lpwm.core.errors import UserError
 from lpwm.data import ActionStats
-from lpwm.data.normalise import from_blocks, to_blocks
-from lpwm.errors import UserError
+from lpwm.data.normalize import from_blocks, to_blocks
 
 
 def test_statistics_ignore_rows_that_lead_nowhere():

@@ -19,7 +19,7 @@ from lpwm import cli
 from lpwm.data import collect, describe, read
 from lpwm.data.collect import SHARD
 from lpwm.worlds import PushT, make_policy
-from lpwm.worlds.pusht_policy import Pusher
+from lpwm.worlds.pusht.policy import Pusher
 
 WORLD = PushT()
 
@@ -123,7 +123,7 @@ KILLED = """
     import os, signal, sys
     from importlib import import_module
     from lpwm.worlds import PushT
-    from lpwm.worlds.pusht_policy import Pusher
+    from lpwm.worlds.pusht.policy import Pusher
     c = import_module("lpwm.data.collect")
     if __name__ == "__main__":
         world = PushT()

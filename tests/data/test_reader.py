@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from lpwm import worlds
+from lpwm.core.errors import UserError
 from lpwm.data import ResidentClips, collect, read
 from lpwm.data.reader import verify_frames
-from lpwm.errors import UserError
 
 
 @pytest.fixture(scope="module")

@@ -10,9 +10,10 @@ import h5py
 import numpy as np
 import pytest
 
-from lpwm.data import files, read, write
+from lpwm.core import files
+from lpwm.core.errors import UserError
+from lpwm.data import read, write
 from lpwm.data.digest import combine, hash_column
-from lpwm.errors import UserError
 
 
 def episode(length: int, seed: int, pixels: bool = False) -> dict[str, np.ndarray]:

@@ -19,6 +19,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lpwm import worlds
+from lpwm.core.errors import UserError
+from lpwm.core.memory import free_bytes, group_free
 from lpwm.data import (
     ClipSource,
     ResidentClips,
@@ -30,11 +32,9 @@ from lpwm.data import (
     streamed,
     write,
 )
-from lpwm.data.memory import free_bytes, group_free
 from lpwm.data.resize import resize
-from lpwm.errors import UserError
 from lpwm.recipes import recipe
-from lpwm.run import DataConfig, Run, RunConfig, run_hash
+from lpwm.train import DataConfig, Run, RunConfig, run_hash
 
 
 def episodes(lengths, shape=(12, 16), noisy=True, seed=0):

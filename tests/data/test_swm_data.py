@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from lpwm import cli, worlds
+from lpwm.core.errors import UserError
 from lpwm.data import ResidentClips, StreamedClips, collect, convert, read
-from lpwm.errors import UserError
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 LENGTHS = [7, 5, 9]

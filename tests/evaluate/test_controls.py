@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from lpwm import worlds
+from lpwm.core.errors import UserError
 from lpwm.data import ActionStats, from_arrays
 from lpwm.data.info import controls
-from lpwm.errors import UserError
 from lpwm.evaluate.controls import Nothing, Oracle, RandomActions, Store
 from lpwm.evaluate.episodes import run_episodes
 from lpwm.evaluate.goals import dataset_goals, random_goals

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lpwm.errors import UserError
+from lpwm.core.errors import UserError
 from lpwm.evaluate.agent import LatentActor
 from lpwm.evaluate.episodes import Record, run_episodes
 from lpwm.evaluate.goals import image_goals, random_goals

@@ -13,8 +13,8 @@ import pytest
 import torch
 from PIL import Image
 
-from lpwm.config import from_dict, to_dict
-from lpwm.errors import UserError
+from lpwm.core.config import from_dict, to_dict
+from lpwm.core.errors import UserError
 from lpwm.evaluate.agent import Agent, consensus, plan_to_image
 from lpwm.evaluate.controls import Store
 from lpwm.evaluate.curve import distance_curve

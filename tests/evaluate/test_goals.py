@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from lpwm import worlds
+from lpwm.core.errors import UserError
 from lpwm.data import split_episodes
-from lpwm.errors import UserError
 from lpwm.evaluate.goals import dataset_goals, image_goals, random_goals
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from lpwm.errors import UserError
+from lpwm.core.errors import UserError
 from lpwm.frames.tensors import load_numbers, load_tensor
 
 

@@ -14,7 +14,7 @@ from lpwm.losses import Objective
 from lpwm.model import RUNGS
 from lpwm.optim import build, factor
 from lpwm.recipes import tiny
-from lpwm.run import Run, RunConfig
+from lpwm.train import Run, RunConfig
 from lpwm.train.step import Stepper
 
 HERE = Path(__file__).parent

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
+from lpwm.core.errors import UserError
+from lpwm.core.rng import generator, seed_of
 from lpwm.data import ActionStats
-from lpwm.errors import UserError
 from lpwm.interop import ActionProcess, CostProblem, SwmModel, SwmSolver
 from lpwm.model import EncoderConfig, ModelConfig, PredictorConfig, WorldModel
 from lpwm.plan import CEM, CEMConfig, LatentProblem, chunked
-from lpwm.rng import generator, seed_of
 
 TINY = ModelConfig(
     latent=8,

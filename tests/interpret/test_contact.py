@@ -10,8 +10,8 @@ import pytest
 import torch
 from scipy import stats
 
+from lpwm.core.errors import UserError
 from lpwm.data.episodes import from_arrays
-from lpwm.errors import UserError
 from lpwm.interpret import ContactConfig, Track, contact_study, read_tracks
 from lpwm.interpret.contact import FACTORS, LEAST, example, lines, partial, pearson, sweep, tally, windows
 from lpwm.worlds.base import WorldSpec

@@ -6,7 +6,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import KFold, cross_val_score
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from lpwm.errors import UserError
+from lpwm.core.errors import UserError
 from lpwm.interpret import Frames, ProbeConfig, probe, probes
 from lpwm.interpret.probes import (
     Fold,

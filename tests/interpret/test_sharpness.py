@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lpwm.errors import UserError
+from lpwm.core.errors import UserError
 from lpwm.interpret import jaccard, sharpness
 from lpwm.interpret.sharpness import translations
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from lpwm.config import to_dict
-from lpwm.errors import UserError
+from lpwm.core.config import to_dict
+from lpwm.core.errors import UserError
 from lpwm.interpret import Frames, ProbeConfig, StudyConfig, compare, grid, study, unpack
 from lpwm.interpret.compare import MEASURES
 from lpwm.interpret.figures import draw, jaccard_map
@@ -20,8 +20,7 @@ from lpwm.interpret.table import table
 from lpwm.model import ModelConfig, PredictorConfig
 from lpwm.model.encoder import EncoderConfig, ProjectorConfig
 from lpwm.optim import build
-from lpwm.run import DataConfig, Run, RunConfig, load
-from lpwm.train import checkpoint
+from lpwm.train import DataConfig, Run, RunConfig, checkpoint, load
 
 QUICK = StudyConfig(resolution=6, resamples=20, probes=ProbeConfig(resamples=100))
 

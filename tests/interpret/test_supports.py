@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from lpwm.errors import UserError
+from lpwm.core.errors import UserError
 from lpwm.interpret import Grid, instability, jaccard, pack, support, unpack
 from lpwm.interpret.supports import cell_centres, cell_zones
 from lpwm.worlds import Piecewise

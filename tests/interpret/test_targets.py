@@ -14,19 +14,19 @@ import pytest
 import torch
 
 from lpwm.cli import main
+from lpwm.core.errors import UserError
+from lpwm.core.rng import generator
 from lpwm.data import split_episodes
-from lpwm.errors import UserError
 from lpwm.evaluate.protocol import EvalConfig
 from lpwm.interpret import sparsity
 from lpwm.interpret.sparsity import arrange, numbers, table
 from lpwm.interpret.targets import CELLS, MEASURES, TargetCell, flat, law_distance, study, summary
 from lpwm.interpret.targets_table import sentences, verdict
 from lpwm.interpret.targets_table import table as study_table
-from lpwm.losses.targets import RectifiedGeneralisedGaussian
+from lpwm.losses.distribution import RectifiedGeneralisedGaussian
 from lpwm.recipes import dense, tiny
 from lpwm.report.targets import write
-from lpwm.rng import generator
-from lpwm.run import Run, load
+from lpwm.train import Run, load
 
 PLANNING = EvalConfig(
     goals=("random",), episodes=2, budgets=(10,), planner_seeds=1, curve=0, receding=(1,), horizons=(2,),

@@ -6,9 +6,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lpwm.errors import UserError
+from lpwm.core.errors import UserError
+from lpwm.core.rng import generator
 from lpwm.losses.jaccard import temporal_jaccard
-from lpwm.rng import generator
 
 
 def codes(B, T, D, seed=0):

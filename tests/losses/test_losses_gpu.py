@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from lpwm.core.rng import generator
 from lpwm.losses import REGULARISERS, Objective, ObjectiveConfig, RDMRegConfig, SIGRegConfig
-from lpwm.rng import generator
 
 pytestmark = [
     pytest.mark.gpu,

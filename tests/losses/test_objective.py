@@ -5,10 +5,10 @@ import math
 import pytest
 import torch
 
-from lpwm.errors import UserError
+from lpwm.core.errors import UserError
+from lpwm.core.rng import generator
 from lpwm.losses import Objective, ObjectiveConfig, RDMRegConfig
 from lpwm.losses.rdmreg import RDMReg
-from lpwm.rng import generator
 
 B, T, D = 6, 4, 8
 FEW = RDMRegConfig(slices=32)

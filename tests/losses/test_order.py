@@ -5,8 +5,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lpwm.core.rng import generator
 from lpwm.losses.order import match_rows, sort_rows
-from lpwm.rng import generator
 
 
 def matched(x, target):
@@ -49,7 +49,7 @@ def test_equals_share_their_partners():
 INTERPRETED = """
 import torch
 from lpwm.losses import kernels_order as K
-from lpwm.rng import generator
+from lpwm.core.rng import generator
 
 for n in (1, 2, 7, 16, 33, 64, 100, 128, 250):
     x = torch.randn(3, 2, n, generator=generator(n))

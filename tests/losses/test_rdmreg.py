@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from lpwm.errors import UserError
+from lpwm.core.errors import UserError
+from lpwm.core.rng import generator
+from lpwm.losses.distribution import RectifiedGeneralisedGaussian
 from lpwm.losses.rdmreg import RDMReg, RDMRegConfig, RDMRegDraw, floor
 from lpwm.losses.slicing import draw_slices
-from lpwm.losses.targets import RectifiedGeneralisedGaussian
-from lpwm.rng import generator
 
 
 def reference(z_BTD, slices_PD, y_BTD):

@@ -5,8 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lpwm.core.rng import generator
 from lpwm.losses import REGULARISERS, ObjectiveConfig, RDMRegConfig, SIGRegConfig
-from lpwm.rng import generator
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
 each = pytest.mark.parametrize("name", sorted(REGULARISERS))

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from lpwm.errors import UserError
+from lpwm.core.errors import UserError
+from lpwm.core.rng import generator
 from lpwm.losses.sigreg import SIGReg, SIGRegConfig, SIGRegDraw
-from lpwm.rng import generator
 
 
 def reference(z_BTD, slices_PD):

@@ -5,9 +5,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lpwm.errors import UserError
+from lpwm.core.errors import UserError
+from lpwm.core.rng import generator
 from lpwm.losses.slicing import _InPieces, check_slices, draw_slices, pieces, project, share, share_size
-from lpwm.rng import generator
 
 
 @settings(max_examples=30)

@@ -7,9 +7,9 @@ import pytest
 import torch
 from scipy import integrate, stats
 
-from lpwm.errors import UserError
-from lpwm.losses.targets import RectifiedGeneralisedGaussian as Target
-from lpwm.rng import generator
+from lpwm.core.errors import UserError
+from lpwm.core.rng import generator
+from lpwm.losses.distribution import RectifiedGeneralisedGaussian as Target
 
 P = (0.5, 1.0, 1.5, 2.0, 4.0)
 MU = (-2.0, -1.0, 0.0, 1.0)

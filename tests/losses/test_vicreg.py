@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from lpwm.errors import UserError
+from lpwm.core.errors import UserError
 from lpwm.losses.vicreg import VICReg, VICRegConfig
 
 

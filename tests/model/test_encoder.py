@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from lpwm.errors import UserError
+from lpwm.core.errors import UserError
 from lpwm.model import VIT_TINY, EncoderConfig, ModelConfig, PredictorConfig, ProjectorConfig, WorldModel
 from lpwm.model.encoder import Block, Encoder, ViT
 from lpwm.model.layers import BatchNorm

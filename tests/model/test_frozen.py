@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from lpwm.model import RUNGS, EncoderConfig, ModelConfig, PredictorConfig, WorldModel
-from lpwm.model.adaln import AdaLN
-from lpwm.model.linear_predictors import LTI, MLPLTI
+from lpwm.model.predictors.adaln import AdaLN
+from lpwm.model.predictors.linear import LTI, MLPLTI
 from lpwm.plan import CEMConfig, LatentProblem
 
 TINY_VIT = EncoderConfig(image=16, patch=8, width=16, depth=1, heads=1, head_dim=16, mlp=16)
@@ -92,8 +92,8 @@ def test_lower_precision_is_near(seed):
 @pytest.mark.parametrize("rung", ["deep-adaln", "mlp-lti"])
 def test_a_planners_iteration_is_one_graph_that_every_plan_shares(rung):
     """A second plan has a new frozen copy; the compiled iteration must serve it too."""
+    from lpwm.core.rng import fold
     from lpwm.plan import CEM, CEMConfig, LatentProblem
-    from lpwm.rng import fold
 
     model, graphs = scrambled(rung), []
     solver = CEM(CEMConfig(samples=8, elites=2, iterations=2))

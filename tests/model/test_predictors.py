@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from lpwm.errors import UserError
+from lpwm.core.errors import UserError
 from lpwm.model import RUNGS, EncoderConfig, ModelConfig, PredictorConfig, WorldModel
 
 SMALL = dict(heads=2, head_dim=8, mlp=32, head_hidden=24, rank=4)

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from lpwm.errors import UserError
+from lpwm.core.errors import UserError
 from lpwm.model import EncoderConfig, ModelConfig, PredictorConfig, WorldModel
 from lpwm.optim import OptimConfig, build, factor, groups, initialise, schema, table
 

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from lpwm.core.rng import generator
 from lpwm.plan import LatentProblem
-from lpwm.rng import generator
 
 
 class LinearModel:

@@ -8,8 +8,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lpwm.core.errors import UserError
+from lpwm.core.rng import generator
 from lpwm.data import ActionStats
-from lpwm.errors import UserError
 from lpwm.evaluate.controls import Oracle
 from lpwm.evaluate.episodes import run_episodes
 from lpwm.evaluate.goals import random_goals
@@ -17,9 +18,8 @@ from lpwm.evaluate.protocol import EvalConfig
 from lpwm.model import EncoderConfig, ModelConfig, PredictorConfig, WorldModel
 from lpwm.model.predictors import RUNGS
 from lpwm.plan import CEMConfig, ConsensusProblem, LatentProblem, LiveOracleProblem, MPCConfig, OracleProblem
-from lpwm.plan.cost import block_weights
 from lpwm.plan.graph import signature
-from lpwm.rng import generator
+from lpwm.plan.problem import block_weights
 from lpwm.worlds import make
 
 STATS = ActionStats((0.1, -0.2), (0.6, 0.7))

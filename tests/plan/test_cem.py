@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from lpwm.core.rng import fold, normal_at
 from lpwm.plan import CEM, ICEM, MPPI, CEMConfig, ICEMConfig, MPPIConfig
 from lpwm.plan.cem import refit
 from lpwm.plan.icem import colour
-from lpwm.rng import fold, normal_at
 
 
 def numpy_score(problem, model, env):

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch._dynamo.testing import CompileCounterWithBackend
 
+from lpwm.core.rng import generator
 from lpwm.model import EncoderConfig, ModelConfig, PredictorConfig, WorldModel
 from lpwm.plan import CEM, CEMConfig, LatentProblem
 from lpwm.plan.solver import _compiled
-from lpwm.rng import generator
 
 TINY = EncoderConfig(image=16, patch=8, width=16, depth=1, heads=1, head_dim=16, mlp=16)
 SOLVER = CEM(CEMConfig(samples=6, elites=2, iterations=2))

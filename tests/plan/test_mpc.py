@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lpwm.errors import UserError
+from lpwm.core.errors import UserError
+from lpwm.core.rng import fold, normal_at
 from lpwm.plan import CEM, MPC, CEMConfig, LatentProblem, MPCConfig, OracleProblem, Plan, Solver
-from lpwm.rng import fold, normal_at
 from lpwm.worlds import make
 
 

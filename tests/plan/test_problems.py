@@ -7,7 +7,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from lpwm.errors import UserError
+from lpwm.core.errors import UserError
 from lpwm.model import EncoderConfig, ModelConfig, PredictorConfig, WorldModel
 from lpwm.model.predictors import RUNGS
 from lpwm.plan import CEM, CEMConfig, ConsensusProblem, LatentProblem, OracleProblem, Problem

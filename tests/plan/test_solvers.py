@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lpwm.errors import UserError
+from lpwm.core.errors import UserError
 from lpwm.plan import SOLVERS, ConsensusProblem, Problem, chunked, make_solver
 from lpwm.plan.chunk import chunk_size
 

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from lpwm.config import to_dict
+from lpwm.core.config import to_dict
 from lpwm.interpret import pack
 from lpwm.recipes import recipe
 

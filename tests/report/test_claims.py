@@ -10,10 +10,9 @@ import pytest
 from scipy import stats
 
 from lpwm.cli import main
-from lpwm.config import to_dict
-from lpwm.errors import UserError
+from lpwm.core.config import to_dict
+from lpwm.core.errors import UserError
 from lpwm.evaluate.protocol import EvalConfig
-from lpwm.evaluate.stats import Interval
 from lpwm.recipes import recipe
 from lpwm.report import claims_curves, claims_figures
 from lpwm.report.claims import CLAIMS, ROWS
@@ -21,6 +20,7 @@ from lpwm.report.claims_evidence import evidence
 from lpwm.report.claims_page import controls, read_notes, write
 from lpwm.report.claims_read import Trained, read_results, recipe_of
 from lpwm.report.claims_verdict import INCONCLUSIVE, NOT, NOT_RUN, REPRODUCED, judge
+from lpwm.stats import Interval
 
 RESULTS = Path(__file__).parents[2] / "results"
 BY_ID = {c.id: c for c in CLAIMS}

@@ -5,12 +5,12 @@ import json
 import numpy as np
 import pytest
 
-from lpwm.config import to_dict
-from lpwm.errors import UserError
+from lpwm.core.config import to_dict
+from lpwm.core.errors import UserError
 from lpwm.evaluate.protocol import EvalConfig
 from lpwm.interpret.targets import CELLS, MEASURES, summary
 from lpwm.interpret.targets import KIND as TARGETS
-from lpwm.losses.targets import RectifiedGeneralisedGaussian
+from lpwm.losses.distribution import RectifiedGeneralisedGaussian
 from lpwm.recipes import tiny
 from lpwm.report.claims_page import write
 

@@ -10,7 +10,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from lpwm.errors import UserError
+from lpwm.core.errors import UserError
 from lpwm.report import page
 from lpwm.report.provenance import train_command
 

@@ -9,10 +9,10 @@ import tyro
 from lpwm.cli import eval as eval_verb
 from lpwm.cli import interpret as interpret_verb
 from lpwm.cli import report as report_verb
-from lpwm.errors import UserError
+from lpwm.core.errors import UserError
 from lpwm.recipes import recipe
 from lpwm.report.gather import evaluated_episodes, gather
-from lpwm.run import Run, pick_device
+from lpwm.train import Run, pick_device
 
 
 def call(verb, *words):
@@ -74,7 +74,7 @@ def test_replayed_episodes_are_those_of_the_evaluation(folders):
 
 
 def test_an_evaluation_in_memory_gives_the_same_episodes(folders):
-    from lpwm.config import from_dict
+    from lpwm.core.config import from_dict
     from lpwm.evaluate.controls import Store
     from lpwm.evaluate.evaluate import evaluate
     from lpwm.evaluate.protocol import EvalConfig

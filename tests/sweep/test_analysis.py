@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lpwm.evaluate.stats import Result, success_interval
 from lpwm.recipes import recipe
 from lpwm.report import sweep_figures, sweep_page
+from lpwm.stats import Result, success_interval
 from lpwm.sweep.analysis import best_cells, found_of, method_of, sparse_minus_dense, transfers
 from lpwm.sweep.grid import expand, parse_grid
 
@@ -137,7 +137,7 @@ def test_transfer_names_the_best_rate_of_each_width():
 
 
 def test_methods_have_one_name():
-    from lpwm.config import to_dict
+    from lpwm.core.config import to_dict
 
     names = {n: method_of(to_dict(recipe(n))) for n in ("wall/lti1/lpwm", "wall/lti1/lewm", "wall/lti1/lpwm-mu1",
              "wall/lti1/relu", "wall/mlp-lti/vicreg", "piecewise-2x2/lpwm-tj")}  # fmt: skip

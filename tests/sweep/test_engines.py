@@ -12,8 +12,11 @@ import torch
 
 from lpwm.cli import main
 from lpwm.recipes import recipe
-from lpwm.sweep import engine_local, engine_ray, engine_slurm, expand, status, worker
+from lpwm.sweep import expand, status, worker
 from lpwm.sweep.cells import same_result
+from lpwm.sweep.engines import local as engine_local
+from lpwm.sweep.engines import ray as engine_ray
+from lpwm.sweep.engines import slurm as engine_slurm
 from lpwm.sweep.grid import parse_grid
 
 pytestmark = pytest.mark.soak
@@ -177,8 +180,8 @@ def dies_once_in_mid_write(root, names, device, threads, lease):
     import signal as signal_
     from pathlib import Path
 
-    from lpwm.sweep import engine_ray as engine
     from lpwm.sweep import ledger
+    from lpwm.sweep.engines import ray as engine
 
     marker, whole = Path(root) / "killed", ledger._write
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lpwm.config import to_dict
-from lpwm.errors import UserError
+from lpwm.core.config import to_dict
+from lpwm.core.errors import UserError
 from lpwm.recipes import recipe
 from lpwm.sweep import GRIDS, expand, read_grid
 from lpwm.sweep.cost import check_fits, cost_of

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from lpwm.errors import UserError
+from lpwm.core.errors import UserError
 from lpwm.sweep import ledger as module
 from lpwm.sweep.ledger import Ledger
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lpwm.errors import UserError
+from lpwm.core.errors import UserError
 from lpwm.sweep.pool import Failure, each
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from lpwm.errors import UserError
+from lpwm.core.errors import UserError
 from lpwm.losses import Objective
 from lpwm.model import WorldModel
 from lpwm.optim import build, initialise

@@ -7,11 +7,12 @@ import pytest
 import torch
 
 from lpwm.cli import main
-from lpwm.errors import UserError
+from lpwm.core.errors import UserError
 from lpwm.recipes import recipe, tiny
 from lpwm.sweep import cells as cells_module
-from lpwm.sweep import engine_local, expand, read_grid, status, worker
+from lpwm.sweep import expand, read_grid, status, worker
 from lpwm.sweep.cells import same_result
+from lpwm.sweep.engines import local as engine_local
 from lpwm.sweep.grid import Cell, cell_hash, parse_grid
 
 GRID = """recipe = "tiny/{method}"

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lpwm.errors import UserError
+from lpwm.core.errors import UserError
 from lpwm.theory import SMOOTH, Cover, Grid, OneHot, measure, rollout_bound, sine_family, slope, step_bound
 from lpwm.theory.systems import sine_step
 

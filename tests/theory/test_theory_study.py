@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from lpwm.cli import main
-from lpwm.errors import UserError
+from lpwm.core.errors import UserError
 from lpwm.report import theory
 from lpwm.theory import Grid, OneHot
 from lpwm.theory.study import StudyConfig, borders, error_map

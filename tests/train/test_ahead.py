@@ -3,11 +3,11 @@
 import pytest
 import torch
 
+from lpwm.core.rng import generator
 from lpwm.data.clips import Clip
 from lpwm.losses import Objective, ObjectiveConfig, RDMRegConfig
 from lpwm.model import EncoderConfig, ModelConfig, PredictorConfig, WorldModel
 from lpwm.optim import OptimConfig, build, initialise
-from lpwm.rng import generator
 from lpwm.train.ahead import Ahead
 from lpwm.train.step import Stepper
 

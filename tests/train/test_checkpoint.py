@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from lpwm.errors import UserError
+from lpwm.core.errors import UserError
 from lpwm.model import EncoderConfig, ModelConfig, PredictorConfig, ProjectorConfig, WorldModel
 from lpwm.optim import mup
 from lpwm.train import checkpoint

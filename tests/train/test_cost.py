@@ -10,7 +10,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from lpwm.errors import UserError
+from lpwm.core.errors import UserError
 from lpwm.losses import Objective, ObjectiveConfig, RDMRegConfig, SIGRegConfig
 from lpwm.model import EncoderConfig, ModelConfig, PredictorConfig, ProjectorConfig, WorldModel
 from lpwm.model.predictors import RUNGS

@@ -10,10 +10,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lpwm import rng, worlds
+from lpwm import worlds
+from lpwm.core import rng
+from lpwm.core.errors import UserError
 from lpwm.data import ResidentClips, from_arrays
 from lpwm.data.clips import Clip
-from lpwm.errors import UserError
 from lpwm.model import ModelConfig, WorldModel
 from lpwm.model.encoder import EncoderConfig, ProjectorConfig
 from lpwm.model.predictors import PredictorConfig

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from lpwm.errors import UserError
+from lpwm.core.errors import UserError
 from lpwm.losses import Objective, ObjectiveConfig, RDMRegConfig, SIGRegConfig
 from lpwm.model import EncoderConfig, ModelConfig, PredictorConfig, ProjectorConfig, WorldModel
 from lpwm.optim import OptimConfig, build, initialise

@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from lpwm.errors import UserError
+from lpwm.core.errors import UserError
 from lpwm.train.health import Health, HealthConfig
-from lpwm.worlds.pusht import PushT
+from lpwm.worlds.pusht.world import PushT
 
 STEPS, EVERY = 10_000, 50
 HEALTHY = {

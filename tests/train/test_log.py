@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from tensorboard.summary.writer import event_file_writer
 from torch import Tensor
 
-from lpwm.errors import UserError
+from lpwm.core.errors import UserError
 from lpwm.train.log import LOG, Logger, flatten, keep_until, read_log, to_host
 from lpwm.train.progress import Progress, duration, progress_line
 

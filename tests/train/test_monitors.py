@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from lpwm import rng
-from lpwm.errors import UserError
+from lpwm.core import rng
+from lpwm.core.errors import UserError
 from lpwm.model import ModelConfig, WorldModel
 from lpwm.model.encoder import EncoderConfig, ProjectorConfig
 from lpwm.model.predictors import PredictorConfig

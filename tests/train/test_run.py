@@ -13,11 +13,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from lpwm import run as runs
+from lpwm import train as runs
 from lpwm.cli import main
-from lpwm.errors import UserError
+from lpwm.core.errors import UserError
 from lpwm.recipes import dense, relu, tiny, with_jaccard
-from lpwm.run import Run
+from lpwm.train import Run
 from lpwm.train.log import read_log
 from lpwm.train.loop import DeadRun
 
@@ -144,7 +144,7 @@ def test_runs_from_before_kernels_had_a_name_open(tmp_path):
 
 
 def test_a_run_waits_for_data_that_another_is_collecting(tmp_path, monkeypatch):
-    from lpwm.run import config
+    from lpwm.train import run_config as config
 
     calls, real = [], config.collect
 

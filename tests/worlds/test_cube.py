@@ -16,10 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lpwm.worlds import SimWorld, TensorWorld, make, make_policy, rollout, row_keys
-from lpwm.worlds.cube import Cube
-from lpwm.worlds.cube_expert import CubeExpert, decide
-from lpwm.worlds.cube_model import scene
-from lpwm.worlds.cube_sim import SIZE, CubeSim, kinematics, resting
+from lpwm.worlds.cube.expert import CubeExpert, decide
+from lpwm.worlds.cube.model import scene
+from lpwm.worlds.cube.sim import SIZE, CubeSim, kinematics, resting
+from lpwm.worlds.cube.world import Cube
 
 if not os.environ.get("CI"):  # there its absence is a failure
     pytest.importorskip("mujoco", reason="pip install 'lpwm[cube]'")

@@ -15,11 +15,12 @@ import pytest
 import torch
 
 from lpwm.cli import doctor
-from lpwm.errors import UserError
-from lpwm.worlds import cube_draw, cube_gl
-from lpwm.worlds.cube import Cube
-from lpwm.worlds.cube_draw import backend, draw
-from lpwm.worlds.cube_sim import SIZE
+from lpwm.core.errors import UserError
+from lpwm.worlds.cube import draw as cube_draw
+from lpwm.worlds.cube import gl as cube_gl
+from lpwm.worlds.cube.draw import backend, draw
+from lpwm.worlds.cube.sim import SIZE
+from lpwm.worlds.cube.world import Cube
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "cube.npz"
 
@@ -190,6 +191,6 @@ def test_the_doctor_says_how_cube_is_drawn(drawing: str, monkeypatch: pytest.Mon
     def absent() -> str:
         raise UserError("drawing Cube needs EGL or OSMesa (no libEGL.so.1): install one of them.")
 
-    monkeypatch.setattr("lpwm.worlds.cube_draw.backend", absent)
+    monkeypatch.setattr("lpwm.worlds.cube.draw.backend", absent)
     (finding,) = doctor.drawing()
     assert not finding.ok and "libegl1" in finding.remedy and not finding.needed

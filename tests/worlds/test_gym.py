@@ -8,8 +8,8 @@ import pytest
 import torch
 from gymnasium.utils.env_checker import check_env
 
-import lpwm.worlds.gym as worlds_gym
-from lpwm.errors import UserError
+import lpwm.worlds.gymnasium as worlds_gym
+from lpwm.core.errors import UserError
 from lpwm.worlds import WORLDS, make
 
 IDS = list(worlds_gym.IDS.items())

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 
-from lpwm.errors import UserError
+from lpwm.core.errors import UserError
 from lpwm.worlds import PushT
 from lpwm.worlds.pool import Snapshot, _sendable, open_live
 

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from lpwm.errors import UserError
+from lpwm.core.errors import UserError
 from lpwm.worlds import PushT, make_policy, rollout, row_keys
-from lpwm.worlds.pusht import air, block_moved, corners, from_block, to_block, turn
-from lpwm.worlds.pusht_physics import Simulator, _gap
+from lpwm.worlds.pusht.physics import Simulator, _gap
+from lpwm.worlds.pusht.world import air, block_moved, corners, from_block, to_block, turn
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "pusht.npz"
 WORLD = PushT()

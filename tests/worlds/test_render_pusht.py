@@ -10,9 +10,9 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from lpwm.errors import UserError
-from lpwm.worlds.pygame_spans import DISCS, disc_span, fill_span, line_span
-from lpwm.worlds.render_pusht import PALETTE, make_renderer
+from lpwm.core.errors import UserError
+from lpwm.worlds.pusht.render import PALETTE, make_renderer
+from lpwm.worlds.pusht.spans import DISCS, disc_span, fill_span, line_span
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "pusht_frames.npz"
 AWAY = torch.full((1, 7), -900.0)
@@ -150,7 +150,7 @@ def test_a_frame_does_not_depend_on_its_batch_and_one_may_be_empty(golden):
 
 def test_sizes_that_mix_by_table_and_by_arithmetic_agree(golden, monkeypatch):
     """224 has 7 different weights and a table of mixtures; without it every pixel is computed."""
-    from lpwm.worlds import render_pusht
+    from lpwm.worlds.pusht import render as render_pusht
 
     states = torch.as_tensor(golden["states"])[:8]
     draw = render_pusht.PushTFrames(224, torch.device("cpu"))
@@ -186,7 +186,7 @@ def busy_states():
 @pytest.mark.parametrize("size", [224, 112, 96, 64, 57, 100, 20, 3])
 def test_what_an_accelerator_runs_draws_the_same(monkeypatch, size):
     """Words of 8, 4 and 1 pixels, mixtures by table and by arithmetic; windows as large as the frame."""
-    from lpwm.worlds import render_pusht
+    from lpwm.worlds.pusht import render as render_pusht
 
     states = busy_states()
     draw = render_pusht.PushTFrames(size, torch.device("cpu"))

@@ -8,7 +8,7 @@ import pickle
 import pytest
 import torch
 
-from lpwm.errors import UserError
+from lpwm.core.errors import UserError
 from lpwm.worlds import POLICIES, WORLDS, Live, SimWorld, make, make_policy, rollout, row_keys
 
 NAMES = [name for name in WORLDS if hasattr(WORLDS[name], "open")]

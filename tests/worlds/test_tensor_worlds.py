@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lpwm.errors import UserError
+from lpwm.core.errors import UserError
 from lpwm.worlds import POLICIES, WORLDS, TensorWorld, make, make_policy, rollout, row_keys
 
 VARIANTS = [

@@ -1,0 +1,86 @@
+"""Configs are frozen dataclasses; this turns them into JSON and back, and names them by a hash."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import types
+import typing
+from typing import Any, TypeVar
+
+from lpwm.core.errors import UserError, nearest
+
+C = TypeVar("C")
+
+
+def to_dict(config: Any) -> Any:
+    """A config as plain JSON values, nested configs included."""
+    if dataclasses.is_dataclass(config) and not isinstance(config, type):
+        return {f.name: to_dict(getattr(config, f.name)) for f in dataclasses.fields(config)}
+    if isinstance(config, (list, tuple)):
+        return [to_dict(x) for x in config]
+    if isinstance(config, dict):
+        return {str(k): to_dict(v) for k, v in config.items()}
+    return config
+
+
+def from_dict(cls: type[C], data: dict[str, Any], where: str = "") -> C:
+    """The config that `to_dict` came from. A field that does not exist is named, with the nearest that does."""
+    if not isinstance(data, dict):
+        raise UserError(f"{where or cls.__name__} must be an object of fields, not {type(data).__name__}.")
+    hints = typing.get_type_hints(cls)
+    names = {f.name for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    for name in data:
+        if name not in names:
+            raise UserError(f"unknown field {where + name!r} of {cls.__name__}: {nearest(name, names)}.")
+    values = {name: _value(hints[name], value, f"{where}{name}") for name, value in data.items()}
+    try:
+        return cls(**values)
+    except TypeError as error:  # a field without default is missing
+        raise UserError(
+            f"{where or cls.__name__}: {str(error).partition('__init__() ')[2] or error}."
+        ) from None
+
+
+def _value(hint: Any, value: Any, where: str) -> Any:
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        if value is None and type(None) in args:
+            return None
+        for arg in (a for a in args if a is not type(None)):
+            if dataclasses.is_dataclass(arg) and not isinstance(value, dict):
+                continue
+            try:
+                return _value(arg, value, where)
+            except UserError:
+                if arg is [a for a in args if a is not type(None)][-1]:
+                    raise
+        raise UserError(f"{where} = {value!r} has the wrong type: {hint} is wanted.")
+    if dataclasses.is_dataclass(hint):
+        return from_dict(typing.cast(type, hint), value, where + ".")
+    if origin is typing.Literal:
+        if value not in args:
+            raise UserError(f"{where} = {value!r}: {nearest(str(value), map(str, args))}.")
+        return value
+    if origin is tuple:
+        if not isinstance(value, (list, tuple)):
+            raise UserError(f"{where} = {value!r} must be a list.")
+        inner = args[0] if args else Any
+        return tuple(_value(inner, v, f"{where}[{i}]") for i, v in enumerate(value))
+    if hint is float and isinstance(value, (int, float)) and not isinstance(value, bool):
+        return float(value)
+    if hint in (int, str, bool, float):
+        if type(value) is not hint:
+            raise UserError(f"{where} = {value!r} must be of type {hint.__name__}.")
+        return value
+    return value
+
+
+def canonical(config: Any) -> str:
+    return json.dumps(to_dict(config), sort_keys=True, separators=(",", ":"))
+
+
+def digest(config: Any) -> str:
+    """Twelve hexadecimal digits that name a config; equal configs have equal names on every machine."""
+    return hashlib.sha256(canonical(config).encode()).hexdigest()[:12]

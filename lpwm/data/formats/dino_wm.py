@@ -1,0 +1,181 @@
+"""The public data of DINO-WM, read as they were published.
+
+    pusht_noise/{train,val}/   states.pth (N, Tmax, 5)   velocities.pth (N, Tmax, 2)   rel_actions.pth (N, Tmax, 2)
+                               seq_lengths.pkl (N)       obses/episode_000.mp4
+    wall_single/               states.pth (N, T, 2)      actions.pth (N, T or T − 1, 2)
+                               door_locations.pth, wall_locations.pth (N)   obses/episode_000.pth (T, 3, h, w)
+
+PushT's state here is the world's: agent, block, angle, then the agent's velocity; its actions are pixels and are
+divided by 100. Its own val folder is the held-out set. An episode of L states has L − 1 actions: the last one leads
+nowhere.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from lpwm import worlds
+from lpwm.core.errors import UserError
+from lpwm.data.digest import combine, hash_column
+from lpwm.data.episodes import EpisodeData, held_out_digest, offsets_of, runs_to_json
+from lpwm.frames.base import FileFrames
+from lpwm.frames.tensors import TensorFrames, load_numbers, load_tensor
+from lpwm.frames.video import VideoFrames
+from lpwm.worlds.base import WorldSpec
+
+PIXELS_PER_UNIT = 100.0  # of PushT's actions
+
+
+def is_dino(folder: Path) -> bool:
+    return any((folder / part / "states.pth").exists() for part in (".", "train", "val"))
+
+
+@dataclass(frozen=True)
+class _Part:
+    """One folder: its episodes, padded to the longest, and the files of their frames."""
+
+    states: NDArray[np.float32]  # (n, T, S)
+    actions: NDArray[np.float32]  # (n, T, A)
+    lengths: NDArray[np.int64]  # (n,)
+    files: list[Path]
+
+
+def read_dino(folder: Path, pixels: bool | None = None) -> EpisodeData:
+    """The whole data set: `train` and `val` one after the other where there are both, or this folder."""
+    parts = [folder / name for name in ("train", "val") if (folder / name).is_dir()] or [folder]
+    push = any((part / "rel_actions.pth").exists() for part in parts)
+    if not push and not (parts[0] / "actions.pth").exists():
+        raise UserError(
+            f"{parts[0]} has neither rel_actions.pth (PushT) nor actions.pth (Wall): copy the whole folder, as it was "
+            "published."
+        )
+    found = [(_pusht if push else _wall)(part) for part in parts]
+    spec = _pusht_spec() if push else _wall_spec(parts)
+    lengths = np.concatenate([part.lengths for part in found])
+    states, actions = (
+        np.concatenate([_used(part, name) for part in found]) for name in ("states", "actions")
+    )
+    actions[np.cumsum(lengths) - 1] = np.nan  # the last one leads nowhere
+    held = None
+    if len(found) == 2:
+        held = torch.arange(len(found[0].lengths), len(lengths))
+    files = [file for part in found for file in part.files]
+    frames: FileFrames | None = None
+    if pixels or (pixels is None and all((part / "obses").is_dir() for part in parts)):
+        frames = (VideoFrames if push else TensorFrames)(files, lengths)
+    return _data(folder, states, actions, lengths, frames, spec, held)
+
+
+def _data(
+    folder: Path, states: NDArray, actions: NDArray, lengths: NDArray, frames: FileFrames | None,
+    spec: WorldSpec | None, held: torch.Tensor | None,
+) -> EpisodeData:  # fmt: skip
+    digests = {
+        name: hash_column(name, rows, lengths) for name, rows in (("state", states), ("action", actions))
+    }
+    digests["ep_len"] = hash_column("ep_len", lengths.astype(np.int32), None)
+    attributes: dict[str, Any] = {"made_by": "DINO-WM"}
+    if held is not None:
+        attributes["held_out"] = runs_to_json(held.tolist())
+        digests["held_out"] = held_out_digest(attributes["held_out"])
+    return EpisodeData(
+        states=torch.from_numpy(states), actions=torch.from_numpy(actions), lengths=torch.from_numpy(lengths),
+        offsets=torch.from_numpy(offsets_of(lengths)), pixels=frames, spec=spec, digest=combine(digests),
+        attributes=attributes, held_out=held,
+    )  # fmt: skip
+
+
+def _used(part: _Part, name: str) -> NDArray[np.float32]:
+    """The rows of a column that belong to episodes, one after another."""
+    values = getattr(part, name)
+    return values[np.arange(values.shape[1]) < part.lengths[:, None]]
+
+
+def _table(
+    path: Path, width: int, episodes: int | None = None, steps: tuple[int, ...] = ()
+) -> NDArray[np.float32]:
+    """A tensor (N, T, width) as float32; N and T as given, where they are."""
+    found = load_tensor(path)
+    fits = found.ndim == 3 and found.shape[2] == width and found.dtype.is_floating_point and found.numel()
+    if fits and episodes is not None:
+        fits = len(found) == episodes and found.shape[1] in steps
+    if not fits:
+        expected = f"({episodes or 'episodes'}, {' or '.join(map(str, steps)) or 'steps'}, {width})"
+        raise UserError(
+            f"{path} is {str(found.dtype).removeprefix('torch.')} {tuple(found.shape)}, expected floats {expected}: "
+            "copy it again."
+        )
+    return found.float().numpy()
+
+
+def _check_finite(path: Path, values: NDArray, lengths: NDArray) -> None:
+    """Padding beyond an episode may hold anything."""
+    inside = np.arange(values.shape[1]) < lengths[:, None]
+    bad = ~np.isfinite(values).all(axis=2) & inside
+    if bad.any():
+        episode, step = np.argwhere(bad)[0]
+        raise UserError(f"{path} is not finite in episode {episode}, step {step}: copy it again.")
+
+
+def _pusht(folder: Path) -> _Part:
+    states = _table(folder / "states.pth", 5)
+    count, steps = states.shape[:2]
+    velocities = _table(folder / "velocities.pth", 2, count, (steps,))
+    actions = _table(folder / "rel_actions.pth", 2, count, (steps,)) / np.float32(PIXELS_PER_UNIT)
+    path = folder / "seq_lengths.pkl"
+    lengths = load_numbers(path)
+    whole = lengths.dtype.kind in "iu" or (lengths.dtype.kind == "f" and (lengths == np.round(lengths)).all())
+    if lengths.shape != (count,) or not whole or lengths.min() < 1 or lengths.max() > steps:
+        raise UserError(
+            f"{path} must hold {count} lengths from 1 to {steps}, one per episode: copy it again."
+        )
+    lengths = lengths.astype(np.int64)
+    for name, values, used in (("states", states, lengths), ("velocities", velocities, lengths),
+                               ("rel_actions", actions, lengths - 1)):  # fmt: skip
+        _check_finite(folder / f"{name}.pth", values, used)
+    files = [folder / "obses" / f"episode_{i:03d}.mp4" for i in range(count)]
+    return _Part(np.concatenate((states, velocities), axis=2), actions, lengths, files)
+
+
+def _wall(folder: Path) -> _Part:
+    states = _table(folder / "states.pth", 2)
+    count, steps = states.shape[:2]
+    actions = _table(folder / "actions.pth", 2, count, (steps - 1, steps))
+    lengths = np.full(count, steps, np.int64)
+    _check_finite(folder / "states.pth", states, lengths)
+    _check_finite(folder / "actions.pth", actions, lengths - 1)
+    padded = np.full((count, steps, 2), np.nan, np.float32)
+    padded[:, : actions.shape[1]] = actions
+    files = [folder / "obses" / f"episode_{i:03d}.pth" for i in range(count)]
+    return _Part(states, padded, lengths, files)
+
+
+def _pusht_spec() -> WorldSpec | None:
+    """The world's spec, if this version has the world."""
+    if "pusht" not in worlds.WORLDS:
+        return None
+    spec = worlds.make("pusht").spec
+    return spec if spec.state_dim == 7 else None
+
+
+def _wall_spec(parts: list[Path]) -> WorldSpec | None:
+    """The world with this wall and door, if they are the same in all episodes; else nobody can draw the states."""
+    place: dict[str, int] = {}
+    for option in ("wall", "door"):
+        paths = [part / f"{option}_locations.pth" for part in parts]
+        if not all(path.exists() for path in paths):
+            return None
+        values = np.unique(np.concatenate([load_tensor(path).double().flatten().numpy() for path in paths]))
+        if len(values) != 1 or values[0] != round(values[0]):
+            return None
+        place[option] = int(values[0])
+    try:
+        return worlds.make("wall", **place).spec
+    except UserError:
+        return None

@@ -1,0 +1,328 @@
+"""What a planner minimises.
+
+A Problem holds what is encoded once per plan (the context and the goal of every environment) and scores
+candidate action sequences. Everything lives in z-scored action space; a world clips what it receives.
+
+B environments, S candidates, H blocks, A = raw action size × frameskip, C context frames, D latent width,
+P = C − 1 executed blocks between the context frames.
+"""
+
+from __future__ import annotations
+
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Self
+
+import torch
+from einops import rearrange
+from torch import Tensor
+
+from lpwm.core.errors import UserError
+from lpwm.worlds.base import Live, World
+
+Rows = slice | Tensor
+TILE = 300  # candidates scored at a time on a CPU
+
+
+class Problem(ABC):
+    """B planning problems solved at once.
+
+    `env_ids` (B,) int64 names the environments: noise is keyed by it, so a plan does not depend on who
+    else is in the batch. A subclass lists its per-environment tensors in `rows`.
+    """
+
+    rows: tuple[str, ...] = ("env_ids",)
+    horizon: int
+    action_dim: int
+    env_ids: Tensor
+    dtype: torch.dtype
+
+    @abstractmethod
+    def cost(self, actions_BSHA: Tensor) -> Tensor:
+        """(B, S, H, A) -> (B, S). Only comparable within one call: ranks are allowed."""
+
+    def value(self, actions_BSHA: Tensor) -> Tensor:
+        """(B, S, H, A) -> (B, S), comparable between calls and differentiable; what a plan reports."""
+        return self.cost(actions_BSHA)
+
+    def prepared(self) -> Problem:
+        """The same problem, ready to be scored many times without gradients; a solver asks once per plan."""
+        return self
+
+    def frozen_state(self) -> Hashable | None:
+        """What scoring depends on besides the rows: equal for two problems that one CUDA graph can serve.
+
+        None where scoring is not a fixed sequence of device operations and cannot be captured.
+        """
+        return None
+
+    @property
+    def batch(self) -> int:
+        return self.env_ids.shape[0]
+
+    @property
+    def device(self) -> torch.device:
+        return self.env_ids.device
+
+    def tensors(self) -> list[Tensor]:
+        """Every per-environment tensor, in a fixed order."""
+        return [t for name in self.rows if (t := getattr(self, name)) is not None]
+
+    def with_tensors(self, tensors: Sequence[Tensor]) -> Self:
+        """The same problem about other environments."""
+        other, given = copy.copy(self), iter(tensors)
+        for name in self.rows:
+            if getattr(self, name) is not None:
+                setattr(other, name, next(given))
+        return other
+
+    def select(self, rows: Rows) -> Self:
+        """A sub-batch."""
+        return self.with_tensors([t[rows] for t in self.tensors()])
+
+    def candidate_bytes(self) -> int:
+        """About how much memory one candidate of one environment needs while it is scored."""
+        return 8 * self.horizon * self.action_dim * self.dtype.itemsize
+
+
+def _ids(env_ids: Tensor | None, batch: int, device: torch.device) -> Tensor:
+    if env_ids is None:
+        return torch.arange(batch, device=device)
+    if env_ids.shape != (batch,) or env_ids.dtype != torch.int64:
+        raise UserError(
+            f"env_ids has shape {tuple(env_ids.shape)} and type {env_ids.dtype}: "
+            f"give one int64 per environment, shape ({batch},)."
+        )
+    return env_ids.to(device)
+
+
+def check_along(along: float) -> float:
+    if not 0 <= along <= 1:
+        raise UserError(
+            f"along = {along}: give 0 (a plan is judged by its end alone), 1 (by all its blocks alike), or between."
+        )
+    return along
+
+
+def block_weights(horizon: int, along: float) -> list[float]:
+    """What each of H blocks counts in the cost of a plan: along^(H−h), together 1. The end alone with along = 0."""
+    weights = [check_along(along) ** (horizon - h) for h in range(1, horizon + 1)]  # 0⁰ = 1
+    return [w / sum(weights) for w in weights]
+
+
+def check_horizon(horizon: int) -> int:
+    if horizon < 1:
+        raise UserError(f"the planning horizon is {horizon}: give at least 1 block.")
+    return horizon
+
+
+class LatentProblem(Problem):
+    """cost(a) = mean_d (ẑ_H − z_goal)²: the last predicted latent against the goal's (method §5).
+
+    `along` > 0 counts the way, too: Σ_h w_h mean_d (ẑ_h − z_goal)² with w_h ∝ along^(H−h).
+    `model.rollout(z_BCD, actions_BSHA, past_BPA=None, last_only=True) -> (B, S, D)` does the predicting.
+    `autocast` scores in a lower precision (torch.bfloat16 on CUDA); the plan itself keeps z's type.
+    """
+
+    rows = ("env_ids", "z_BCD", "z_goal_BD", "past_BPA")
+
+    def __init__(
+        self,
+        model: Any,
+        z_BCD: Tensor,
+        z_goal_BD: Tensor,
+        past_BPA: Tensor | None = None,
+        horizon: int = 5,
+        *,
+        action_dim: int | None = None,
+        env_ids: Tensor | None = None,
+        autocast: torch.dtype | None = None,
+        along: float = 0.0,
+    ) -> None:
+        if getattr(model, "training", False):
+            raise UserError(
+                "the model is in training mode (dropout is on): call model.eval() before planning."
+            )
+        if z_BCD.dim() != 3 or z_goal_BD.shape != (z_BCD.shape[0], z_BCD.shape[2]):
+            raise UserError(
+                f"context {tuple(z_BCD.shape)} and goal {tuple(z_goal_BD.shape)} do not match: "
+                "give latents (B, C, D) and (B, D)."
+            )
+        self.action_dim = action_dim if action_dim is not None else _action_dim(model)
+        blocks = (z_BCD.shape[0], z_BCD.shape[1] - 1, self.action_dim)
+        if past_BPA is not None and past_BPA.shape != blocks:
+            raise UserError(f"past actions have shape {tuple(past_BPA.shape)}: {blocks} join these frames.")
+        if past_BPA is None and blocks[1] > 0:
+            raise UserError(
+                f"{blocks[1] + 1} context frames need the {blocks[1]} blocks executed between them."
+            )
+        self.model = model
+        self.z_BCD, self.z_goal_BD = z_BCD, z_goal_BD
+        self.past_BPA = past_BPA if blocks[1] > 0 else None
+        self.horizon = check_horizon(horizon)
+        self.env_ids = _ids(env_ids, z_BCD.shape[0], z_BCD.device)
+        self.dtype = z_BCD.dtype
+        self.autocast, self.along = autocast, check_along(along)
+
+    def frozen_state(self) -> Hashable | None:
+        parameters: Callable[[], Any] = getattr(self.model, "parameters", lambda: ())
+        return id(self.model), self.autocast, self.along, tuple(p.data_ptr() for p in parameters())
+
+    def prepared(self) -> Problem:
+        """With the model's frozen dynamics, where it has them."""
+        frozen = getattr(self.model, "frozen", None)
+        model = frozen(self.autocast or self.dtype) if callable(frozen) else None
+        if model is None:
+            return self
+        other = copy.copy(self)
+        other.model, other.autocast = model, None
+        return other
+
+    def _precision(self) -> AbstractContextManager[Any]:
+        if self.autocast is None:
+            return nullcontext()
+        return torch.autocast(self.z_BCD.device.type, dtype=self.autocast)
+
+    def cost(self, actions_BSHA: Tensor) -> Tensor:
+        if self.device.type == "cpu" and not torch.is_grad_enabled():
+            return self._cost_in_tiles(actions_BSHA)
+        return self._cost(actions_BSHA)
+
+    def _cost_in_tiles(self, actions_BSHA: Tensor) -> Tensor:
+        """A few hundred candidates at a time, so that what passes between operations stays in the cache."""
+        step = max(1, TILE // actions_BSHA.shape[1])
+        if step >= self.batch:
+            return self._cost(actions_BSHA)
+        rows = [slice(at, at + step) for at in range(0, self.batch, step)]
+        return torch.cat([self.select(r)._cost(actions_BSHA[r]) for r in rows])
+
+    def _cost(self, actions_BSHA: Tensor) -> Tensor:
+        with self._precision():
+            z = self.model.rollout(
+                self.z_BCD, actions_BSHA, past_BPA=self.past_BPA, last_only=self.along == 0
+            )
+        return latent_cost(z, self.z_goal_BD, self.along)
+
+    def candidate_bytes(self) -> int:
+        """An upper bound: the output of every predictor matrix kept for every token of context and plan."""
+        part = getattr(self.model, "predictor", self.model)
+        parameters: Callable[[], Any] = getattr(part, "parameters", lambda: ())
+        width = sum(p.shape[0] for p in parameters() if p.dim() == 2)
+        tokens = self.z_BCD.shape[1] + self.horizon
+        return tokens * (width + 4 * self.z_BCD.shape[2]) * self.dtype.itemsize
+
+
+def latent_cost(z: Tensor, z_goal_BD: Tensor, along: float) -> Tensor:
+    """(B, S): what codes (B, S, H, D) cost; with along = 0 the last alone, (B, S, D), is enough."""
+
+    def left(z_BSD: Tensor) -> Tensor:
+        return (z_BSD.to(z_goal_BD.dtype) - z_goal_BD[:, None]).square().mean(-1)
+
+    return path_cost([z] if z.dim() == 3 else z.unbind(2), left, along)
+
+
+def path_cost(blocks: Sequence[Tensor], left: Callable[[Tensor], Tensor], along: float) -> Tensor:
+    """The cost of a plan from what is left to the goal after each of its blocks, or after the last alone."""
+    if along == 0:
+        return left(blocks[-1])
+    weighted = [w * left(b) for w, b in zip(block_weights(len(blocks), along), blocks, strict=True)]
+    return sum(weighted[1:], start=weighted[0])
+
+
+def _action_dim(model: Any) -> int:
+    """The model's own block size, A = raw action size × frameskip."""
+    width = getattr(model, "action_dim", None)
+    if width is None:
+        raise UserError("the model does not tell the size of its action: pass action_dim=.")
+    return int(width)
+
+
+class OracleProblem(Problem):
+    """The true world as the model: cost(a) = distance(state after H·frameskip raw steps, goal)².
+
+    A world whose success is more than a distance says itself what a plan should minimise (`plan_cost`).
+    `along` counts the states after the other blocks, too, as in a LatentProblem.
+    raw = mean + std · a undoes the z-scoring with the training set's statistics.
+    """
+
+    rows: tuple[str, ...] = ("env_ids", "state_BS", "goal_BS")
+
+    def __init__(
+        self,
+        world: World,
+        state_BS: Tensor,
+        goal_BS: Tensor,
+        horizon: int = 5,
+        frameskip: int = 5,
+        mean: Sequence[float] | Tensor = (0.0,),
+        std: Sequence[float] | Tensor = (1.0,),
+        *,
+        env_ids: Tensor | None = None,
+        along: float = 0.0,
+    ) -> None:
+        if state_BS.dim() != 2 or state_BS.shape != goal_BS.shape:
+            raise UserError(
+                f"states {tuple(state_BS.shape)} and goals {tuple(goal_BS.shape)} do not match: give (B, S) both."
+            )
+        if frameskip < 1:
+            raise UserError(f"frameskip is {frameskip}: give at least 1.")
+        raw = world.spec.action_dim
+        self.world, self.frameskip = world, frameskip
+        self.state_BS, self.goal_BS = state_BS, goal_BS.to(state_BS)
+        self.mean_A = torch.as_tensor(mean).to(state_BS).expand(raw)
+        self.std_A = torch.as_tensor(std).to(state_BS).expand(raw)
+        self.horizon, self.action_dim = check_horizon(horizon), raw * frameskip
+        self.env_ids = _ids(env_ids, state_BS.shape[0], state_BS.device)
+        self.dtype, self.along = state_BS.dtype, check_along(along)
+
+    def cost(self, actions_BSHA: Tensor) -> Tensor:
+        raw_BSTA = rearrange(actions_BSHA, "b s h (f a) -> b s (h f) a", f=self.frameskip)
+        states = self._after_blocks(self.mean_A + self.std_A * raw_BSTA)
+        return path_cost(states, self._left, self.along)
+
+    def _left(self, state: Tensor) -> Tensor:
+        """What is left to the goal, (B, S)."""
+        goal = self.goal_BS[:, None].expand_as(state)
+        if hasattr(self.world, "plan_cost"):
+            cost: Tensor = self.world.plan_cost(state, goal)
+            return cost
+        return self.world.distance(state, goal).square()
+
+    def _after_blocks(self, raw_BSTA: Tensor) -> list[Tensor]:
+        """The states that raw actions lead to after each block, (B, S, state) each."""
+        state = self.state_BS[:, None].expand(-1, raw_BSTA.shape[1], -1)
+        states = []
+        for t, action in enumerate(raw_BSTA.unbind(2), start=1):
+            state = self.world.step(state, action)  # type: ignore[union-attr]
+            if t % self.frameskip == 0:
+                states.append(state)
+        return states
+
+    def candidate_bytes(self) -> int:
+        blocks = 4 * self.horizon * self.action_dim
+        return (blocks + 16 * self.state_BS.shape[1]) * self.dtype.itemsize
+
+
+class LiveOracleProblem(OracleProblem):
+    """The same where stepping goes through live simulators: candidates branch off the very ones that act.
+
+    `row_B` says which simulator of `live` an environment is; a sub-batch asks about its own alone.
+    """
+
+    rows = ("env_ids", "state_BS", "goal_BS", "row_B")
+
+    def __init__(self, live: Live, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.live = live
+        self.row_B = torch.arange(self.batch)
+
+    def _after_blocks(self, raw_BSTA: Tensor) -> list[Tensor]:
+        """Branches move nobody: for simulators outside the batch zeros are asked, and ignored."""
+        count, device = len(self.live.states), self.state_BS.device
+        asked = raw_BSTA.cpu()
+        if count != self.batch:
+            asked = asked.new_zeros(count, *asked.shape[1:]).index_copy_(0, self.row_B.cpu(), asked)
+        blocks = self.live.branches(asked)[self.row_B.cpu(), :, self.frameskip - 1 :: self.frameskip]
+        return list(blocks.to(device, self.dtype).unbind(2))

@@ -1,0 +1,139 @@
+"""Cells as Ray tasks: on an embedded cluster of this machine, or on a real one.
+
+Ray places tasks (CPUs and fractions of GPUs per cell) and starts them again when a worker or a node dies. It holds no
+results: a task claims its cell in the ledger, which all nodes must see on a shared disk, and returns a word. A task
+that is started again on another machine waits until the dead claim lapses, then continues from the last checkpoint.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lpwm.core.errors import UserError
+from lpwm.sweep.grid import Cell, groups
+from lpwm.sweep.ledger import LEASE
+from lpwm.sweep.worker import ledger_of, one_cell, one_stack
+
+Watch = Callable[[], None]
+
+
+@dataclass(frozen=True)
+class RayConfig:
+    address: str = ""  # of a running cluster; empty: one embedded in this process
+    cpus: float = 1  # per cell
+    gpus: float = 0  # per cell; 0.25 puts four on one
+    workers: int = 0  # CPUs of the embedded cluster; 0: this machine's
+    retries: int = 3  # per cell, when a worker or a node dies
+    device: str = "auto"
+    stack_seeds: bool = False
+    lease: float = LEASE
+
+    def __post_init__(self) -> None:
+        if self.cpus <= 0 or self.gpus < 0:
+            raise UserError("a cell needs cpus above 0 and gpus not below 0.")
+        if self.retries < 0 or self.workers < 0:
+            raise UserError("retries and workers must not be negative.")
+
+    def device_of_cell(self) -> str:
+        """Ray shows a cell only its own GPUs; without any the cell computes on the CPU."""
+        return self.device if self.device != "auto" else "cuda" if self.gpus else "cpu"
+
+
+def load() -> Any:
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent anywhere
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    try:
+        import ray
+    except ImportError:
+        raise UserError(
+            "the ray engine needs Ray: pip install 'lpwm[cluster]', or use --engine local."
+        ) from None
+    return ray
+
+
+@contextlib.contextmanager
+def cluster(config: RayConfig) -> Iterator[Any]:
+    """Ray, connected; an embedded cluster ends with the sweep, a real one stays."""
+    ray = load()
+    here = not ray.is_initialized()
+    if here:
+        options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+        if config.address:
+            options["address"] = config.address
+        else:
+            options |= {"include_dashboard": False, "num_cpus": config.workers or None}
+        try:
+            ray.init(**options)
+        except (ConnectionError, ValueError, RuntimeError) as error:
+            raise UserError(f"no Ray cluster at {config.address or 'this machine'}: {error}") from None
+    try:
+        yield ray
+    finally:
+        if here:
+            ray.shutdown()
+
+
+def run(root: Path, names: Sequence[str], config: RayConfig, watch: Watch = lambda: None) -> None:
+    """Until every cell is done or failed."""
+    ledger, root = ledger_of(root, config.lease), root.resolve()
+    open_cells = [n for n in names if ledger.status(n).state in ("waiting", "running")]
+    teams = [[n] for n in open_cells]
+    if config.stack_seeds:
+        teams = [[c.hash for c in g] for g in groups([Cell.of_dict(ledger.planned(n)) for n in open_cells])]
+    with cluster(config) as ray:
+        _check_room(ray, config)
+        path = os.pathsep.join(p for p in (os.environ.get("PYTHONPATH", ""),) if p)
+        # max_calls=1 would start a process per cell; workers are kept, and with them the imports.
+        task = ray.remote(num_cpus=config.cpus, num_gpus=config.gpus, max_retries=config.retries,
+                          runtime_env={"env_vars": {"PYTHONPATH": path}} if path else {})(TASK)  # fmt: skip
+        threads = max(1, int(config.cpus))
+        waiting = [
+            task.remote(str(root), team, config.device_of_cell(), threads, config.lease) for team in teams
+        ]
+        lost: list[str] = []
+        try:
+            while waiting:
+                ready, waiting = ray.wait(waiting, timeout=1.0)
+                for reference in ready:
+                    try:
+                        ray.get(reference)
+                    except ray.exceptions.RayError as error:
+                        lost.append(f"{type(error).__name__}: {str(error).splitlines()[0]}")
+                watch()
+        except BaseException:
+            for reference in waiting:
+                ray.cancel(reference)  # a KeyboardInterrupt in the task: it writes a checkpoint
+            with contextlib.suppress(Exception):
+                ray.wait(waiting, num_returns=len(waiting), timeout=30.0)
+            raise
+    left = [n for n in names if ledger.status(n).state in ("waiting", "running")]
+    if lost and left:
+        raise UserError(
+            f"Ray gave up on {len(left)} cells ({lost[0]}): run the same command again to continue them."
+        )
+
+
+def run_team(root: str, names: list[str], device: str, threads: int, lease: float) -> list[str]:
+    if len(names) > 1:
+        return one_stack(Path(root), names, device, threads, lease)
+    return [one_cell(Path(root), names[0], device, threads, lease)]
+
+
+def _check_room(ray: Any, config: RayConfig) -> None:
+    """A task that fits nowhere would wait for ever."""
+    nodes = [n["Resources"] for n in ray.nodes() if n["Alive"]]
+    if config.address:
+        return  # a real cluster may grow
+    if not any(n.get("CPU", 0) >= config.cpus and n.get("GPU", 0) >= min(config.gpus, 1) for n in nodes):
+        raise UserError(
+            f"no node has {config.cpus:g} CPUs and {config.gpus:g} GPUs for a cell: lower --cpus or --gpus."
+        )
+
+
+TASK = run_team  # what a Ray task does
