@@ -95,9 +95,7 @@ class Data:
         kernels.attention_forward(self.qkv, self.size.heads, self.out, self.lse)
 
     def dq(self) -> tuple[torch.Tensor, torch.Tensor]:
-        return kernels.grad_queries(
-            self.grad, self.qkv, self.out, self.lse, self.size.heads, self.dqkv, self.sums
-        )
+        return kernels.grad_queries(self.grad, self.qkv, self.out, self.lse, self.size.heads, self.dqkv, self.sums)
 
     def call(self, kinds: dict[str, Tiles]) -> Callable[[], Any]:
         """One kernel in the form given, or both gradients; the others as they are in use."""
@@ -129,9 +127,7 @@ class Data:
         run = self.call({kind: tiles})
         run()
         if kind == "forward":
-            return max(
-                far(self.out, o.detach()), far(self.lse / 1.4426950408889634, s.detach().logsumexp(-1))
-            )
+            return max(far(self.out, o.detach()), far(self.lse / 1.4426950408889634, s.detach().logsumexp(-1)))
         got, want = self.dqkv.chunk(3, -1), d.chunk(3, -1)
         if kind == "dkv":
             return max(far(got[1], want[1]), far(got[2], want[2]))
@@ -161,12 +157,7 @@ def time_all(args: argparse.Namespace, frames: int, kept: list[tuple[str, Tiles,
     data = Data(TOY if args.toy else Size(), frames, args.device)
 
     def measure(label: str, kinds: dict[str, Tiles], error: float | None) -> None:
-        row = {
-            "frames": frames,
-            "kind": label,
-            "tiles": {k: asdict(t) for k, t in kinds.items()},
-            "error": error,
-        }
+        row = {"frames": frames, "kind": label, "tiles": {k: asdict(t) for k, t in kinds.items()}, "error": error}
         name = f"{frames} {label:8} {'; '.join(short(t) for t in kinds.values())}"
         if now() > args.seconds:
             print(f"  left out  {name}: no time left", flush=True)

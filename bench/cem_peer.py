@@ -32,7 +32,7 @@ from torch import nn
 
 from lpwm.core.rng import generator
 from lpwm.model import ModelConfig, PredictorConfig, WorldModel
-from lpwm.optim import initialise
+from lpwm.optim import initialize
 from lpwm.plan import CEM, CEMConfig, LatentProblem
 
 warnings.filterwarnings("ignore")
@@ -50,7 +50,7 @@ CASES = {
 def make(rung: str, latent: int) -> LatentProblem:
     """Random weights with open gates, action embeddings of unit size, and goals that some plan reaches."""
     model = WorldModel(ModelConfig(latent=latent, predictor=PredictorConfig(rung=rung)), ACTION).eval()
-    initialise(model, 0)
+    initialize(model, 0)
     g = generator("bench cem_peer", rung)
     with torch.no_grad():
         for p in model.parameters():
@@ -93,9 +93,14 @@ def peer_model(model: WorldModel, rung: str) -> nn.Module:
     else:
         depth = len(model.predictor.blocks)
         predictor = parts.Predictor(
-            num_frames=c.history, depth=depth, heads=c.heads, dim_head=c.head_dim, mlp_dim=c.mlp,
-            input_dim=latent, hidden_dim=latent,
-        )  # fmt: skip
+            num_frames=c.history,
+            depth=depth,
+            heads=c.heads,
+            dim_head=c.head_dim,
+            mlp_dim=c.mlp,
+            input_dim=latent,
+            hidden_dim=latent,
+        )
         head = parts.MLP(latent, c.head_hidden, latent)
         copy_transformer(model.predictor, predictor, head)
         head = nn.Sequential(head, nn.ReLU())
@@ -121,9 +126,14 @@ def copy_transformer(ours, theirs, head) -> None:
     for a, b in zip(ours.blocks, theirs.transformer.layers, strict=True):
         b.norm1.eps = b.norm2.eps = a.plain.eps
         pairs = [
-            (a.modulation, b.adaLN_modulation[1]), (a.norm1, b.attn.norm), (a.qkv, b.attn.to_qkv),
-            (a.out, b.attn.to_out[0]), (a.norm2, b.mlp.net[0]), (a.up, b.mlp.net[1]), (a.down, b.mlp.net[4]),
-        ]  # fmt: skip
+            (a.modulation, b.adaLN_modulation[1]),
+            (a.norm1, b.attn.norm),
+            (a.qkv, b.attn.to_qkv),
+            (a.out, b.attn.to_out[0]),
+            (a.norm2, b.mlp.net[0]),
+            (a.up, b.mlp.net[1]),
+            (a.down, b.mlp.net[4]),
+        ]
         for x, y in pairs:
             y.load_state_dict(x.state_dict())
     for x, y in zip(ours.head, head.net, strict=True):
@@ -137,18 +147,10 @@ def peer_plan(model: nn.Module, problem: LatentProblem, config: CEMConfig, batch
     from stable_worldmodel.policy import PlanConfig
     from stable_worldmodel.solver import CEMSolver
 
-    solver = CEMSolver(
-        model, batch, config.samples, 1, config.iterations, config.elites, device="cpu", seed=seed
-    )
+    solver = CEMSolver(model, batch, config.samples, 1, config.iterations, config.elites, device="cpu", seed=seed)
     space = gymnasium.spaces.Box(-1, 1, (ENVIRONMENTS, 2), np.float32)
-    solver.configure(
-        action_space=space, n_envs=ENVIRONMENTS, config=PlanConfig(HORIZON, HORIZON, action_block=5)
-    )
-    info = {
-        "pixels": problem.z_BCD,
-        "goal": problem.z_goal_BD[:, None],
-        "action": torch.zeros(ENVIRONMENTS, 1, ACTION),
-    }
+    solver.configure(action_space=space, n_envs=ENVIRONMENTS, config=PlanConfig(HORIZON, HORIZON, action_block=5))
+    info = {"pixels": problem.z_BCD, "goal": problem.z_goal_BD[:, None], "action": torch.zeros(ENVIRONMENTS, 1, ACTION)}
     with contextlib.redirect_stdout(io.StringIO()):  # it prints its own time
         return solver.solve(info)["actions"]
 
@@ -189,10 +191,18 @@ def measure(case: str, rounds: int, threads: int) -> dict:
     cost = {n: [score(exact, runs[n](seed=s)) for s in (1, 2)] for n in names}
     nothing = float(exact.value(torch.zeros(ENVIRONMENTS, 1, HORIZON, ACTION)).mean())
     row = {
-        "case": case, "latent": latent, "bar": bar, "budget": vars(config), "threads": threads,
-        "same_function_within": worst, "wall_s": wall, "cpu_s": cpu, "cost_by_seed": cost,
-        "cost_of_zero_actions": nothing, "load": os.getloadavg()[0],
-    }  # fmt: skip
+        "case": case,
+        "latent": latent,
+        "bar": bar,
+        "budget": vars(config),
+        "threads": threads,
+        "same_function_within": worst,
+        "wall_s": wall,
+        "cpu_s": cpu,
+        "cost_by_seed": cost,
+        "cost_of_zero_actions": nothing,
+        "load": os.getloadavg()[0],
+    }
     for clock, times in (("wall", wall), ("cpu", cpu)):
         for ours in names[2:]:
             for peer in names[:2]:
@@ -207,9 +217,7 @@ def score(problem: LatentProblem, actions: torch.Tensor) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--cases", nargs="*", default=list(CASES), choices=list(CASES))
     parser.add_argument("--rounds", type=int, default=3)
@@ -218,9 +226,7 @@ def main() -> None:
     try:
         import stable_worldmodel  # noqa: F401
     except ImportError:
-        raise SystemExit(
-            "this benchmark runs on a Python that has stable-worldmodel 0.1.1 installed."
-        ) from None
+        raise SystemExit("this benchmark runs on a Python that has stable-worldmodel 0.1.1 installed.") from None
     rows = []
     for case in args.cases:
         row = measure(case, args.rounds, args.threads)

@@ -44,9 +44,7 @@ def measure(folder: Path, episodes: int, workers: int, what: str) -> dict[str, o
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--frames", action="store_true")
     parser.add_argument("--json", type=Path, metavar="PATH")
@@ -69,9 +67,7 @@ def main() -> int:
             )
     same = all(len(found) == 1 for found in digests.values())
     load = os.getloadavg()[0]
-    print(
-        f"contents equal across workers and rounds: {same}; load average {load:.1f} on {os.cpu_count()} cores"
-    )
+    print(f"contents equal across workers and rounds: {same}; load average {load:.1f} on {os.cpu_count()} cores")
     met = all(float(str(row["wall_s"])) < MARK for row in rows if str(row["name"]).startswith("states"))
     print(f"under {MARK:.0f} s: {met}")
     if args.json:

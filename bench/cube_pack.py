@@ -27,17 +27,45 @@ from pathlib import Path
 MUJOCO = "3.5.0"  # as in constraints.txt
 # libGL is only looked for where libOpenGL is missing; it needs X11's libraries, which bare machines lack.
 DRIVER = (
-    "libegl1", "libglvnd0", "libopengl0", "libgl1", "libglx0", "libx11-6", "libxcb1", "libxau6", "libxdmcp6", "libbsd0",
+    "libegl1",
+    "libglvnd0",
+    "libopengl0",
+    "libgl1",
+    "libglx0",
+    "libx11-6",
+    "libxcb1",
+    "libxau6",
+    "libxdmcp6",
+    "libbsd0",
     "libmd0",
-)  # fmt: skip
+)
 MESA = (
-    "libosmesa6", "libglapi-mesa", "libllvm15", "libz3-4", "libedit2", "libbsd0", "libmd0", "libxml2", "libicu72",
-    "libffi8", "libtinfo6", "libzstd1",
-)  # fmt: skip
+    "libosmesa6",
+    "libglapi-mesa",
+    "libllvm15",
+    "libz3-4",
+    "libedit2",
+    "libbsd0",
+    "libmd0",
+    "libxml2",
+    "libicu72",
+    "libffi8",
+    "libtinfo6",
+    "libzstd1",
+)
 UNNEEDED = (
-    "_test.py", "/include/", "/introspect/", "/testdata/", "/sysid/", "/usd/", "/mjx/", "_simulate", "/doc/",
-    "viewer.py", "/plugin/",
-)  # fmt: skip
+    "_test.py",
+    "/include/",
+    "/introspect/",
+    "/testdata/",
+    "/sysid/",
+    "/usd/",
+    "/mjx/",
+    "_simulate",
+    "/doc/",
+    "viewer.py",
+    "/plugin/",
+)
 ENV = r"""here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 export PYTHONPATH="$here/site${PYTHONPATH:+:$PYTHONPATH}"
 export LD_LIBRARY_PATH="$here/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
@@ -88,10 +116,22 @@ def unpack_mujoco(out: Path, python: str) -> int:
     total = 0
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run(
-            [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:", "--dest", folder,
-             "--python-version", python, f"mujoco=={MUJOCO}"],
+            [
+                sys.executable,
+                "-m",
+                "pip",
+                "download",
+                "--quiet",
+                "--no-deps",
+                "--only-binary=:all:",
+                "--dest",
+                folder,
+                "--python-version",
+                python,
+                f"mujoco=={MUJOCO}",
+            ],
             check=True,
-        )  # fmt: skip
+        )
         with zipfile.ZipFile(next(Path(folder).glob("*.whl"))) as wheel:
             for entry in wheel.infolist():
                 if not any(part in entry.filename for part in UNNEEDED):

@@ -56,18 +56,12 @@ def parse() -> argparse.Namespace:
     )
     p.add_argument("--goals", type=int, default=50, help="episodes to plan in")
     p.add_argument("--planner-seeds", type=int, default=3)
-    p.add_argument(
-        "--oracle", default="samples=32 elites=4 iterations=8", help="its CEM; empty leaves it out"
-    )
+    p.add_argument("--oracle", default="samples=32 elites=4 iterations=8", help="its CEM; empty leaves it out")
     p.add_argument("--collect-seconds", type=float, default=80.0)
-    p.add_argument(
-        "--spare", type=float, default=170.0, help="seconds kept for the evaluation: the oracle ends before"
-    )
+    p.add_argument("--spare", type=float, default=170.0, help="seconds kept for the evaluation: the oracle ends before")
     p.add_argument("--limit", type=float, default=540.0, help="seconds after which what runs is stopped")
     p.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "lpwm-cube")
-    p.add_argument(
-        "--quick", action="store_true", help="cube-small, 16 episodes, 40 steps: whether it all works"
-    )
+    p.add_argument("--quick", action="store_true", help="cube-small, 16 episodes, 40 steps: whether it all works")
     p.add_argument("--figures-only", action="store_true")
     p.add_argument("--stage", default="", help=argparse.SUPPRESS)
     args = p.parse_args()
@@ -93,10 +87,24 @@ def data_config(args: argparse.Namespace) -> Any:
 def eval_options(args: argparse.Namespace) -> list[str]:
     oracle = ["--oracle-options", *args.oracle.split()] if args.oracle else []
     return [
-        "--preset", "quick" if args.quick else "paper", "--goals", "dataset", "--episodes", str(args.goals),
-        "--budgets", "50", "--receding", "5", "--planner-seeds", str(args.planner_seeds),
-        "--controls", "nothing", "random", *(("oracle",) if args.oracle else ()), *oracle,
-    ]  # fmt: skip
+        "--preset",
+        "quick" if args.quick else "paper",
+        "--goals",
+        "dataset",
+        "--episodes",
+        str(args.goals),
+        "--budgets",
+        "50",
+        "--receding",
+        "5",
+        "--planner-seeds",
+        str(args.planner_seeds),
+        "--controls",
+        "nothing",
+        "random",
+        *(("oracle",) if args.oracle else ()),
+        *oracle,
+    ]
 
 
 # Stages that run in a process of their own ------------------------------------------------------------------
@@ -131,9 +139,7 @@ def stage_collect(args: argparse.Namespace) -> None:
 
     data = prepare_data(data_config(args), args.work / "runs" / "data", progress)
     touching = float((data.states[:, -1] > 0).float().mean())
-    say(
-        f"{data.episodes} episodes, {len(data.states)} frames, in contact {100 * touching:.1f} %, {data.digest}"
-    )
+    say(f"{data.episodes} episodes, {len(data.states)} frames, in contact {100 * touching:.1f} %, {data.digest}")
 
 
 def stage_controls(args: argparse.Namespace) -> None:
@@ -151,15 +157,11 @@ def stage_controls(args: argparse.Namespace) -> None:
     os.nice(5)
     config, data_is = settings(tyro.cli(Args, args=eval_options(args))), data_config(args)
     data, world = prepare_data(data_is, args.work / "runs" / "data"), data_is.build_world()
-    clips = ResidentClips(
-        data, world=world, frames=2, frameskip=data_is.frameskip, batch=1, holdout=data_is.holdout
-    )
+    clips = ResidentClips(data, world=world, frames=2, frameskip=data_is.frameskip, batch=1, holdout=data_is.holdout)
     nobody = Agent("nobody", (), (), clips.stats, data_is.frameskip)
     sets = episode_sets(world, config, data, data_is.holdout, data_is.frameskip)
     store = Store((args.work / "runs").resolve() / "episodes")
-    runner = Evaluator(
-        [nobody], world, config, sets, device=args.device, store=store, workers=max(1, args.workers - 3)
-    )
+    runner = Evaluator([nobody], world, config, sets, device=args.device, store=store, workers=max(1, args.workers - 3))
     for name in config.controls:
         for seed in runner.control_seeds(name):
             record, _ = runner.run(runner.control_job(name, "dataset", 5, 5, seed))
@@ -196,9 +198,7 @@ class Pair:
         own = [str(Path(__file__).resolve()), *sys.argv[1:], "--stage", name]
         return [*own, "--episodes", str(self.args.episodes)] if not self.args.quick else own
 
-    def wait(
-        self, jobs: dict[str, subprocess.Popen[bytes]], every: float = 15.0, spare: float = 0.0
-    ) -> dict[str, int]:
+    def wait(self, jobs: dict[str, subprocess.Popen[bytes]], every: float = 15.0, spare: float = 0.0) -> dict[str, int]:
         """Until all have ended or only `spare` seconds are left; the status of each, and the ends of the logs of those
         that failed."""
         codes: dict[str, int] = {}
@@ -210,8 +210,7 @@ class Pair:
                     codes[name] = job.returncode
                     self.stages[name] = {"ended_s": round(time.time() - BEGAN, 1), "status": job.returncode}
                     say(
-                        f"{name} ended with {job.returncode}"
-                        + ("" if job.returncode == 0 else f":\n{self.tail(name)}")
+                        f"{name} ended with {job.returncode}" + ("" if job.returncode == 0 else f":\n{self.tail(name)}")
                     )
             if self.left <= 1 + spare:
                 for name, job in jobs.items():
@@ -225,9 +224,7 @@ class Pair:
         return codes
 
     def tail(self, name: str) -> str:
-        text = "".join(
-            (self.logs / f"{name}.{kind}").read_text(errors="replace")[-1500:] for kind in ("out", "err")
-        )
+        text = "".join((self.logs / f"{name}.{kind}").read_text(errors="replace")[-1500:] for kind in ("out", "err"))
         return text or "(it said nothing)"
 
     def last(self, name: str) -> str:
@@ -242,9 +239,7 @@ class Pair:
         for path in (self.args.work / "runs").glob("*/log.jsonl"):
             run = json.loads((path.parent / "run.json").read_text())
             if (run["name"], run["config"]["train"]["seed"]) == (f"{self.args.recipe}/{method}", int(seed)):
-                found = [r for r in map(json.loads, path.read_text().splitlines()) if r["kind"] == "train"][
-                    -1:
-                ]
+                found = [r for r in map(json.loads, path.read_text().splitlines()) if r["kind"] == "train"][-1:]
                 return "".join(f"step {r['step']}, error {r['relative_error']:.3f}" for r in found)
         return "starting"
 
@@ -264,8 +259,10 @@ class Pair:
             if self.wait({"draw": self.start("draw", self.stage("draw"))})["draw"] == 0:
                 found = json.loads((self.logs / "draw.out").read_text().splitlines()[-1])
                 self.stages["drawing"] = found
-                say(f"{found['backend']} draws {found['alone']:.0f} frames/s of {found['size']}² alone and "
-                    f"{found['together']:.0f} with all processes")  # fmt: skip
+                say(
+                    f"{found['backend']} draws {found['alone']:.0f} frames/s of {found['size']}² alone and "
+                    f"{found['together']:.0f} with all processes"
+                )
                 return self.fit(found["together"])
         raise SystemExit("Cube cannot be drawn here: see the lines above, and lpwm doctor.")
 
@@ -289,8 +286,17 @@ class Pair:
 
     def train(self) -> list[str]:
         a, jobs = self.args, {}
-        base = ["--out", str(a.work / "runs"), "--device", a.device, "--train.steps", str(a.steps), *overrides(a),
-                "--train.no-stop-dead", "--json"]  # fmt: skip
+        base = [
+            "--out",
+            str(a.work / "runs"),
+            "--device",
+            a.device,
+            "--train.steps",
+            str(a.steps),
+            *overrides(a),
+            "--train.no-stop-dead",
+            "--json",
+        ]
         words = {
             f"train {m} {s}": ["-m", "lpwm", "train", f"{a.recipe}/{m}", "--train.seed", str(s), *base]
             for s in range(1, a.seeds + 1)
@@ -314,23 +320,16 @@ class Pair:
         a, name = self.args, self.args.recipe
         device = ["--device", a.device]
         reading = ["-m", "lpwm", "interpret", *runs, "--frames", "20000", *device, "--what"]
-        evaluation = [
-            "-m",
-            "lpwm",
-            "eval",
-            *runs,
-            *eval_options(a),
-            *device,
-            "--workers",
-            str(min(8, a.workers)),
-        ]
-        self.wait({
-            "eval": self.start("eval", [*evaluation, "--out", str(self.results / f"{name}-dataset-goals.json")]),
-            **{
-                what: self.start(what, [*reading, what, "--out", str(self.results / f"{name}-{what}.json")])
-                for what in ("contact", "sparsity")
-            },
-        })  # fmt: skip
+        evaluation = ["-m", "lpwm", "eval", *runs, *eval_options(a), *device, "--workers", str(min(8, a.workers))]
+        self.wait(
+            {
+                "eval": self.start("eval", [*evaluation, "--out", str(self.results / f"{name}-dataset-goals.json")]),
+                **{
+                    what: self.start(what, [*reading, what, "--out", str(self.results / f"{name}-{what}.json")])
+                    for what in ("contact", "sparsity")
+                },
+            }
+        )
         for shown in ("eval", "contact", "sparsity"):
             print((self.logs / f"{shown}.out").read_text(errors="replace")[-6000:], flush=True)
 
@@ -341,8 +340,12 @@ class Pair:
             for file in ("run.json", "log.jsonl", "training.json"):
                 if (run / file).exists():
                     shutil.copyfile(run / file, target / file)
-        whole = {"kind": "lpwm cube pair", "arguments": {k: str(v) for k, v in vars(self.args).items()},
-                 "seconds": round(time.time() - BEGAN, 1), "stages": self.stages}  # fmt: skip
+        whole = {
+            "kind": "lpwm cube pair",
+            "arguments": {k: str(v) for k, v in vars(self.args).items()},
+            "seconds": round(time.time() - BEGAN, 1),
+            "stages": self.stages,
+        }
         (self.args.out / "stages.json").write_text(json.dumps(whole, indent=1) + "\n")
 
     def run(self) -> int:

@@ -49,9 +49,7 @@ class Size:
 
 SIZES = {"pusht": Size(384, 768, 256), "tiny": Size(192, 768, 512)}
 TOYS = {"toy": Size(48, 64, 2, n=17, heads=2, p=16, L=2, trial=80)}
-KINDS = (
-    "norm_forward", "norm_backward", "gelu_forward", "gelu_backward", "up", "down", "last", "last_backward",
-)  # fmt: skip
+KINDS = ("norm_forward", "norm_backward", "gelu_forward", "gelu_backward", "up", "down", "last", "last_backward")
 
 
 @dataclass(frozen=True)
@@ -213,13 +211,9 @@ class Data:
         if job.kind == "up" and t is not None:
             return lambda: k.up(self.x, self.up, self.bias, self.out_f2, self.out_f, t, job.slope)
         if job.kind == "up":
-            return lambda: p.gelu_forward(
-                torch.addmm(self.bias, self.x, self.up.t(), out=self.out_f2), self.out_f
-            )
+            return lambda: p.gelu_forward(torch.addmm(self.bias, self.x, self.up.t(), out=self.out_f2), self.out_f)
         if t is not None:
-            return lambda: k.down_backward(
-                self.g, self.down, self.hidden, self.out_f, self.sums, t, job.slope
-            )
+            return lambda: k.down_backward(self.g, self.down, self.hidden, self.out_f, self.sums, t, job.slope)
         return lambda: p.gelu_backward(torch.mm(self.g, self.down), self.hidden, self.out_f, self.sums)
 
     def alone(self, kind: str) -> Callable[[], Any]:
@@ -283,11 +277,18 @@ class Blocks:
         self.patches[:, 0] = 0  # there is the class token
         self.grad_first, self.grad = noise(frames, w), noise(frames, i)
         self.weights = stack.Folded(
-            noise(w, p, scale=p**-0.5), noise(size.n, w),
-            noise(L, 3 * i, w, scale=w**-0.5), noise(L, 3 * i, scale=0.1), noise(L, w, i, scale=i**-0.5),
-            noise(L, f, w, scale=w**-0.5), noise(L, f, scale=0.1), noise(L, w, f, scale=f**-0.5),
-            noise(2 * L + 1, w, scale=0.1).float(), noise(3 * i, w, scale=w**-0.5), noise(3 * i, scale=0.1),
-        )  # fmt: skip
+            noise(w, p, scale=p**-0.5),
+            noise(size.n, w),
+            noise(L, 3 * i, w, scale=w**-0.5),
+            noise(L, 3 * i, scale=0.1),
+            noise(L, w, i, scale=i**-0.5),
+            noise(L, f, w, scale=w**-0.5),
+            noise(L, f, scale=0.1),
+            noise(L, w, f, scale=f**-0.5),
+            noise(2 * L + 1, w, scale=0.1).float(),
+            noise(3 * i, w, scale=w**-0.5),
+            noise(3 * i, scale=0.1),
+        )
         self.out: tuple[torch.Tensor, ...] = ()
 
     def __call__(self) -> None:
@@ -389,9 +390,7 @@ def combinations(rows: list[dict], name: str) -> dict[str, Settings]:
     return found
 
 
-def time_stack(
-    args: argparse.Namespace, rows: list[dict], name: str, until: float
-) -> tuple[list[dict], Settings]:
+def time_stack(args: argparse.Namespace, rows: list[dict], name: str, until: float) -> tuple[list[dict], Settings]:
     size = (TOYS if args.toy else SIZES)[name]
     few = 2 if args.toy else 16  # frames: 16·257 rows are a multiple of 16, as those of a run
     small, whole = Blocks(size, few, 2, args.device), Blocks(size, size.frames, size.L, args.device)

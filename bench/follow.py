@@ -25,7 +25,7 @@ from train_step import source
 
 from lpwm.losses import Objective, ObjectiveConfig, RDMRegConfig
 from lpwm.model import EncoderConfig, ModelConfig, PredictorConfig, WorldModel
-from lpwm.optim import OptimConfig, build, initialise
+from lpwm.optim import OptimConfig, build, initialize
 from lpwm.stats import t_interval
 from lpwm.train.step import Stepper
 
@@ -51,22 +51,28 @@ class Runs:
         gpu, precision = device == "cuda", name.split()[0]
         self.device, self.nudged = device, name == NUDGED
         self.config, self.batch, slices = models()[device]
-        self.clips = source("piecewise", self.batch, 4, self.config.encoder.image, device)
+        self.clips = source("piecewise", self.batch, 4, self.config.encoder.image_size, device)
         self.model = WorldModel(self.config, 10).to(device).train()
         self.objective = Objective(ObjectiveConfig(rdmreg=RDMRegConfig(slices=slices)), self.config.sparse)
-        self.optimiser = build(self.model, OptimConfig(lr=5e-4), fused=gpu, capturable=gpu)
+        self.optimizer = build(self.model, OptimConfig(lr=5e-4), fused=gpu, capturable=gpu)
         self.stepper = Stepper(
-            self.model, self.objective, self.optimiser, self.batch, precision=getattr(torch, precision), graphed=gpu,
-            compiled=gpu and precision == LOW, kernels=kernels,
-        )  # fmt: skip
+            self.model,
+            self.objective,
+            self.optimizer,
+            self.batch,
+            precision=getattr(torch, precision),
+            graphed=gpu,
+            compiled=gpu and precision == LOW,
+            kernels=kernels,
+        )
         self(0, 6)
 
     def __call__(self, seed: int, steps: int) -> list[float]:
         """The losses of a run."""
-        initialise(self.model, seed)
+        initialize(self.model, seed)
         if self.nudged:
             nudge(self.model, seed)
-        for state in self.optimiser.state.values():
+        for state in self.optimizer.state.values():
             for value in state.values():
                 value.zero_()
         losses = torch.empty(steps, device=self.device)
@@ -113,9 +119,7 @@ def report(rows: list[dict[str, Any]], name: str) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=500)
     parser.add_argument("--seeds", type=int, default=8)
     parser.add_argument("--cpu", action="store_true")
@@ -134,10 +138,7 @@ def main() -> None:
     for seed in range(args.seeds):
         for name, run in runs.items():
             curves[name].append(run(seed, args.steps))
-        found |= {
-            "seeds": seed + 1,
-            "windows": {name: compare(curves, name) for name in names if name != FULL},
-        }
+        found |= {"seeds": seed + 1, "windows": {name: compare(curves, name) for name in names if name != FULL}}
         found["curves_every_10"] = {name: [c[::10] for c in many] for name, many in curves.items()}
         if args.json:  # after every seed: an interrupted comparison keeps what it has
             args.json.write_text(json.dumps(found, indent=1))

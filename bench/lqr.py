@@ -3,7 +3,7 @@
     lpwm train piecewise-2x2-small/lewm --model.predictor.rung lti --model.action-encoder linear
     python bench/lqr.py RUN [--json OUT]
 
-Fifty environments with random starts and goals, horizon 5, the paper's CEM. Both minimise the same cost: the squared
+Fifty environments with random starts and goals, horizon 5, the paper's CEM. Both minimize the same cost: the squared
 distance of the last predicted latent to the goal's.
 """
 
@@ -21,9 +21,7 @@ from lpwm.plan import CEMConfig, LatentProblem, LQRConfig
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run")
     parser.add_argument("--environments", type=int, default=50)
     parser.add_argument("--json", type=Path)
@@ -48,9 +46,7 @@ def main() -> None:
         print(f"{name}: {1000 * r['seconds']:8.1f} ms   mean cost {r['cost']:.5f}")
     print(f"LQR as good or better in {better} of {n} environments, in {100 * share:.2f} % of CEM's time")
     if args.json:
-        args.json.write_text(
-            json.dumps({"rows": rows, "share": share, "as_good": better, "run": it.run_hash})
-        )
+        args.json.write_text(json.dumps({"rows": rows, "share": share, "as_good": better, "run": it.run_hash}))
 
 
 if __name__ == "__main__":

@@ -22,9 +22,16 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PAIRS: list[tuple[type[ast.AST], type[ast.AST]]] = [
-    (ast.Lt, ast.LtE), (ast.Gt, ast.GtE), (ast.Eq, ast.NotEq), (ast.Is, ast.IsNot), (ast.In, ast.NotIn),
-    (ast.Add, ast.Sub), (ast.Mult, ast.Div), (ast.And, ast.Or), (ast.BitAnd, ast.BitOr),
-]  # fmt: skip
+    (ast.Lt, ast.LtE),
+    (ast.Gt, ast.GtE),
+    (ast.Eq, ast.NotEq),
+    (ast.Is, ast.IsNot),
+    (ast.In, ast.NotIn),
+    (ast.Add, ast.Sub),
+    (ast.Mult, ast.Div),
+    (ast.And, ast.Or),
+    (ast.BitAnd, ast.BitOr),
+]
 SWAP = {a: b for pair in PAIRS for a, b in (pair, pair[::-1])} | {ast.Pow: ast.Mult, ast.FloorDiv: ast.Mult}
 
 
@@ -57,9 +64,7 @@ def change(node: ast.AST, draw: random.Random) -> str:
         node.ops[0] = SWAP[type(node.ops[0])]()
     elif isinstance(node, ast.Constant):
         old = node.value
-        node.value = (
-            not old if isinstance(old, bool) else old + 1 if isinstance(old, int) else 1.5 * old + 0.01
-        )
+        node.value = not old if isinstance(old, bool) else old + 1 if isinstance(old, int) else 1.5 * old + 0.01
     elif isinstance(node, ast.UnaryOp):
         node.op = ast.UAdd()
     elif isinstance(node, ast.If):
@@ -70,36 +75,17 @@ def change(node: ast.AST, draw: random.Random) -> str:
 
 def passes(tree: Path, tests: list[str], seconds: float) -> bool:
     """Whether the tests pass in this tree, in time."""
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-x",
-        "-p",
-        "no:cacheprovider",
-        "-m",
-        "not soak and not gpu",
-    ]
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(tree),
-        "PYTHONDONTWRITEBYTECODE": "1",
-        "OMP_NUM_THREADS": "1",
-    }
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", "not soak and not gpu"]
+    environment = {**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
     try:
-        done = subprocess.run(
-            [*command, *tests], cwd=tree, env=environment, capture_output=True, timeout=seconds
-        )
+        done = subprocess.run([*command, *tests], cwd=tree, env=environment, capture_output=True, timeout=seconds)
     except subprocess.TimeoutExpired:
         return False
     return done.returncode == 0
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("modules", nargs="+", help="files, or folders of which every file counts")
     parser.add_argument("--tests", nargs="+", required=True)
     parser.add_argument("--count", type=int, default=20)
@@ -117,9 +103,7 @@ def main() -> None:
         kept_out = shutil.ignore_patterns(".*", "__pycache__", "runs", "dist", "build", "*.egg-info")
         shutil.copytree(ROOT, tree, ignore=kept_out)
         if not passes(tree, args.tests, args.seconds):
-            raise SystemExit(
-                f"{' '.join(args.tests)} fails as it is: mend that first, or give more --seconds."
-            )
+            raise SystemExit(f"{' '.join(args.tests)} fails as it is: mend that first, or give more --seconds.")
         sources = {f: (tree / f).read_text(encoding="utf-8") for f in files}
         for _ in range(args.count):
             file = draw.choices(files, [len(sources[f]) for f in files])[0]

@@ -33,8 +33,15 @@ from lpwm.train.distributed import Ranks, join
 from lpwm.train.log import read_log
 
 MOST = 1e-3
-PLAIN = {"precision": "float32", "compile": "off", "kernels": "off", "log_every": 1, "eval_every": 0,
-         "checkpoint_every": 1000, "stop_dead": False}  # fmt: skip
+PLAIN = {
+    "precision": "float32",
+    "compile": "off",
+    "kernels": "off",
+    "log_every": 1,
+    "eval_every": 0,
+    "checkpoint_every": 1000,
+    "stop_dead": False,
+}
 
 
 class Joined(Ranks):
@@ -59,16 +66,35 @@ def here(folder: Path, device: torch.device, steps: int, ranks: Ranks) -> list[f
 
 
 def there(folder: Path, device: str, steps: int, processes: int) -> subprocess.Popen:
-    flags = {
-        f"--train.{name.replace('_', '-')}": value for name, value in PLAIN.items() if name != "stop_dead"
-    }
+    flags = {f"--train.{name.replace('_', '-')}": value for name, value in PLAIN.items() if name != "stop_dead"}
     words = [str(w) for pair in flags.items() for w in pair]
     return subprocess.Popen(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes), "-m",
-         "lpwm", "train", "tiny/lpwm", "--device", device, "--out", str(folder), "--train.steps", str(steps), *words,
-         "--train.no-stop-dead", "--json"],
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--nproc-per-node",
+            str(processes),
+            "-m",
+            "lpwm",
+            "train",
+            "tiny/lpwm",
+            "--device",
+            device,
+            "--out",
+            str(folder),
+            "--train.steps",
+            str(steps),
+            *words,
+            "--train.no-stop-dead",
+            "--json",
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
 
 
 def meet_nobody(device: str) -> None:
@@ -90,9 +116,7 @@ def apart(found: list[float], expected: list[float]) -> float:
 
 def main() -> None:
     began = time.perf_counter()
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--patience", type=float, default=60.0, help="seconds for torchrun to end")
@@ -120,8 +144,11 @@ def main() -> None:
             try:
                 said, _ = job.communicate(timeout=args.patience)
                 found = losses(root / f"torchrun{n}") if job.returncode == 0 else []
-                rows[f"torchrun {n}"] = {"losses": found, "apart": apart(found, expected)} if found else {
-                    "error": f"exit status {job.returncode}: {said.strip()[:600]}"}  # fmt: skip
+                rows[f"torchrun {n}"] = (
+                    {"losses": found, "apart": apart(found, expected)}
+                    if found
+                    else {"error": f"exit status {job.returncode}: {said.strip()[:600]}"}
+                )
             except subprocess.TimeoutExpired:
                 job.terminate()  # torchrun ends its processes
                 rows[f"torchrun {n}"] = {"error": f"took longer than {args.patience:g} s"}
@@ -130,19 +157,12 @@ def main() -> None:
     name = torch.cuda.get_device_name() if cuda else "CPU"
     for kind, row in rows.items():
         print(
-            f"{kind:<11} "
-            + (row.get("error") or f"losses apart by {row['apart']:.1e}, last {row['losses'][-1]:.6f}")
+            f"{kind:<11} " + (row.get("error") or f"losses apart by {row['apart']:.1e}, last {row['losses'][-1]:.6f}")
         )
     seconds = time.perf_counter() - began
     print(f"{backend}, {most} × {name}, torch {torch.__version__}, {args.steps} steps, {seconds:.1f} s")
     if args.json:
-        found_ = {
-            "backend": backend,
-            "device": name,
-            "torch": torch.__version__,
-            "seconds": seconds,
-            "rows": rows,
-        }
+        found_ = {"backend": backend, "device": name, "torch": torch.__version__, "seconds": seconds, "rows": rows}
         args.json.write_text(json.dumps(found_, indent=1) + "\n")
     sys.exit(0 if good else 1)
 

@@ -21,7 +21,7 @@ import torch
 
 from lpwm.core.rng import fold, generator
 from lpwm.model import ModelConfig, PredictorConfig, WorldModel
-from lpwm.optim import initialise
+from lpwm.optim import initialize
 from lpwm.plan import CEM, CEMConfig, LatentProblem
 from lpwm.plan.cem import refit
 from lpwm.plan.solver import noise, take
@@ -33,7 +33,7 @@ ENVIRONMENTS, HORIZON, ACTION, LATENT = 50, 5, 10, 384
 def make(rung: str, device: str, autocast: torch.dtype | None, latent: int) -> LatentProblem:
     """Random weights with open gates, action embeddings of unit size, and goals that some plan reaches."""
     model = WorldModel(ModelConfig(latent=latent, predictor=PredictorConfig(rung=rung)), ACTION).eval()
-    initialise(model, 0)
+    initialize(model, 0)
     g = generator("bench plan", rung)
     with torch.no_grad():
         for p in model.parameters():
@@ -44,9 +44,7 @@ def make(rung: str, device: str, autocast: torch.dtype | None, latent: int) -> L
         last.bias.div_(spread)
         z = torch.relu(torch.randn(ENVIRONMENTS, 1, latent, generator=g))
         goal = model.rollout(z, torch.randn(ENVIRONMENTS, 1, HORIZON, ACTION, generator=g), last_only=True)
-    return LatentProblem(
-        model.to(device), z.to(device), goal[:, 0].to(device), None, HORIZON, autocast=autocast
-    )
+    return LatentProblem(model.to(device), z.to(device), goal[:, 0].to(device), None, HORIZON, autocast=autocast)
 
 
 @torch.no_grad()
@@ -103,10 +101,14 @@ def measure(rung: str, config: CEMConfig, latent: int, with_profile: bool) -> di
     first_s = time.perf_counter() - begin
     times = seconds(lambda: solver.solve(problem, seed=0, compile=True), 7)
     row = {
-        "rung": rung, "ours_s": statistics.median(times), "all_s": times, "bar_s": BARS[rung],
-        "plain_eager_s": plain_s, "first_call_s": first_s,
+        "rung": rung,
+        "ours_s": statistics.median(times),
+        "all_s": times,
+        "bar_s": BARS[rung],
+        "plain_eager_s": plain_s,
+        "first_call_s": first_s,
         "peak_GiB": torch.cuda.max_memory_allocated() / 2**30,
-    }  # fmt: skip
+    }
     with torch.no_grad():
         reference, other = (CEM(config).solve(exact, seed=s) for s in (0, 1))
         value = lambda plan: exact.value(plan.actions_BHA[:, None])[:, 0]  # noqa: E731
@@ -131,9 +133,7 @@ def measure(rung: str, config: CEMConfig, latent: int, with_profile: bool) -> di
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--rungs", nargs="*", default=list(BARS), choices=list(BARS))
     parser.add_argument("--latent", type=int, default=LATENT)

@@ -57,18 +57,14 @@ def branching() -> list[dict[str, Any]]:
             begin = time.process_time()
             live.branches(torch.full((8, 16, 25, 2), 0.1))
             cpu = time.process_time() - begin
-            rows.append(
-                {"after": t, "branches_per_cpu_s": 8 * 16 / cpu, "us_per_step": 1e6 * cpu / (8 * 16 * 25)}
-            )
+            rows.append({"after": t, "branches_per_cpu_s": 8 * 16 / cpu, "us_per_step": 1e6 * cpu / (8 * 16 * 25)})
         if t < 200:
             live.step(actions[:, t])
     return rows
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--episodes", type=int, default=1024)
     parser.add_argument("--all", action="store_true")
     parser.add_argument("--json", type=Path, metavar="PATH")
@@ -82,25 +78,15 @@ def main() -> int:
     branches = branching()
     print(f"one shard: {shard['us_per_step']:.1f} µs of processor time per step, {shard['steps']} steps")
     print(f"{seen['episodes']} trajectories, {seen['steps']} steps, {CORES} workers: {seen['wall_s']:.1f} s")
-    print(
-        f"{TRAJECTORIES} on {CORES} cores: {by_wall:.0f} s by the wall clock, {by_cpu:.0f} s by processor time"
-    )
+    print(f"{TRAJECTORIES} on {CORES} cores: {by_wall:.0f} s by the wall clock, {by_cpu:.0f} s by processor time")
     for row in branches:
-        print(
-            f"branches after {row['after']} steps: {row['branches_per_cpu_s']:.0f} of 25 steps per second and core"
-        )
+        print(f"branches after {row['after']} steps: {row['branches_per_cpu_s']:.0f} of 25 steps per second and core")
     print(f"load average at the start {load:.1f} on {os.cpu_count()} cores")
     met = by_wall < MARK if args.all else by_cpu < MARK
     how = "measured" if args.all else "extrapolated from processor time, without writing the file"
     print(f"under {MARK:.0f} s, {how}: {met}")
     if args.json:
-        found = {
-            "shard": shard,
-            "collect": seen,
-            "by_wall_s": by_wall,
-            "by_cpu_s": by_cpu,
-            "branches": branches,
-        }
+        found = {"shard": shard, "collect": seen, "by_wall_s": by_wall, "by_cpu_s": by_cpu, "branches": branches}
         args.json.write_text(json.dumps({**found, "load": load, "met": met}, indent=1))
     return 0 if met else 1
 

@@ -82,10 +82,7 @@ def ours(what: str, seconds: float, processes: int) -> float:
     """The sum over processes that run at the same time, one thread each."""
     command = [sys.executable, os.path.abspath(__file__), "--worker", what, "--seconds", str(seconds)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    jobs = [
-        subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
-        for _ in range(processes)
-    ]
+    jobs = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) for _ in range(processes)]
     return sum(float(job.communicate()[0]) for job in jobs)
 
 
@@ -128,9 +125,7 @@ def on_device(device: str, seconds: float) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peer-python", help="an interpreter that can import stable_worldmodel 0.1.1")
     parser.add_argument("--device", help="draw on this device instead, e.g. cuda")
     parser.add_argument("--seconds", type=float, default=4.0, help="of each measurement")
@@ -143,9 +138,7 @@ def main() -> None:
         return
     if args.device:
         found = on_device(args.device, args.seconds)
-        print(
-            json.dumps(found, indent=1) if args.json else "\n".join(f"{k} {v:,.2f}" for k, v in found.items())
-        )
+        print(json.dumps(found, indent=1) if args.json else "\n".join(f"{k} {v:,.2f}" for k, v in found.items()))
         return
     cores = len(os.sched_getaffinity(0))
     rows = []
@@ -157,7 +150,11 @@ def main() -> None:
     middle = {key: statistics.median(row[key] for row in rows) for key in rows[0]}
     ratio = statistics.median(row["steps_with_frames"] / row["peer"] for row in rows)
     if args.json:
-        print(json.dumps({"cores": cores, "size": SIZE, "per_second": middle, "ratio_to_peer": ratio, "rounds": rows}, indent=1))  # fmt: skip  # noqa: E501
+        print(
+            json.dumps(
+                {"cores": cores, "size": SIZE, "per_second": middle, "ratio_to_peer": ratio, "rounds": rows}, indent=1
+            )
+        )
         return
     print(f"per second on {cores} cores: " + ", ".join(f"{k} {v:,.0f}" for k, v in middle.items()))
     print(f"with frames {ratio:.1f}× the peer")

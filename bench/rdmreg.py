@@ -27,10 +27,10 @@ B, T, D = 64, 4, 384
 CONFIG = RDMRegConfig(slices=8192)
 
 
-def numbers(regulariser: RDMReg, step: int) -> tuple[Tensor, Tensor]:
+def numbers(regularizer: RDMReg, step: int) -> tuple[Tensor, Tensor]:
     """The random numbers of a step, as `RDMReg.draw` makes them: slices, then target samples."""
     g = generator("rdmreg", 0, step)
-    return draw_slices(CONFIG.slices, D, 0.0, g), regulariser.target.sample((B, T, D), g)
+    return draw_slices(CONFIG.slices, D, 0.0, g), regularizer.target.sample((B, T, D), g)
 
 
 def plain(z_BTD: Tensor, slices_PD: Tensor, y_BTD: Tensor) -> Tensor:
@@ -97,8 +97,7 @@ def main() -> None:
             "torch": torch.__version__,
             "machine": platform.machine(),
             "rows": {
-                name: {"lpwm_ms": fast, "plain_ms": slow, "ratio": slow / fast}
-                for name, (fast, slow) in rows.items()
+                name: {"lpwm_ms": fast, "plain_ms": slow, "ratio": slow / fast} for name, (fast, slow) in rows.items()
             },
         }
         args.json.write_text(json.dumps(result, indent=2) + "\n")

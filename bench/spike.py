@@ -81,9 +81,7 @@ def read(path: Path, args: argparse.Namespace) -> list[Job]:
             if name not in FIELDS:
                 raise UserError(f"{path}: unknown field {name!r} of an entry: {nearest(name, FIELDS)}.")
         judge = choose("evaluation", entry.get("eval", "random"), EVALS)
-        judge = replace(
-            judge, seed=args.seed, precision=args.precision, episodes=args.episodes or judge.episodes
-        )
+        judge = replace(judge, seed=args.seed, precision=args.precision, episodes=args.episodes or judge.episodes)
         if args.quick:
             small = {"samples": 16, "elites": 4, "iterations": 2}
             judge = replace(judge, episodes=4, options=small, curve=64)
@@ -151,8 +149,14 @@ def judged(run: Run, job: Job, length: int, folder: Path, device: torch.device) 
     latest = load(run.folder, device=device)
     loaded = replace(latest, model=WorldModel.from_pretrained(str(folder), device=str(device)), step=length)
     agent = agent_of(loaded)
-    found = evaluate([agent], loaded.world, job.judge, device=device, holdout=loaded.holdout,
-                     data=run.data if "dataset" in job.judge.goals else None)  # fmt: skip
+    found = evaluate(
+        [agent],
+        loaded.world,
+        job.judge,
+        device=device,
+        holdout=loaded.holdout,
+        data=run.data if "dataset" in job.judge.goals else None,
+    )
     rates = {
         f"R{cell.receding}@{budget}": {
             m: round(float(cell.rows[0].success(m, budget).mean()), 4) for m in ("latched", "terminal")
@@ -203,19 +207,7 @@ def number(value: float | None, digits: int) -> str:
 def table(jobs: list[Job], lines: dict[str, dict[str, Any]]) -> str:
     """In the order of the grid. Rates are latched/terminal, in %."""
     ways = list(dict.fromkeys(w for line in lines.values() for w in line.get("rates", ())))
-    heads = [
-        "name",
-        "seed",
-        "steps",
-        "error/copy",
-        "deepest",
-        "dim",
-        "active",
-        *ways,
-        "curve",
-        "saturates",
-        "s",
-    ]
+    heads = ["name", "seed", "steps", "error/copy", "deepest", "dim", "active", *ways, "curve", "saturates", "s"]
     rows, missing = [heads], 0
     for job in jobs:
         for length in job.lengths:
@@ -230,12 +222,20 @@ def table(jobs: list[Job], lines: dict[str, dict[str, Any]]) -> str:
             e, c = line["error"] or [None], line["copy"] or [None]
             each_way = [line["rates"].get(w) for w in ways]
             rows.append(
-                [*first, f"{number(e[0], 4)}/{number(c[0], 4)}", f"{number(e[-1], 3)}/{number(c[-1], 3)}",
-                 number(line["dimension"], 1), number(line["active"], 2)]
+                [
+                    *first,
+                    f"{number(e[0], 4)}/{number(c[0], 4)}",
+                    f"{number(e[-1], 3)}/{number(c[-1], 3)}",
+                    number(line["dimension"], 1),
+                    number(line["active"], 2),
+                ]
                 + [f"{100 * r['latched']:.0f}/{100 * r['terminal']:.0f}" if r else "–" for r in each_way]
-                + [" ".join(number(v, 2) for v in line["curve"]), number(line["saturates"], 0),
-                   f"{line['train_s']:.0f}+{line['eval_s']:.0f}" + (" dead later" if line["dead"] else "")]
-            )  # fmt: skip
+                + [
+                    " ".join(number(v, 2) for v in line["curve"]),
+                    number(line["saturates"], 0),
+                    f"{line['train_s']:.0f}+{line['eval_s']:.0f}" + (" dead later" if line["dead"] else ""),
+                ]
+            )
     wide = [max((len(r[i]) for r in rows if len(r) == len(heads)), default=0) for i in range(len(heads))]
     shown = ["  ".join(c.ljust(w) for c, w in zip(r, wide, strict=False)).rstrip() for r in rows]
     return "\n".join([*shown, *([f"{missing} points are missing."] if missing else [])])
@@ -253,9 +253,7 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=600, help="seconds after which one run is given up")
     parser.add_argument("--within", type=float, default=1e9, help="seconds after which all stops")
     parser.add_argument("--runs", type=Path, help="folder of runs and data, if not OUT/runs")
-    parser.add_argument(
-        "--quick", action="store_true", help="4 episodes and a toy planner: shows that it runs"
-    )
+    parser.add_argument("--quick", action="store_true", help="4 episodes and a toy planner: shows that it runs")
     parser.add_argument("--table", action="store_true", help="train nothing: what is there")
     args = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -307,8 +305,12 @@ def run(jobs: list[Job], path: Path, root: Path, args: argparse.Namespace) -> No
                 }
                 file.write(json.dumps(plain(line), allow_nan=False) + "\n")
                 file.flush()
-                print(f"{time.monotonic() - begun:6.1f} s  {job.name} seed {line['seed']} step {length}: "
-                      f"{found.get('failed') or found['rates']}", file=sys.stderr, flush=True)  # fmt: skip
+                print(
+                    f"{time.monotonic() - begun:6.1f} s  {job.name} seed {line['seed']} step {length}: "
+                    f"{found.get('failed') or found['rates']}",
+                    file=sys.stderr,
+                    flush=True,
+                )
             if time.monotonic() - begun > args.within:
                 return
 

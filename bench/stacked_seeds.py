@@ -32,7 +32,7 @@ import torch
 
 from lpwm.losses import Objective
 from lpwm.model import WorldModel
-from lpwm.optim import build, initialise
+from lpwm.optim import build, initialize
 from lpwm.recipes import ladder, small, tiny
 from lpwm.sweep.stacked import StackedStepper, check_stackable
 from lpwm.train import RunConfig
@@ -51,10 +51,8 @@ BEGAN = time.perf_counter()
 
 def batches(config: RunConfig, seeds: int, device: str) -> tuple[Any, ...]:
     g = torch.Generator(device=device).manual_seed(0)
-    B, T, side = config.train.batch, config.frames, config.model.encoder.image
-    pixels = torch.randint(
-        0, 256, (seeds, B, T, 3, side, side), generator=g, device=device, dtype=torch.uint8
-    )
+    B, T, side = config.train.batch, config.frames, config.model.encoder.image_size
+    pixels = torch.randint(0, 256, (seeds, B, T, 3, side, side), generator=g, device=device, dtype=torch.uint8)
     actions = torch.randn(seeds, B, T - 1, ACTIONS, generator=g, device=device)
     objective = Objective(config.objective, config.model.sparse)
     draws = [objective.draw((s, 0), B, T, config.model.latent, device) for s in range(seeds)]
@@ -65,7 +63,7 @@ def models_of(config: RunConfig, seeds: int, device: str) -> list[WorldModel]:
     out = []
     for seed in range(seeds):
         model = WorldModel(config.model, ACTIONS)
-        initialise(model, seed)
+        initialize(model, seed)
         out.append(model.to(device).train())
     return out
 
@@ -75,11 +73,19 @@ def alone(config: RunConfig, seeds: int, device: str, form: str) -> Callable[[in
     cuda, compiled = device == "cuda", form == "compiled"
     options = {"fused": True, "capturable": True} if cuda else {}
     steppers = [
-        Stepper(m, objective, build(m, config.optim, **options), config.train.batch, clip=config.optim.clip,
-                precision=torch.bfloat16 if cuda else torch.float32, compiled=compiled,
-                graphed=form != "eager", kernels=compiled)
+        Stepper(
+            m,
+            objective,
+            build(m, config.optim, **options),
+            config.train.batch,
+            clip=config.optim.clip,
+            precision=torch.bfloat16 if cuda else torch.float32,
+            compiled=compiled,
+            graphed=form != "eager",
+            kernels=compiled,
+        )
         for m in models_of(config, seeds, device)
-    ]  # fmt: skip
+    ]
 
     def step(i: int) -> None:
         for s, stepper in enumerate(steppers):
@@ -94,9 +100,14 @@ def stacked(config: RunConfig, seeds: int, device: str, form: str) -> Callable[[
     options = {"fused": True, "capturable": True} if cuda else {}
     models = models_of(config, seeds, device)
     stepper = StackedStepper(
-        models, objective, [build(m, config.optim, **options) for m in models], config.optim.clip,
-        torch.bfloat16 if cuda else torch.float32, compiled=form == "compiled", graphed=form != "eager",
-    )  # fmt: skip
+        models,
+        objective,
+        [build(m, config.optim, **options) for m in models],
+        config.optim.clip,
+        torch.bfloat16 if cuda else torch.float32,
+        compiled=form == "compiled",
+        graphed=form != "eager",
+    )
 
     def step(i: int) -> None:
         stepper(pixels, actions, draws, 1.0)
@@ -149,17 +160,17 @@ def summary(times: dict[str, float | str]) -> dict[str, Any]:
         for form in FORMS
         if {f"alone {form}", f"stacked {form}"} <= set(known)
     }
-    best = {kind: min((n for n in known if n.startswith(kind)), key=known.__getitem__, default=None)
-            for kind in ("alone", "stacked")}  # fmt: skip
+    best = {
+        kind: min((n for n in known if n.startswith(kind)), key=known.__getitem__, default=None)
+        for kind in ("alone", "stacked")
+    }
     found = [best["alone"], best["stacked"]]
     ratio = known[found[0]] / known[found[1]] if found[0] and found[1] else None
     return {"ratios": ratios, "best": best, "ratio": ratio}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--seeds", type=int, nargs="+", default=[2, 4, 8])
     parser.add_argument("--cases", nargs="+", default=list(CASES), choices=list(CASES))
@@ -173,8 +184,12 @@ def main() -> None:
     cuda = args.device == "cuda"
     forms = args.forms or (FORMS if cuda else FORMS[:1])
     name = torch.cuda.get_device_name() if cuda else f"{torch.get_num_threads()} CPU threads"
-    found: dict[str, Any] = {"device": name, "torch": torch.__version__, "python": platform.python_version(),
-                             "rows": []}  # fmt: skip
+    found: dict[str, Any] = {
+        "device": name,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "rows": [],
+    }
     print(f"{name}, torch {torch.__version__}; milliseconds of one update of all seeds", flush=True)
     # The quick forms of all come first: compiling may use up the time.
     for form in (f for f in FORMS if f in forms):
@@ -198,16 +213,17 @@ def measure(case: str, seeds: int, form: str, args: argparse.Namespace, found: d
         if time.perf_counter() - BEGAN < args.limit:
             time_ = milliseconds(
                 lambda make=make: make(config, seeds, args.device, form),  # type: ignore[misc]
-                args.device, args.groups, args.patience,
-            )  # fmt: skip
+                args.device,
+                args.groups,
+                args.patience,
+            )
         row["ms"][f"{kind} {form}"] = time_
         row |= summary(row["ms"])
         said = f"{time_:10.2f}" if isinstance(time_, float) else f"  {time_}"
         like = row["ratios"].get(form)
         more = f"   alone/stacked {like:.2f}×" if kind == "stacked" and like else ""
         print(
-            f"{case:<14} {seeds:>2} {kind + ' ' + form:<17} {said}{more}  "
-            f"[{time.perf_counter() - BEGAN:.0f} s]",
+            f"{case:<14} {seeds:>2} {kind + ' ' + form:<17} {said}{more}  [{time.perf_counter() - BEGAN:.0f} s]",
             flush=True,
         )
         found["seconds"] = time.perf_counter() - BEGAN

@@ -105,9 +105,7 @@ def make(path: Path, kind: str, episodes: int, ours: bool) -> None:
 def clips_of(path: Path, workers: int):
     from lpwm.data import StreamedClips, read
 
-    return StreamedClips(
-        read(path), frames=FRAMES, frameskip=SKIP, batch=BATCH, workers=workers, holdout=0.02
-    )
+    return StreamedClips(read(path), frames=FRAMES, frameskip=SKIP, batch=BATCH, workers=workers, holdout=0.02)
 
 
 def ours_rate(path: Path, workers: int, seconds: float) -> float:
@@ -132,8 +130,12 @@ def _run(command: list[str]) -> float:
 
 def compare(python: str | None, folder: Path, episodes: int, seconds: float, rounds: int) -> dict:
     cores, found = len(os.sched_getaffinity(0)), {}
-    for name, kind, ours in (("its file, camera", "camera", False), ("our file, camera", "camera", True),
-                             ("its file, Wall", "wall", False), ("our file, Wall", "wall", True)):  # fmt: skip
+    for name, kind, ours in (
+        ("its file, camera", "camera", False),
+        ("our file, camera", "camera", True),
+        ("its file, Wall", "wall", False),
+        ("our file, Wall", "wall", True),
+    ):
         path = folder / "frames.h5"
         make(path, kind, episodes, ours)
         rows = []
@@ -141,17 +143,7 @@ def compare(python: str | None, folder: Path, episodes: int, seconds: float, rou
             row: dict = {"peer": {}, "ours": {}}
             for workers in sorted({0, 1, cores}) if python else ():
                 row["peer"][workers] = _run(
-                    [
-                        python,
-                        "-c",
-                        PEER,
-                        str(path),
-                        str(workers),
-                        str(BATCH),
-                        str(FRAMES),
-                        str(SKIP),
-                        str(seconds),
-                    ]
+                    [python, "-c", PEER, str(path), str(workers), str(BATCH), str(FRAMES), str(SKIP), str(seconds)]
                 )
             for workers in sorted({1, cores}):
                 row["ours"][workers] = _run(
@@ -160,9 +152,7 @@ def compare(python: str | None, folder: Path, episodes: int, seconds: float, rou
             row["ratio"] = max(row["ours"].values()) / max(row["peer"].values()) if python else None
             rows.append(row)
         best = {
-            side: statistics.median(max(r[side].values()) for r in rows)
-            for side in ("peer", "ours")
-            if rows[0][side]
+            side: statistics.median(max(r[side].values()) for r in rows) for side in ("peer", "ours") if rows[0][side]
         }
         found[name] = {
             "file_MB": path.stat().st_size / 1e6,
@@ -172,9 +162,7 @@ def compare(python: str | None, folder: Path, episodes: int, seconds: float, rou
         }
         path.unlink()
         line = ", ".join(f"{side} {rate:,.0f}" for side, rate in best.items())
-        print(
-            f"{name}: clips per second {line}, ratio {found[name]['ratio'] or float('nan'):.2f}", flush=True
-        )
+        print(f"{name}: clips per second {line}, ratio {found[name]['ratio'] or float('nan'):.2f}", flush=True)
     return found
 
 
@@ -204,9 +192,7 @@ def limited(folder: Path, limit_mb: int, workers: int) -> dict:
     watcher = threading.Thread(target=watch)
     watcher.start()
     begin, steps = time.perf_counter(), clips.steps_per_epoch // 4
-    for step in range(
-        steps
-    ):  # a clip is every frame's neighbour: a quarter of an epoch reads about every frame once
+    for step in range(steps):  # a clip is every frame's neighbor: a quarter of an epoch reads about every frame once
         clips.batch(step)
     seconds = time.perf_counter() - begin
     done.set()
@@ -214,19 +200,20 @@ def limited(folder: Path, limit_mb: int, workers: int) -> dict:
     clips.close()
     path.unlink()
     return {
-        "file_MB": size / 1e6, "limit_MB": limit_mb, "peak_MB": most[0] / 1e6, "before_streaming_MB": before / 1e6,
-        "under": most[0] < limit_mb * 10**6, "steps": steps, "clips_per_second": steps * BATCH / seconds,
+        "file_MB": size / 1e6,
+        "limit_MB": limit_mb,
+        "peak_MB": most[0] / 1e6,
+        "before_streaming_MB": before / 1e6,
+        "under": most[0] < limit_mb * 10**6,
+        "steps": steps,
+        "clips_per_second": steps * BATCH / seconds,
         "frames_read_MB": steps * BATCH * FRAMES * SIDE * SIDE * 3 / 1e6,
-    }  # fmt: skip
+    }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--peer-python", help="an interpreter that can import stable_worldmodel 0.1.1 and hdf5plugin"
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--peer-python", help="an interpreter that can import stable_worldmodel 0.1.1 and hdf5plugin")
     parser.add_argument("--limit-mb", type=int, default=0, help="stream a file ten times this size")
     parser.add_argument("--episodes", type=int, default=40, help="of 101 frames, in the file")
     parser.add_argument("--workers", type=int, default=0, help="0: one fewer than cores")

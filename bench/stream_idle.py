@@ -38,7 +38,7 @@ import torch
 from lpwm.data import EpisodeData, ResidentClips, StreamedClips, read, write
 from lpwm.losses import Objective
 from lpwm.model import WorldModel
-from lpwm.optim import build, initialise
+from lpwm.optim import build, initialize
 from lpwm.recipes import pusht, tiny
 from lpwm.train import RunConfig
 from lpwm.train.ahead import Ahead
@@ -115,15 +115,20 @@ class Trainer:
     def __init__(self, config: RunConfig, device: torch.device, compiled: bool) -> None:
         self.config, self.device, cuda = config, device, device.type == "cuda"
         model = WorldModel(config.model, 2 * config.data.frameskip)
-        initialise(model, 0)
+        initialize(model, 0)
         model.to(device).train()
         self.objective = Objective(config.objective, config.model.sparse)
         options = {"fused": True, "capturable": True} if cuda else {}
         self.stepper = Stepper(
-            model, self.objective, build(model, config.optim, **options), config.train.batch,
-            precision=torch.bfloat16 if cuda else torch.float32, graphed=cuda,
-            compiled=compiled, kernels=compiled,
-        )  # fmt: skip
+            model,
+            self.objective,
+            build(model, config.optim, **options),
+            config.train.batch,
+            precision=torch.bfloat16 if cuda else torch.float32,
+            graphed=cuda,
+            compiled=compiled,
+            kernels=compiled,
+        )
 
     def run(self, source: ResidentClips | StreamedClips, steps: int) -> dict[str, Any]:
         waited = _time_waits(source)
@@ -184,25 +189,28 @@ def clips_of(data: EpisodeData, config: RunConfig, device: torch.device, workers
 
 
 def measure(
-    config: RunConfig, device: torch.device, folder: Path, workers: Sequence[int], args: argparse.Namespace,
+    config: RunConfig,
+    device: torch.device,
+    folder: Path,
+    workers: Sequence[int],
+    args: argparse.Namespace,
     keep: Callable[[dict[str, Any]], None],
-) -> None:  # fmt: skip
+) -> None:
     """Each kind of file from memory and from its file with each number of workers; `keep` gets every row."""
     trainer = Trainer(config, device, args.compile)
     for kind in args.frames:
         path = folder / f"{kind}.h5"
         begin = time.perf_counter()
-        make_file(path, kind, config.model.encoder.image, args.episodes)
+        make_file(path, kind, config.model.encoder.image_size, args.episodes)
         data = read(path)
-        print(
-            f"{kind}: {path.stat().st_size / 1e6:.0f} MB written in {time.perf_counter() - begin:.1f} s",
-            flush=True,
-        )
+        print(f"{kind}: {path.stat().st_size / 1e6:.0f} MB written in {time.perf_counter() - begin:.1f} s", flush=True)
         for count in (0, *workers):
             row: dict[str, Any] = {
-                "frames": kind, "source": "streamed" if count else "resident", "workers": count,
+                "frames": kind,
+                "source": "streamed" if count else "resident",
+                "workers": count,
                 "file_MB": path.stat().st_size / 1e6,
-            }  # fmt: skip
+            }
             if time.perf_counter() - BEGAN > args.limit:
                 keep({**row, "left_out": f"{args.limit:g} s were over"})
                 continue
@@ -231,9 +239,7 @@ def line(row: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--workers", type=int, nargs="+", default=[4, 8, 12])
     parser.add_argument("--frames", nargs="+", default=["random", "wall"], choices=("random", "wall"))
@@ -250,10 +256,15 @@ def main() -> None:
     config = tiny() if args.toy else pusht("lpwm", "mlp-lti")
     found: dict[str, Any] = {
         "device": torch.cuda.get_device_name() if device.type == "cuda" else "cpu",
-        "torch": torch.__version__, "cores": len(os.sched_getaffinity(0)), "load_before": os.getloadavg(),
-        "batch": config.train.batch, "side": config.model.encoder.image, "steps": args.steps,
-        "compiled": args.compile, "rows": [],
-    }  # fmt: skip
+        "torch": torch.__version__,
+        "cores": len(os.sched_getaffinity(0)),
+        "load_before": os.getloadavg(),
+        "batch": config.train.batch,
+        "side": config.model.encoder.image_size,
+        "steps": args.steps,
+        "compiled": args.compile,
+        "rows": [],
+    }
 
     def keep(row: dict[str, Any]) -> None:
         found["rows"].append(row)
@@ -264,9 +275,7 @@ def main() -> None:
 
     with tempfile.TemporaryDirectory(dir=args.folder) as folder:
         measure(config, device, Path(folder), args.workers, args, keep)
-    print(
-        f"{found['device']}, torch {found['torch']}, {found['cores']} cores, {found.get('seconds', 0):.1f} s"
-    )
+    print(f"{found['device']}, torch {found['torch']}, {found['cores']} cores, {found.get('seconds', 0):.1f} s")
 
 
 if __name__ == "__main__":

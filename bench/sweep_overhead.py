@@ -138,9 +138,7 @@ def main() -> None:
         for name in args.engines:
             extra = run_engine(name, Path(folder) / name, args.cells, args.seconds, args.workers)
             found[name] = {"extra_s_per_cell": extra, "share_of_60_s": extra / CELL}
-            print(
-                f"{name:<14} {1000 * extra:8.2f} ms per cell beyond its work: {100 * extra / CELL:.3f} % of 60 s"
-            )
+            print(f"{name:<14} {1000 * extra:8.2f} ms per cell beyond its work: {100 * extra / CELL:.3f} % of 60 s")
     if args.json:
         args.json.write_text(json.dumps(found, indent=1) + "\n")
 

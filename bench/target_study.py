@@ -1,4 +1,4 @@
-"""Does realised activity follow the target? Plain slices against coordinate slices, on small Piecewise models.
+"""Does realized activity follow the target? Plain slices against coordinate slices, on small Piecewise models.
 
     python bench/target_study.py OUT [--device cuda --compile graph --workers 14] [--seeds 0 1 2] [--steps 2000]
     python bench/target_study.py OUT --table [--publish results]
@@ -33,9 +33,14 @@ from lpwm.report.targets import write
 from lpwm.sweep.pool import each
 
 QUICK = EvalConfig(
-    goals=("random",), episodes=4, budgets=(20,), planner_seeds=1, curve=0, receding=(1, 5),
+    goals=("random",),
+    episodes=4,
+    budgets=(20,),
+    planner_seeds=1,
+    curve=0,
+    receding=(1, 5),
     options={"samples": 16, "elites": 4, "iterations": 2},
-)  # fmt: skip
+)
 QUICK_CELLS = tuple(TargetCell(1.0, mu, axis) for axis in (0.0, 0.25) for mu in (0.0, -1.0))
 
 
@@ -65,8 +70,11 @@ def within(
 
 
 def told(begun: float, done: int, of: int, why: str) -> None:
-    print(f"{time.monotonic() - begun:6.1f} s  {done} of {of} runs{'  ' + why if why else ''}", file=sys.stderr,
-          flush=True)  # fmt: skip
+    print(
+        f"{time.monotonic() - begun:6.1f} s  {done} of {of} runs{'  ' + why if why else ''}",
+        file=sys.stderr,
+        flush=True,
+    )
 
 
 def main() -> None:
@@ -90,13 +98,19 @@ def main() -> None:
         base, planning, cells, seeds, frames = tiny(), QUICK, QUICK_CELLS, (0, 1), 200
         base = replace(base, data=replace(base.data, holdout=0.3))
     ask = partial(
-        study, base, args.out, cells=cells, seeds=args.seeds or seeds, steps=args.steps, device=args.device,
-        compile=args.compile, planning=planning, frames=frames,
-    )  # fmt: skip
+        study,
+        base,
+        args.out,
+        cells=cells,
+        seeds=args.seeds or seeds,
+        steps=args.steps,
+        device=args.device,
+        compile=args.compile,
+        planning=planning,
+        frames=frames,
+    )
     run = partial(within, workers=args.workers, limit_s=args.limit, seconds=args.within, broken=args.broken)
-    signal.signal(
-        signal.SIGTERM, signal.default_int_handler
-    )  # a time limit from outside is an interruption too
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a time limit from outside is an interruption too
     try:
         found = ask(each=None if args.table else run, progress=partial(told, time.monotonic()))
     except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""The one-hot linearisation at growing N: wall time and peak memory, each size in a process of its own.
+"""The one-hot linearization at growing N: wall time and peak memory, each size in a process of its own.
 
     python bench/theory.py [--json PATH] [--threads 2]
 
@@ -54,10 +54,18 @@ def one(d: int, n: int) -> dict[str, Any]:
     found = measure(model, system.f, x, [0], system.lipschitz)
     assert found.holds and scipy_matrix.nnz == model.cells == torch_matrix._nnz()
     return {
-        "d": d, "n": n, "cells": model.cells, "actions": 4, "build_s": built, "export_s": exported,
-        "wall_s": time.perf_counter() - start, "peak_mb": peak(), "grown_mb": peak() - before,
-        "matrices_mb": model.bytes / 2**20, "worst_over_bound": float(found.worst_H[1] / found.bound_H[1]),
-    }  # fmt: skip
+        "d": d,
+        "n": n,
+        "cells": model.cells,
+        "actions": 4,
+        "build_s": built,
+        "export_s": exported,
+        "wall_s": time.perf_counter() - start,
+        "peak_mb": peak(),
+        "grown_mb": peak() - before,
+        "matrices_mb": model.bytes / 2**20,
+        "worst_over_bound": float(found.worst_H[1] / found.bound_H[1]),
+    }
 
 
 def main() -> None:
@@ -71,19 +79,24 @@ def main() -> None:
         return
     environment = {**os.environ, "OMP_NUM_THREADS": str(args.threads)}
     rows = []
-    print(
-        f"{'d':>2}{'cells':>12}{'build s':>10}{'wall s':>9}{'peak MB':>10}{'grown MB':>10}{'4 P(a) MB':>11}"
-    )
+    print(f"{'d':>2}{'cells':>12}{'build s':>10}{'wall s':>9}{'peak MB':>10}{'grown MB':>10}{'4 P(a) MB':>11}")
     for d, n in SIZES:
         command = [sys.executable, __file__, "--one", str(d), str(n)]
         done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
         r = json.loads(done.stdout)
         rows.append(r)
-        print(f"{d:>2}{r['cells']:>12,}{r['build_s']:>10.3f}{r['wall_s']:>9.3f}{r['peak_mb']:>10.0f}"
-              f"{r['grown_mb']:>10.0f}{r['matrices_mb']:>11.1f}")  # fmt: skip
+        print(
+            f"{d:>2}{r['cells']:>12,}{r['build_s']:>10.3f}{r['wall_s']:>9.3f}{r['peak_mb']:>10.0f}"
+            f"{r['grown_mb']:>10.0f}{r['matrices_mb']:>11.1f}"
+        )
     if args.json:
-        result = {"threads": args.threads, "machine": platform.machine(), "cores": os.cpu_count(),
-                  "load": os.getloadavg(), "rows": rows}  # fmt: skip
+        result = {
+            "threads": args.threads,
+            "machine": platform.machine(),
+            "cores": os.cpu_count(),
+            "load": os.getloadavg(),
+            "rows": rows,
+        }
         args.json.write_text(json.dumps(result, indent=2) + "\n")
 
 

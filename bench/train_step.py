@@ -3,7 +3,7 @@
     python bench/train_step.py [--json OUT] [--cases pusht-deep pusht-mlp-lti piecewise-tiny] [--profile]
 
 Frames are rendered on the device (Wall stands in for PushT, the same number of pixels; --pusht draws the real ones).
-"plain" is what one writes first: autocast, eager modules, a regulariser that sorts both sides, torch's AdamW. "ours" is
+"plain" is what one writes first: autocast, eager modules, a regularizer that sorts both sides, torch's AdamW. "ours" is
 lpwm.train.step as `lpwm train` runs it. A step includes gathering and rendering its clips and drawing its slices.
 Both loops run freely, as the training loop does between log points: as many steps as lie between two (50) are timed at
 a time, of the plain loop ten, and the median of such groups is given. A log point (all monitors, moved to the host) is
@@ -28,7 +28,7 @@ from lpwm.data.clips import ResidentClips
 from lpwm.kernels import settings as kernels_settings
 from lpwm.losses import Objective, ObjectiveConfig, RDMRegConfig
 from lpwm.model import VIT_TINY, ModelConfig, PredictorConfig, ProjectorConfig, WorldModel
-from lpwm.optim import OptimConfig, build, initialise
+from lpwm.optim import OptimConfig, build, initialize
 from lpwm.train.ahead import Ahead
 from lpwm.train.loop import measure_step
 from lpwm.train.step import Stepper
@@ -61,7 +61,7 @@ KINDS = {
     "layer norm": r"layer_norm|_norm_(for|back)",
     "the last block's attention": r"^_hear",
     "matrix products": r"nvjet|gemm|cutlass|splitK",
-    "optimiser": r"multi_tensor|adam|^_(update|prepare)$",
+    "optimizer": r"multi_tensor|adam|^_(update|prepare)$",
     "sorting": r"[sS]ort|_by_rank",
 }
 
@@ -71,9 +71,7 @@ def source(world_name: str, batch: int, frames: int, size: int, device: str) -> 
     with tempfile.TemporaryDirectory() as folder:
         collect(world, Path(folder) / "bench.h5", episodes=200, steps=100 if world_name == "pusht" else 40)
         data = read(Path(folder) / "bench.h5")
-    return ResidentClips(
-        data, world=world, frames=frames, batch=batch, size=size, device=device, compiled=True
-    )
+    return ResidentClips(data, world=world, frames=frames, batch=batch, size=size, device=device, compiled=True)
 
 
 WORLD = ""  # --pusht: what stands where Wall stood in for it
@@ -83,17 +81,17 @@ def setting(case: str, device: str):
     config, batch, slices, world, most = CASES[case]
     if WORLD and world == "wall":
         world = WORLD
-    clips = source(world, batch, 4, config.encoder.image, device)
+    clips = source(world, batch, 4, config.encoder.image_size, device)
     model = WorldModel(config, 10)
-    initialise(model, 0)
+    initialize(model, 0)
     objective = Objective(ObjectiveConfig(rdmreg=RDMRegConfig(slices=slices)), config.sparse)
     return model.to(device).train(), clips, objective, batch, most
 
 
 def plain_step(model, clips, objective, batch, device):
     """The same update, written plainly."""
-    optimiser = build(model, OptimConfig(lr=1e-4))
-    target, slices = objective.regulariser.target, objective.config.rdmreg.slices
+    optimizer = build(model, OptimConfig(lr=1e-4))
+    target, slices = objective.regularizer.target, objective.config.rdmreg.slices
 
     def step(i: int) -> None:
         clip = clips.batch(i)
@@ -105,9 +103,9 @@ def plain_step(model, clips, objective, batch, device):
         y = target.sample(z.shape, g)
         a, b = (z.float() @ w).sort(dim=0).values, (y @ w).sort(dim=0).values
         loss = (zhat.float() - z[:, 1:].float()).square().mean() + (a - b).square().mean()
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
 
     return step
 
@@ -117,16 +115,9 @@ LOG_EVERY = 50  # steps between log points, as `lpwm train` has it
 
 
 def our_step(model, clips, objective, batch, device):
-    optimiser = build(model, OptimConfig(lr=1e-4), fused=True, capturable=True)
+    optimizer = build(model, OptimConfig(lr=1e-4), fused=True, capturable=True)
     stepper = Stepper(
-        model,
-        objective,
-        optimiser,
-        batch,
-        precision=torch.bfloat16,
-        compiled=True,
-        graphed=True,
-        kernels=KERNELS,
+        model, objective, optimizer, batch, precision=torch.bfloat16, compiled=True, graphed=True, kernels=KERNELS
     )
 
     def make(i: int):
@@ -267,21 +258,14 @@ def report(row: dict) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--cases", nargs="*", default=list(CASES))
     parser.add_argument("--profile", action="store_true")
     parser.add_argument("--no-kernels", action="store_true", help="without the encoder's own kernels")
+    parser.add_argument("--pusht", action="store_true", help="real PushT clips in the ladder's cases (pymunk)")
     parser.add_argument(
-        "--pusht", action="store_true", help="real PushT clips in the ladder's cases (pymunk)"
-    )
-    parser.add_argument(
-        "--stack",
-        type=Path,
-        metavar="F",
-        help="forms of the encoder's kernels, as encoder_stack.py --json wrote them",
+        "--stack", type=Path, metavar="F", help="forms of the encoder's kernels, as encoder_stack.py --json wrote them"
     )
     args = parser.parse_args()
     if args.stack:

@@ -21,10 +21,7 @@ import time
 from collections.abc import Callable
 
 ENVIRONMENTS, SIZE, EPISODE = 10, 224, 100
-NAMES = {
-    "piecewise": ("lpwm/Piecewise-v0", "swm/Piecewise-v0"),
-    "two_room": ("lpwm/TwoRoom-v0", "swm/TwoRoom-v1"),
-}
+NAMES = {"piecewise": ("lpwm/Piecewise-v0", "swm/Piecewise-v0"), "two_room": ("lpwm/TwoRoom-v0", "swm/TwoRoom-v1")}
 
 PEER = """
 import sys, time, warnings
@@ -94,10 +91,7 @@ def ours(what: str, name: str, seconds: float, processes: int) -> float:
     """The sum over processes that run at the same time, one thread each."""
     command = [sys.executable, os.path.abspath(__file__), "--worker", what, name, "--seconds", str(seconds)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    jobs = [
-        subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
-        for _ in range(processes)
-    ]
+    jobs = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) for _ in range(processes)]
     return sum(float(job.communicate()[0]) for job in jobs)
 
 
@@ -122,16 +116,12 @@ def compare(name: str, python: str | None, seconds: float, rounds: int, cores: i
         row["frames_64_all_cores"] = ours("frames", name, seconds, cores)
         rows.append(row)
     middle = {key: statistics.median(row[key] for row in rows) for key in rows[0]}
-    ratio = {
-        key: statistics.median(row[key] / row["peer"] for row in rows) for key in ("one_process", "all_cores")
-    }
+    ratio = {key: statistics.median(row[key] / row["peer"] for row in rows) for key in ("one_process", "all_cores")}
     return {"per_second": middle, "ratio_to_peer": ratio if python else None, "rounds": rows}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peer-python", help="an interpreter that can import stable_worldmodel 0.1.1")
     parser.add_argument("--seconds", type=float, default=4.0, help="of each measurement")
     parser.add_argument("--rounds", type=int, default=3)
@@ -145,11 +135,7 @@ def main() -> None:
     cores = len(os.sched_getaffinity(0))
     result = {name: compare(name, args.peer_python, args.seconds, args.rounds, cores) for name in NAMES}
     if args.json:
-        print(
-            json.dumps(
-                {"cores": cores, "environments": ENVIRONMENTS, "size": SIZE, "worlds": result}, indent=1
-            )
-        )
+        print(json.dumps({"cores": cores, "environments": ENVIRONMENTS, "size": SIZE, "worlds": result}, indent=1))
         return
     for name, row in result.items():
         figures = ", ".join(f"{key} {value:,.0f}" for key, value in row["per_second"].items())  # type: ignore[attr-defined]

@@ -48,7 +48,7 @@ with torch.no_grad():
     z = it.model.encode(it.world.render(it.world.sample_state(40, (1,)), it.image))
 print("active:", round((z > 0).float().mean().item(), 2), " smallest:", z.min().item())
 fig, axis = plt.subplots(figsize=(7, 1.8))
-axis.imshow((z > 0).T, aspect="auto", cmap="Greys", interpolation="nearest")
+axis.imshow((z > 0).T, aspect="auto", cmap="Grays", interpolation="nearest")
 axis.set(xlabel="frame", ylabel="unit", title="supports")"""),
     ("markdown", "## A plan: CEM towards the code of a goal image"),
     ("code", """from lpwm.plan import CEMConfig, LatentProblem

@@ -56,7 +56,7 @@ def reduced(options: tuple[str, ...] = ()) -> RunConfig:
     return replace(
         base,
         data=replace(base.data, steps=40),
-        model=replace(base.model, encoder=replace(VIT_TINY, image=64, patch=8)),
+        model=replace(base.model, encoder=replace(VIT_TINY, image_size=64, patch=8)),
         objective=replace(base.objective, lam=1.0),
         optim=replace(base.optim, lr=5e-4),
         train=replace(base.train, steps=4_000, eval_every=2000, checkpoint_every=2000),
@@ -123,7 +123,7 @@ def pusht_112(method: str, rung: str) -> RunConfig:
     full = pusht(method, rung)
     return replace(
         full,
-        model=replace(full.model, encoder=replace(full.model.encoder, image=112)),
+        model=replace(full.model, encoder=replace(full.model.encoder, image_size=112)),
         train=replace(full.train, steps=10_000, eval_every=2500, checkpoint_every=5000),
     )
 
@@ -142,12 +142,10 @@ def pusht_small(method: str, rung: str) -> RunConfig:
         full,
         model=replace(
             full.model,
-            encoder=EncoderConfig(image=112, patch=14, width=192, depth=6, heads=3, head_dim=64, mlp=384),
+            encoder=EncoderConfig(image_size=112, patch=14, width=192, depth=6, heads=3, head_dim=64, mlp=384),
             projector=ProjectorConfig(hidden=512),
         ),
-        objective=replace(
-            full.objective, lam=1.0, rollout_steps=3, rdmreg=replace(full.objective.rdmreg, slices=1024)
-        ),
+        objective=replace(full.objective, lam=1.0, rollout_steps=3, rdmreg=replace(full.objective.rdmreg, slices=1024)),
         optim=replace(full.optim, lr=5e-4, schedule="cosine", warmup=0.02),
         train=replace(full.train, steps=12_000, eval_every=3000, checkpoint_every=6000),
     )
@@ -161,9 +159,9 @@ def small(options: tuple[str, ...] = ()) -> RunConfig:
     random goals within 50 steps went from 57 to 74 % (R=1) and from 50 to 79 % (R=5), with patches of 8, on training
     seed 0 and on episodes that no result uses.
 
-    Pixels are measured from the white background. Centred at ½ it reads +1 in every pixel of every frame, and patches
-    of 16 collapsed or hardly learnt (a step of Adam moves all 768 weights of a patch along that constant at once, which
-    is probably why). From white they learn as fast per step as patches of 8 did, and a step of 5 tokens costs half of
+    Pixels are measured from the white background. Centered at ½ it reads +1 in every pixel of every frame, and patches
+    of 16 collapsed or hardly learned (a step of Adam moves all 768 weights of a patch along that constant at once,
+    which is probably why). From white they learn as fast per step as patches of 8 did, and a step of 5 tokens costs half of
     one of 17. Chosen on training seeds 11 to 13 and episodes that no result uses; all that was tried: results/notes.md.
     """
     return RunConfig(
@@ -171,7 +169,7 @@ def small(options: tuple[str, ...] = ()) -> RunConfig:
         model=ModelConfig(
             latent=64,
             encoder=EncoderConfig(
-                image=32, patch=16, width=64, depth=3, heads=2, head_dim=32, mlp=128, pixels="white"
+                image_size=32, patch=16, width=64, depth=3, heads=2, head_dim=32, mlp=128, pixels="white"
             ),
             projector=ProjectorConfig(hidden=256),
             predictor=PredictorConfig(rung="mlp-lti", history=3),
@@ -191,7 +189,7 @@ def tiny() -> RunConfig:
         model=replace(
             base.model,
             latent=16,
-            encoder=EncoderConfig(image=16, patch=8, width=16, depth=1, heads=1, head_dim=16, mlp=16),
+            encoder=EncoderConfig(image_size=16, patch=8, width=16, depth=1, heads=1, head_dim=16, mlp=16),
             projector=ProjectorConfig(hidden=32),
         ),
         objective=replace(base.objective, rollout_steps=1, rdmreg=RDMRegConfig(slices=32)),
@@ -203,9 +201,7 @@ def dense(config: RunConfig) -> RunConfig:
     """LeWM as the paper compares with it: identity link and a Gaussian target, the rest unchanged."""
     target = replace(config.objective.rdmreg, p=2.0, mu=0.0, rms_norm=False)
     return replace(
-        config,
-        model=replace(config.model, link="identity"),
-        objective=replace(config.objective, rdmreg=target),
+        config, model=replace(config.model, link="identity"), objective=replace(config.objective, rdmreg=target)
     )
 
 
@@ -217,9 +213,7 @@ def relu(config: RunConfig) -> RunConfig:
 def vicreg(config: RunConfig) -> RunConfig:
     """VICReg with weights of our own choosing (1 and 1 inside λ), as nobody published any."""
     return replace(
-        config,
-        model=replace(config.model, link="identity"),
-        objective=replace(config.objective, regulariser="vicreg"),
+        config, model=replace(config.model, link="identity"), objective=replace(config.objective, regularizer="vicreg")
     )
 
 
@@ -240,7 +234,7 @@ CUBE_JACCARD = (0.005, 0.01, 0.05, 0.1)  # the paper's weights beside 0: cube/lp
 
 
 def cube() -> RunConfig:
-    """Cube: the support pipeline with λ=10 and no RMS normalisation, as the authors' command has it.
+    """Cube: the support pipeline with λ=10 and no RMS normalization, as the authors' command has it.
 
     Data: 1,000 episodes × 200 steps of the noisy expert with 224² frames (30 GB; the public collector makes ten times
     as many), of which 900 train; 10 epochs are 13,080 steps of 128 clips.
@@ -264,7 +258,7 @@ def cube_112() -> RunConfig:
     return replace(
         full,
         data=replace(full.data, episodes=512, frames=112),
-        model=replace(full.model, encoder=replace(VIT_TINY, image=112, depth=6)),
+        model=replace(full.model, encoder=replace(VIT_TINY, image_size=112, depth=6)),
         optim=replace(full.optim, lr=5e-4),
         train=replace(full.train, steps=5000, eval_every=2500, checkpoint_every=2500),
     )
@@ -276,9 +270,7 @@ def cube_small() -> RunConfig:
     return replace(
         base,
         data=DataConfig(world="cube", episodes=20, steps=100, frames=32),
-        model=replace(
-            base.model, encoder=replace(base.model.encoder, patch=8, pixels="half")
-        ),  # no white there
+        model=replace(base.model, encoder=replace(base.model.encoder, patch=8, pixels="half")),  # no white there
         objective=replace(base.objective, lam=10.0),
         train=TrainConfig(steps=200, batch=32, log_every=20, eval_every=100, checkpoint_every=100),
     )
@@ -303,12 +295,7 @@ def _table() -> dict[str, Recipe]:
     for m in ("lpwm", "lewm"):
         table[f"two-room/{m}"] = partial(_made, m, support, (), "two_room")
     for rung in RUNGS:
-        for m in (
-            "lpwm",
-            "lewm",
-            "relu",
-            *(("vicreg",) if rung in ("deep-adaln", "mlp-ltv", "mlp-lti") else ()),
-        ):
+        for m in ("lpwm", "lewm", "relu", *(("vicreg",) if rung in ("deep-adaln", "mlp-ltv", "mlp-lti") else ())):
             table[f"wall/{rung}/{m}"] = partial(_made, m, ladder, rung)
         for name, mu in (("lpwm-mu1", -1.0), ("lpwm-mu2", -2.0)):
             table[f"wall/{rung}/{name}"] = partial(ladder, rung, mu)

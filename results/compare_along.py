@@ -23,11 +23,12 @@ def successes(file: Path) -> dict[tuple[str, str], np.ndarray]:
     (cell,) = json.loads(file.read_text())["cells"]
     rows = [row for row in cell["rows"] if not row["control"]]
     return {
-        (row["name"].rsplit("-", 1)[-1], measure): np.array(row["budgets"]["50"]["success"][measure], float)
-        .mean(1)[np.argsort(row["seeds"])]
+        (row["name"].rsplit("-", 1)[-1], measure): np.array(row["budgets"]["50"]["success"][measure], float).mean(1)[
+            np.argsort(row["seeds"])
+        ]
         for row in rows
         for measure in MEASURES
-    }  # fmt: skip
+    }
 
 
 def main() -> None:

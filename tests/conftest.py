@@ -27,10 +27,7 @@ SEED = os.environ.get("LPWM_TEST_SEED", "")
 hypothesis.settings.register_profile("lpwm", deadline=None, derandomize=not SEED)
 hypothesis.settings.load_profile("lpwm")
 
-if (
-    threading.current_thread() is threading.main_thread()
-    and signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-):
+if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
@@ -66,9 +63,8 @@ def interpreted() -> Callable[..., None]:
     def run(script: str, *arguments: str) -> None:
         environment = {**os.environ, "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
         done = subprocess.run(
-            [sys.executable, "-c", script, *arguments],
-            env=environment, capture_output=True, text=True, timeout=300,
-        )  # fmt: skip
+            [sys.executable, "-c", script, *arguments], env=environment, capture_output=True, text=True, timeout=300
+        )
         assert done.stdout.strip().endswith("right"), done.stderr[-2000:]
 
     return run

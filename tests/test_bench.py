@@ -56,19 +56,7 @@ def test_the_idle_share_is_what_lies_between_the_steps(monkeypatch):
 
 
 def test_a_dry_run_of_the_idle_share(tmp_path, monkeypatch, capsys):
-    arguments = [
-        "--toy",
-        "--device",
-        "cpu",
-        "--episodes",
-        2,
-        "--steps",
-        5,
-        "--frames",
-        "random",
-        "--workers",
-        1,
-    ]
+    arguments = ["--toy", "--device", "cpu", "--episodes", 2, "--steps", 5, "--frames", "random", "--workers", 1]
     module = run("stream_idle", monkeypatch, *arguments, "--json", tmp_path / "a.json")
     resident, streamed = json.loads((tmp_path / "a.json").read_text())["rows"]
     assert resident["workers"] == resident["wait_ms"] == 0 and streamed["workers"] == 1
@@ -79,9 +67,7 @@ def test_a_dry_run_of_the_idle_share(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["idle", *map(str, arguments), "2", "--json", str(tmp_path / "b.json")])
     module.main()
     resident, *failed = json.loads((tmp_path / "b.json").read_text())["rows"]
-    assert (
-        "step_ms" in resident and [f["error"] for f in failed] == ["ZeroDivisionError: division by zero"] * 2
-    )
+    assert "step_ms" in resident and [f["error"] for f in failed] == ["ZeroDivisionError: division by zero"] * 2
     monkeypatch.setattr(sys, "argv", ["idle", *map(str, arguments), "--limit", "0"])
     module.main()
     assert "left out: 0 s were over" in capsys.readouterr().out
@@ -92,26 +78,20 @@ def test_stacked_seeds_compares_like_with_like_and_outlives_what_fails(tmp_path,
         raise RuntimeError("no stream")
 
     monkeypatch.setattr("torch.cuda.Stream", refuse)
-    arguments = [
-        "--device",
-        "cpu",
-        "--cases",
-        "tiny",
-        "--seeds",
-        2,
-        "--groups",
-        1,
-        "--forms",
-        "graph",
-        "eager",
-    ]
+    arguments = ["--device", "cpu", "--cases", "tiny", "--seeds", 2, "--groups", 1, "--forms", "graph", "eager"]
     module = run("stacked_seeds", monkeypatch, *arguments, "--json", tmp_path / "a.json")
     (row,) = json.loads((tmp_path / "a.json").read_text())["rows"]
     eager = row["ms"]["alone eager"] / row["ms"]["stacked eager"]
     assert row["ratios"] == {"eager": pytest.approx(eager)} and row["ratio"] == pytest.approx(eager)
     assert row["ms"]["alone graph"] == "RuntimeError: no stream"
-    times = {"alone eager": 8.0, "stacked eager": 9.0, "alone graph": 6.0, "stacked graph": 2.0,
-             "alone compiled": 4.0, "stacked compiled": "gave up"}  # fmt: skip
+    times = {
+        "alone eager": 8.0,
+        "stacked eager": 9.0,
+        "alone graph": 6.0,
+        "stacked graph": 2.0,
+        "alone compiled": 4.0,
+        "stacked compiled": "gave up",
+    }
     found = module.summary(times)
     assert found["ratios"] == {"eager": 8 / 9, "graph": 3.0} and found["ratio"] == 2.0
     assert found["best"] == {"alone": "alone compiled", "stacked": "stacked graph"}
@@ -156,9 +136,11 @@ def test_a_trial_says_what_failed_and_goes_on(monkeypatch, tmp_path):
 def _sourced(folder, **env):
     command = 'set -euo pipefail; source "$0"; echo "$LD_LIBRARY_PATH|${__EGL_VENDOR_LIBRARY_FILENAMES:-}"'
     done = subprocess.run(
-        ["bash", "-c", command, str(folder / "env.sh")], env={"PATH": "/usr/bin:/bin", **env}, text=True,
+        ["bash", "-c", command, str(folder / "env.sh")],
+        env={"PATH": "/usr/bin:/bin", **env},
+        text=True,
         capture_output=True,
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr
     return *done.stdout.strip().split("|"), done.stderr.strip()
 
@@ -174,9 +156,7 @@ def test_the_packed_environment_names_the_driver_s_egl(tmp_path, monkeypatch):
     if str(driver) not in said:
         pytest.skip("this machine has a driver of its own, which comes first")
     assert path.split(":")[0] == str(pack / "lib") and path.split(":")[-1] == str(driver)
-    assert json.loads(Path(vendor).read_text())["ICD"]["library_path"] == str(
-        driver / "libEGL_nvidia.so.550.54"
-    )
+    assert json.loads(Path(vendor).read_text())["ICD"]["library_path"] == str(driver / "libEGL_nvidia.so.550.54")
     assert said.count("\n") == 0
     described = driver / "egl_vendor.d" / "10_nvidia.json"
     described.parent.mkdir()
@@ -197,17 +177,9 @@ def test_the_pair_collects_what_its_runs_look_for(monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "argv", ["cube_pair.py", str(tmp_path), "--episodes", "320", "--steps", "700"])
     args = pair.parse()
     for method, weight in pair.WEIGHTS.items():
-        config = parse([f"{args.recipe}/{method}", *pair.overrides(args), "--train.steps", str(args.steps)])[
-            1
-        ].run
-        assert (
-            config.data == pair.data_config(args)
-            and config.data.episodes == 320
-            and config.data.frames == 112
-        )
-        assert (
-            config.objective.tj_weight == weight and config.objective.lam == 10 and config.train.steps == 700
-        )
+        config = parse([f"{args.recipe}/{method}", *pair.overrides(args), "--train.steps", str(args.steps)])[1].run
+        assert config.data == pair.data_config(args) and config.data.episodes == 320 and config.data.frames == 112
+        assert config.objective.tj_weight == weight and config.objective.lam == 10 and config.train.steps == 700
     found = settings(tyro.cli(Args, args=pair.eval_options(args)))
     assert (found.goals, found.budgets, found.ways()) == (("dataset",), (50,), [(5, 5)])
     assert found.controls == ("nothing", "random", "oracle") and found.episodes == 50
@@ -215,9 +187,7 @@ def test_the_pair_collects_what_its_runs_look_for(monkeypatch, tmp_path):
 
 def test_mutants_differ_in_one_place_and_are_programs(monkeypatch):
     module = load(BENCH / "mutants.py", monkeypatch)
-    source = (
-        "def f(a: int = 1) -> float:\n if a < 2 and not -a:\n  raise ValueError(f'{a + 1}')\n return a / 2.5"
-    )
+    source = "def f(a: int = 1) -> float:\n if a < 2 and not -a:\n  raise ValueError(f'{a + 1}')\n return a / 2.5"
     seen = set()
     for seed in range(200):
         tree = ast.parse(source)

@@ -14,16 +14,26 @@ ROOT = Path(lpwm.__file__).parent
 # A room imports only from rooms with a smaller number, and from itself.
 ORDER = {
     "core": 0,
-    "kernels": 1, "stats": 1,
-    "frames": 2, "worlds": 2, "model": 2, "losses": 2, "optim": 2, "theory": 2,
+    "kernels": 1,
+    "stats": 1,
+    "frames": 2,
+    "worlds": 2,
+    "model": 2,
+    "losses": 2,
+    "optim": 2,
+    "theory": 2,
     "data": 3,
-    "train": 4, "plan": 4,
+    "train": 4,
+    "plan": 4,
     "evaluate": 5,
     "interpret": 6,
-    "recipes": 7, "sweep": 7,
-    "report": 8, "interop": 8,
-    "cli": 9, "__main__": 10,
-}  # fmt: skip
+    "recipes": 7,
+    "sweep": 7,
+    "report": 8,
+    "interop": 8,
+    "cli": 9,
+    "__main__": 10,
+}
 # A method of the lower room that is written in the upper one, imported when it is called.
 CALLED_LATE = {("model/world_model.py", "train")}
 
@@ -71,11 +81,7 @@ def configs():
                 raise
             continue
         for name, value in vars(loaded).items():
-            if (
-                name.endswith("Config")
-                and dataclasses.is_dataclass(value)
-                and value.__module__ == module.name
-            ):
+            if name.endswith("Config") and dataclasses.is_dataclass(value) and value.__module__ == module.name:
                 yield value
 
 
@@ -99,9 +105,7 @@ def test_no_printing_and_no_pickles_in_the_library():
                 if name == "torch.load" and any(ast.unparse(k) == "weights_only=True" for k in node.keywords):
                     continue  # torch's own restricted reader
                 assert name != "print", f"{path} prints"
-                assert name not in ("torch.load", "pickle.load", "pickle.loads", "eval", "exec"), (
-                    f"{path}: {name}"
-                )
+                assert name not in ("torch.load", "pickle.load", "pickle.loads", "eval", "exec"), f"{path}: {name}"
 
 
 def test_results_name_no_folder_of_a_machine():

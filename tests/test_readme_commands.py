@@ -40,8 +40,6 @@ def test_commands_do_what_they_say(page, tmp_path):
         if "RUNS" in words:
             at = words.index("RUNS")
             words[at : at + 1] = sorted(str(p) for p in (tmp_path / "runs").glob("tiny-*"))
-        done = subprocess.run(
-            [sys.executable, "-m", "lpwm", *words], cwd=tmp_path, capture_output=True, text=True
-        )
+        done = subprocess.run([sys.executable, "-m", "lpwm", *words], cwd=tmp_path, capture_output=True, text=True)
         assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
         assert done.stdout.strip(), f"{line} printed nothing"

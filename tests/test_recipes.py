@@ -50,16 +50,8 @@ def test_pusht_cells_are_the_authors(methods, text):
             assert (c.objective.lam, c.optim.lr, c.model.latent) == (lam, lr, width)
             assert (c.model.predictor.rung, c.model.predictor.history) == (rung, 3)
             assert c.model.link == {"lpwm": "reprelu", "relu": "relu", "lewm": "identity"}[method]
-            assert (c.objective.rdmreg.slices, c.objective.rdmreg.p) == (
-                8192,
-                2.0 if method == "lewm" else 1.0,
-            )
-            assert (c.train.batch, c.model.encoder.image, c.data.episodes, c.data.steps) == (
-                64,
-                224,
-                18_500,
-                0,
-            )
+            assert (c.objective.rdmreg.slices, c.objective.rdmreg.p) == (8192, 2.0 if method == "lewm" else 1.0)
+            assert (c.train.batch, c.model.encoder.image_size, c.data.episodes, c.data.steps) == (64, 224, 18_500, 0)
             assert c.optim.mup and c.optim.schedule == "constant"
 
 
@@ -73,7 +65,7 @@ def test_vicreg_is_run_on_three_rungs_and_reduced_recipes_are_smaller():
     assert with_vicreg == {"deep-adaln", "mlp-ltv", "mlp-lti"}
     for name in [n for n in RECIPES if n.startswith("pusht-small/")]:
         small, full = recipe(name), recipe(name.replace("-small", ""))
-        assert small.model.encoder.image < 224 and small.train.steps < full.train.steps
+        assert small.model.encoder.image_size < 224 and small.train.steps < full.train.steps
         assert small.data == full.data and small.model.latent == full.model.latent == 384
         assert (small.objective.lam, small.optim.lr) == (1.0, 5e-4)  # one cell for all methods: equal terms
 

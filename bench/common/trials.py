@@ -28,16 +28,12 @@ def now() -> float:
 
 
 def parser(description: str | None, seconds: float) -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(
-        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("--json", type=Path)
     made.add_argument("--seconds", type=float, default=seconds, help="after which nothing new is begun")
     made.add_argument("--device", default="cuda")
     made.add_argument("--workers", type=int, default=16)
-    made.add_argument(
-        "--toy", action="store_true", help="small numbers in Triton's interpreter, without a GPU"
-    )
+    made.add_argument("--toy", action="store_true", help="small numbers in Triton's interpreter, without a GPU")
     made.add_argument("--trial", nargs=3, type=int, help=argparse.SUPPRESS)
     made.add_argument("--found", type=Path, help=argparse.SUPPRESS)
     return made

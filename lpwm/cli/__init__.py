@@ -31,14 +31,10 @@ VERBS = {
     "eval": Verb("lpwm.cli.eval", "Plan with trained models, beside the controls"),
     "sweep": Verb("lpwm.cli.sweep", "A grid of runs, on this machine, Ray or Slurm; and where it stands"),
     "interpret": Verb("lpwm.cli.interpret", "Read the codes: supports, zones, probes"),
-    "theory": Verb(
-        "lpwm.cli.theory", "The paper's proposition, measured: error against cells, and its bounds"
-    ),
+    "theory": Verb("lpwm.cli.theory", "The paper's proposition, measured: error against cells, and its bounds"),
     "report": Verb("lpwm.cli.report", "One page about any set of runs"),
     "params": Verb("lpwm.cli.params", "The parameter table of the predictor ladder"),
-    "doctor": Verb(
-        "lpwm.cli.doctor", "What is installed, which worlds and devices work, how to mend the rest"
-    ),
+    "doctor": Verb("lpwm.cli.doctor", "What is installed, which worlds and devices work, how to mend the rest"),
 }
 
 

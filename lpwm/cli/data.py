@@ -66,19 +66,12 @@ def _info(args: Info) -> int:
 
 def table(info: dict[str, Any]) -> str:
     world = info["world"]
-    named = (
-        "unknown" if world is None else " ".join(f"{k}={v}" if k != "name" else v for k, v in world.items())
-    )
+    named = "unknown" if world is None else " ".join(f"{k}={v}" if k != "name" else v for k, v in world.items())
     length = info["length"]
-    spread = (
-        f"{length['least']}" if length["least"] == length["most"] else f"{length['least']}–{length['most']}"
-    )
+    spread = f"{length['least']}" if length["least"] == length["most"] else f"{length['least']}–{length['most']}"
     rows = [
         ("world", named),
-        (
-            "policy",
-            f"{info['policy'] or 'unknown'}, seed {'unknown' if info['seed'] is None else info['seed']}",
-        ),
+        ("policy", f"{info['policy'] or 'unknown'}, seed {'unknown' if info['seed'] is None else info['seed']}"),
         ("episodes", f"{info['episodes']} of {spread} frames, {info['steps']} steps"),
         ("pixels", "none" if info["pixels"] is None else "×".join(map(str, info["pixels"]))),
         ("on disk", f"{info['bytes'] / 1e6:.1f} MB"),

@@ -82,9 +82,7 @@ def run(args: Args) -> int:
     out = prepare(args)
     say = Stages(args.json)
     if args.pretrained:
-        say.say(
-            "LpWM demo: two small world models of the Piecewise world, trained before, well under two minutes."
-        )
+        say.say("LpWM demo: two small world models of the Piecewise world, trained before, well under two minutes.")
         with say.stage("unpack both models, and collect their data anew"):
             jobs = {method: Run.open(unpack(method, out)) for method in METHODS}
     else:
@@ -99,9 +97,7 @@ def run(args: Args) -> int:
             say.say("interrupted; the same command continues.")
             return 130
     folders = [job.folder for job in jobs.values()]
-    with say.stage(
-        f"plan to {PLANNING.episodes} random and {PLANNING.episodes} held-out goals, beside the controls"
-    ):
+    with say.stage(f"plan to {PLANNING.episodes} random and {PLANNING.episodes} held-out goals, beside the controls"):
         evaluation = plan(out, folders, device)
     with say.stage("read the codes: supports, zones, probes"):
         studies = [read_code(folder, device) for folder in folders]
@@ -120,16 +116,12 @@ def run(args: Args) -> int:
 def prepare(args: Args) -> Path:
     """The folder of this demo, refused where it holds something else."""
     if args.pretrained and args.seed != Args.seed:
-        raise UserError(
-            "--seed says what is trained, and --pretrained trains nothing: leave one of them out."
-        )
+        raise UserError("--seed says what is trained, and --pretrained trains nothing: leave one of them out.")
     out = args.out or Path("runs/demo-pretrained" if args.pretrained else "runs/demo")
     record = out / "demo.json"
     if args.fresh and out.exists():
         if not record.exists():
-            raise UserError(
-                f"{out} was not made by lpwm demo, so --fresh will not remove it: choose another --out."
-            )
+            raise UserError(f"{out} was not made by lpwm demo, so --fresh will not remove it: choose another --out.")
         shutil.rmtree(out)
     before = json.loads(record.read_text()) if record.exists() else {}
     if before and before.get("pretrained", False) != args.pretrained:  # both would use the same folders
@@ -161,15 +153,19 @@ def plan(out: Path, folders: list[Path], device: Any) -> dict[str, Any]:
 
     def make() -> dict[str, Any]:
         store = Store(out / "episodes")
-        sets = episode_sets(
-            team.world, PLANNING, team.data, team.holdout, max(a.frameskip for a in team.agents)
-        )
+        sets = episode_sets(team.world, PLANNING, team.data, team.holdout, max(a.frameskip for a in team.agents))
         jobs = Evaluator(team.agents, team.world, PLANNING, sets, device=device, store=store).jobs()
         with progress_bar("plans", sum(job.plans for job in jobs)) as progress:
             found = evaluate(
-                team.agents, team.world, PLANNING, sets=sets, holdout=team.holdout, device=device, store=store,
+                team.agents,
+                team.world,
+                PLANNING,
+                sets=sets,
+                holdout=team.holdout,
+                device=device,
+                store=store,
                 progress=progress,
-            )  # fmt: skip
+            )
         return found.as_dict()
 
     return kept(path, make)
@@ -196,8 +192,16 @@ def write_page(page: Path, folders: list[Path], command: str) -> None:
     from lpwm.report.page import write
 
     found = gather(folders)
-    write(page, found.runs, found.evaluations, found.studies, episodes=found.episodes,
-          title="LpWM demo: sparse and dense", notes=found.notes, commands=(command,))  # fmt: skip
+    write(
+        page,
+        found.runs,
+        found.evaluations,
+        found.studies,
+        episodes=found.episodes,
+        title="LpWM demo: sparse and dense",
+        notes=found.notes,
+        commands=(command,),
+    )
 
 
 def table(jobs: list[Run], evaluation: dict[str, Any], studies: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -231,9 +235,7 @@ def text(rows: list[dict[str, Any]], width: int) -> str:
     lines = []
     for row in rows:
         name = row.get("title", row["name"])
-        facts = {
-            f"{kind} goals": percent(row[kind]["latched"]) for kind in ("random", "dataset") if kind in row
-        }
+        facts = {f"{kind} goals": percent(row[kind]["latched"]) for kind in ("random", "dataset") if kind in row}
         if "relative_error" in row:
             facts["error / copying"] = f"{row['relative_error']:.3f} / {row['copy_error']:.3f}"
             facts["active"] = f"{row['active_fraction']:.2f}"
@@ -244,9 +246,7 @@ def text(rows: list[dict[str, Any]], width: int) -> str:
     columns = [max(len(h), *(len(facts.get(h, "")) for _, facts in lines)) for h in heads]
     first = max(len(name) for name, _ in lines)
     if first + sum(columns) + 2 * len(columns) > width:
-        return "\n".join(
-            f"{name}\n" + "\n".join(f"  {h}: {v}" for h, v in facts.items()) for name, facts in lines
-        )
+        return "\n".join(f"{name}\n" + "\n".join(f"  {h}: {v}" for h, v in facts.items()) for name, facts in lines)
     out = [" " * first + "  " + "  ".join(h.ljust(w) for h, w in zip(heads, columns, strict=True)).rstrip()]
     for name, facts in lines:
         cells = "  ".join(facts.get(h, "").ljust(w) for h, w in zip(heads, columns, strict=True))

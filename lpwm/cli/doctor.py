@@ -29,10 +29,21 @@ EXTRAS = {  # extra: (import name, distribution, what it is for)
     "wandb": [("wandb", "wandb", "logging to Weights & Biases")],
 }
 CORE = {
-    "torch": "torch", "numpy": "numpy", "scipy": "scipy", "einops": "einops", "gymnasium": "gymnasium", "h5py": "h5py",
-    "safetensors": "safetensors", "huggingface_hub": "huggingface_hub", "tyro": "tyro", "rich": "rich",
-    "tensorboard": "tensorboard", "matplotlib": "matplotlib", "sklearn": "scikit-learn", "PIL": "pillow",
-}  # fmt: skip
+    "torch": "torch",
+    "numpy": "numpy",
+    "scipy": "scipy",
+    "einops": "einops",
+    "gymnasium": "gymnasium",
+    "h5py": "h5py",
+    "safetensors": "safetensors",
+    "huggingface_hub": "huggingface_hub",
+    "tyro": "tyro",
+    "rich": "rich",
+    "tensorboard": "tensorboard",
+    "matplotlib": "matplotlib",
+    "sklearn": "scikit-learn",
+    "PIL": "pillow",
+}
 
 
 @dataclass(frozen=True)
@@ -52,9 +63,7 @@ class Finding:
 
 def _package(module: str, distribution: str, remedy: str, needed: bool, purpose: str = "") -> Finding:
     if importlib.util.find_spec(module) is None:
-        return Finding(
-            distribution, False, f"missing{', needed for ' + purpose if purpose else ''}", remedy, needed
-        )
+        return Finding(distribution, False, f"missing{', needed for ' + purpose if purpose else ''}", remedy, needed)
     try:
         version = importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
@@ -72,9 +81,7 @@ def examine() -> list[Finding]:
             found.append(_package(module, distribution, f"pip install 'lpwm[{extra}]'", False, purpose))
     found += _devices() + drawing() + _worlds()
     free = shutil.disk_usage(os.getcwd()).free / 1e9
-    found.append(
-        Finding("disk", free > 2, f"{free:.1f} GB free here", "" if free > 2 else "free some disk space")
-    )
+    found.append(Finding("disk", free > 2, f"{free:.1f} GB free here", "" if free > 2 else "free some disk space"))
     return found
 
 
@@ -84,9 +91,7 @@ def _devices() -> list[Finding]:
     except Exception as error:  # a broken install must not break the doctor
         return [Finding("torch import", False, f"{type(error).__name__}: {error}", "reinstall torch", True)]
     cores = os.cpu_count() or 1
-    found = [
-        Finding("cpu", True, f"{cores} cores, torch uses {torch.get_num_threads()} threads", needed=True)
-    ]
+    found = [Finding("cpu", True, f"{cores} cores, torch uses {torch.get_num_threads()} threads", needed=True)]
     if torch.cuda.is_available():
         for i in range(torch.cuda.device_count()):
             p = torch.cuda.get_device_properties(i)
@@ -123,9 +128,7 @@ def _worlds() -> list[Finding]:
             frame = world.render(state)
             found.append(Finding(f"world {name}", True, f"works, frames {tuple(frame.shape[1:])}"))
         except Exception as error:  # report every kind of failure, with its own words
-            found.append(
-                Finding(f"world {name}", False, f"{type(error).__name__}: {error}", "see the message")
-            )
+            found.append(Finding(f"world {name}", False, f"{type(error).__name__}: {error}", "see the message"))
     return found
 
 

@@ -56,9 +56,9 @@ class Args:
     """Start every plan from zero instead of the tail of the last one."""
     context: int | None = None
     """Real frames a plan starts from; 0 is the model's own history, 1 the current frame alone."""
-    along: float | None = None
+    path_discount: float | None = None
     """How much a plan's way counts beside its end: 0 the end alone (the paper), 1 all blocks alike, between: block h of
-    H as along^(H-h). With --receding 1 a planner that counts the way arrives and stays."""
+    H as path_discount^(H-h). With --receding 1 a planner that counts the way arrives and stays."""
     test: Literal["step", "plan"] | None = None
     """When success counts: after each raw step, or after each executed plan."""
     planner_seeds: int | None = None
@@ -117,7 +117,7 @@ def settings(args: Args) -> EvalConfig:
                 "budgets",
                 "receding",
                 "context",
-                "along",
+                "path_discount",
                 "test",
                 "planner_seeds",
             ),
@@ -217,20 +217,13 @@ def run(args: Args) -> int:
     else:
         frameskip = max(a.frameskip for a in agents)
         sets = episode_sets(team.world, config, team.data, team.holdout, frameskip)
-    about: dict[str, Any] = dict(
-        device=device, store=store, workers=args.workers, either=args.compile == "auto"
-    )
+    about: dict[str, Any] = dict(device=device, store=store, workers=args.workers, either=args.compile == "auto")
     runner = Evaluator(agents, team.world, config, sets, compile=args.compile == "yes", **about)
     predicted = announce(args, runner)
     about |= dict(compile=runner.compile, finished_only=args.finished_only, predicted_s=predicted)
     jobs = runner.jobs()
-    with (
-        stoppable(lambda: kept_note(runner, folder)),
-        progress_bar("plans", sum(j.plans for j in jobs)) as progress,
-    ):
-        found = evaluate(
-            agents, team.world, config, holdout=team.holdout, sets=sets, progress=progress, **about
-        )
+    with stoppable(lambda: kept_note(runner, folder)), progress_bar("plans", sum(j.plans for j in jobs)) as progress:
+        found = evaluate(agents, team.world, config, holdout=team.holdout, sets=sets, progress=progress, **about)
     return report(args, found, Path(paths[0]), earlier)
 
 
@@ -264,8 +257,13 @@ def kept_note(runner: Evaluator, folder: Path) -> str:
 def report(args: Args, found: Evaluation, first: Path, earlier: dict[str, Any] | None) -> int:
     """Write, draw, print; the exit status is 1 when a repetition came out differently."""
     content = found.as_dict()
-    name = digest({"settings": content["settings"], "runs": [[r["weights"], r["vote"]] for r in content["runs"]],
-                   "episodes": {k: s["digest"] for k, s in content["episode_sets"].items()}})  # fmt: skip
+    name = digest(
+        {
+            "settings": content["settings"],
+            "runs": [[r["weights"], r["vote"]] for r in content["runs"]],
+            "episodes": {k: s["digest"] for k, s in content["episode_sets"].items()},
+        }
+    )
     out = args.out or first / "eval" / f"{name}.json"
     different = None if earlier is None else differences(earlier, content)
     if different is not None:
@@ -300,8 +298,6 @@ def draw(found: Evaluation, count: int, stem: Path) -> list[Path]:
                 name = f"{cell.goals}-H{cell.horizon}-R{cell.receding}-{who}-{i}.gif"
                 episodes = found.sets[cell.goals]
                 paths.append(
-                    episode_gif(
-                        stem.parent / f"{stem.name}-gif" / name, found.world, episodes, row.records[0][0], i
-                    )
+                    episode_gif(stem.parent / f"{stem.name}-gif" / name, found.world, episodes, row.records[0][0], i)
                 )
     return paths

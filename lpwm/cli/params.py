@@ -58,10 +58,7 @@ def run(args: Args) -> int:
         print(json.dumps({"history": args.history, "predictor_parameters": counts}, indent=2))
         return 0
     width = max(len(TITLES[rung]) for rung in args.rungs)
-    print(
-        f"{'predictor, k=' + str(args.history):<{width}}"
-        + "".join(f"{'D=' + str(D):>10}" for D in args.widths)
-    )
+    print(f"{'predictor, k=' + str(args.history):<{width}}" + "".join(f"{'D=' + str(D):>10}" for D in args.widths))
     for rung, row in counts.items():
         print(f"{TITLES[rung]:<{width}}" + "".join(f"{rounded(rung, n):>10}" for n in row.values()))
     return 0

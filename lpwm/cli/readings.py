@@ -31,8 +31,14 @@ def run_reading(args: Args) -> int:
     loaded = [load(path, device=device) for path in args.runs]
     read = _sparsity if args.what == "sparsity" else _contact
     one, finish = read(args, loaded)
-    name = digest({"what": args.what, "frames": args.frames, "seed": args.seed,
-                   "runs": [[run.run_hash, run.step] for run in loaded]})  # fmt: skip
+    name = digest(
+        {
+            "what": args.what,
+            "frames": args.frames,
+            "seed": args.seed,
+            "runs": [[run.run_hash, run.step] for run in loaded],
+        }
+    )
     out = args.out or args.runs[0] / "interpret" / f"{args.what}-{name}.json"
     readings = read_each(args, loaded, one, out, lambda some: {"kind": "lpwm readings", "readings": some})
     content, text = finish(readings)

@@ -44,9 +44,7 @@ def run(args: Args) -> int:
         print(json.dumps({n: {"cost": rows[n], "config": to_dict(RECIPES[n]())} for n in names}, indent=2))
         return 0
     width = max(map(len, names))
-    print(
-        f"{'recipe':<{width}}  {'steps':>6} {'params':>7} {'H200':>8} {'2 cores':>9} {'memory':>8}   (estimates)"
-    )
+    print(f"{'recipe':<{width}}  {'steps':>6} {'params':>7} {'H200':>8} {'2 cores':>9} {'memory':>8}   (estimates)")
     for name, r in rows.items():
         gpu, cpu = duration(60 * r["gpu_minutes"]), duration(60 * r["cpu_minutes"])
         print(

@@ -77,18 +77,20 @@ def run(args: Args) -> int:
     found = gather(args.runs, args.also)
     commands = commands_of(found.runs, found.evaluations, found.studies)
     page.write(
-        out, found.runs, found.evaluations, found.studies, episodes=found.episodes, title=args.title,
-        notes=found.notes, commands=commands, readings=found.readings,
-    )  # fmt: skip
+        out,
+        found.runs,
+        found.evaluations,
+        found.studies,
+        episodes=found.episodes,
+        title=args.title,
+        notes=found.notes,
+        commands=commands,
+        readings=found.readings,
+    )
     drawn = []
     if args.figures is not None:
         drawn = figures.write(
-            args.figures,
-            found.runs,
-            found.evaluations,
-            found.studies,
-            episodes=found.episodes,
-            readings=found.readings,
+            args.figures, found.runs, found.evaluations, found.studies, episodes=found.episodes, readings=found.readings
         )
     if args.json:
         print(

@@ -117,9 +117,7 @@ def run(args: Args | StatusArgs) -> int:
     try:
         start(root, [c.hash for c in cells], watch)
     except KeyboardInterrupt:
-        _say(
-            f"interrupted; nothing finished is lost. Continue with the same command: lpwm sweep {args.grid} …"
-        )
+        _say(f"interrupted; nothing finished is lost. Continue with the same command: lpwm sweep {args.grid} …")
         raise
     found = status.view(root)
     print(json_.dumps(found.as_dict()) if args.json else status.table(found))
@@ -176,10 +174,16 @@ def _engine(args: Args) -> Callable[[Path, list[str], Callable[[], None]], None]
         return lambda root, names, watch: engine_ray.run(root, names, ray, watch)
     options = parse_options(args.slurm_options)
     slurm = engine_slurm.SlurmConfig(
-        workers=args.workers or 8, cpus=args.cpus, gpus=int(args.gpus), hours=args.hours,
-        memory_gib=round(args.memory_gib) or 16, cluster=options.pop("cluster", "slurm"), options=options,
-        device=args.device, stack_seeds=args.stack_seeds,
-    )  # fmt: skip
+        workers=args.workers or 8,
+        cpus=args.cpus,
+        gpus=int(args.gpus),
+        hours=args.hours,
+        memory_gib=round(args.memory_gib) or 16,
+        cluster=options.pop("cluster", "slurm"),
+        options=options,
+        device=args.device,
+        stack_seeds=args.stack_seeds,
+    )
     return lambda root, names, watch: engine_slurm.run(root, names, slurm, watch)
 
 
@@ -217,10 +221,14 @@ def dry_run(args: Args, grid: Grid, cells: list[Cell], costs: list[CellCost], hi
     print(f"{'cell':<12}  {'steps':>6} {'params':>7} {'H200':>8} {'2 cores':>8} {'memory':>9}   (estimates)")
     for cell, c in zip(cells, costs, strict=True):
         times = f"{duration(60 * c.gpu_minutes):>8} {duration(60 * c.cpu_minutes):>8}"
-        print(f"{cell.hash}  {c.steps:>6} {c.parameters / 1e6:>6.1f}M {times} {c.gpu_bytes / 2**30:>5.1f} GiB  "
-              f"{cell.label}")  # fmt: skip
-    print(f"{len(cells)} cells: about {duration(60 * gpu)} of one H200, or {duration(60 * cpu)} of two cores; "
-          f"at most {most / 2**30:.1f} GiB each. Planning and training, without the oracle control.")  # fmt: skip
+        print(
+            f"{cell.hash}  {c.steps:>6} {c.parameters / 1e6:>6.1f}M {times} {c.gpu_bytes / 2**30:>5.1f} GiB  "
+            f"{cell.label}"
+        )
+    print(
+        f"{len(cells)} cells: about {duration(60 * gpu)} of one H200, or {duration(60 * cpu)} of two cores; "
+        f"at most {most / 2**30:.1f} GiB each. Planning and training, without the oracle control."
+    )
     if hint:
         print(hint)
     return 0

@@ -1,4 +1,4 @@
-"""`lpwm theory`: the one-hot linearisation measured against its bounds, on smooth maps and on Piecewise."""
+"""`lpwm theory`: the one-hot linearization measured against its bounds, on smooth maps and on Piecewise."""
 
 from __future__ import annotations
 

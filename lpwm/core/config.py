@@ -1,4 +1,8 @@
-"""Configs are frozen dataclasses; this turns them into JSON and back, and names them by a hash."""
+"""Configs are frozen dataclasses; this turns them into JSON and back, and names them by a hash.
+
+Files of version 0.1.0 keep loading, and a config keeps its hash: a renamed field goes into RENAMED, which `from_dict`
+reads old to new and `hashed` new to old; a field that is new goes into ADDED, and is hashed only where it is set.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +16,28 @@ from typing import Any, TypeVar
 from lpwm.core.errors import UserError, nearest
 
 C = TypeVar("C")
+
+# Config class -> {name in 0.1.0: name now}.
+RENAMED: dict[str, dict[str, str]] = {
+    "EncoderConfig": {"image": "image_size"},
+    "EvalConfig": {"along": "path_discount"},
+    "MPCConfig": {"along": "path_discount"},
+    "ObjectiveConfig": {"regulariser": "regularizer"},
+}
+# Config class -> fields that 0.1.0 did not have.
+ADDED: dict[str, frozenset[str]] = {}
+# Keys of other JSON (logs, checkpoints, evaluations): name in 0.1.0 -> name now.
+RENAMED_KEYS = {
+    "normalisation": "normalization",
+    "optimiser": "optimizer",
+    "regulariser": "regularizer",
+    "regulariser_excess": "regularizer_excess",
+}
+
+
+def renamed(record: dict[str, Any]) -> dict[str, Any]:
+    """A record under the names of today, at its top level."""
+    return {RENAMED_KEYS.get(key, key): value for key, value in record.items()}
 
 
 def to_dict(config: Any) -> Any:
@@ -29,6 +55,8 @@ def from_dict(cls: type[C], data: dict[str, Any], where: str = "") -> C:
     """The config that `to_dict` came from. A field that does not exist is named, with the nearest that does."""
     if not isinstance(data, dict):
         raise UserError(f"{where or cls.__name__} must be an object of fields, not {type(data).__name__}.")
+    new_names = RENAMED.get(cls.__name__, {})
+    data = {new_names.get(name, name): value for name, value in data.items()}
     hints = typing.get_type_hints(cls)
     names = {f.name for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
     for name in data:
@@ -38,9 +66,7 @@ def from_dict(cls: type[C], data: dict[str, Any], where: str = "") -> C:
     try:
         return cls(**values)
     except TypeError as error:  # a field without default is missing
-        raise UserError(
-            f"{where or cls.__name__}: {str(error).partition('__init__() ')[2] or error}."
-        ) from None
+        raise UserError(f"{where or cls.__name__}: {str(error).partition('__init__() ')[2] or error}.") from None
 
 
 def _value(hint: Any, value: Any, where: str) -> Any:
@@ -77,8 +103,25 @@ def _value(hint: Any, value: Any, where: str) -> Any:
     return value
 
 
+def hashed(config: Any) -> Any:
+    """`to_dict` under the names that hashes are made of."""
+    if dataclasses.is_dataclass(config) and not isinstance(config, type):
+        kind = type(config).__name__
+        old_names = {new: old for old, new in RENAMED.get(kind, {}).items()}
+        return {
+            old_names.get(f.name, f.name): hashed(getattr(config, f.name))
+            for f in dataclasses.fields(config)
+            if f.name not in ADDED.get(kind, ()) or getattr(config, f.name) != f.default
+        }
+    if isinstance(config, (list, tuple)):
+        return [hashed(x) for x in config]
+    if isinstance(config, dict):
+        return {str(k): hashed(v) for k, v in config.items()}
+    return config
+
+
 def canonical(config: Any) -> str:
-    return json.dumps(to_dict(config), sort_keys=True, separators=(",", ":"))
+    return json.dumps(hashed(config), sort_keys=True, separators=(",", ":"))
 
 
 def digest(config: Any) -> str:

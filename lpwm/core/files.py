@@ -177,8 +177,4 @@ def need_space(path: Path, size: int) -> None:
 
 def size_of(path: Path) -> int:
     """Bytes of a file, or of all files of a folder."""
-    return (
-        sum(p.stat().st_size for p in path.rglob("*") if p.is_file())
-        if path.is_dir()
-        else path.stat().st_size
-    )
+    return sum(p.stat().st_size for p in path.rglob("*") if p.is_file()) if path.is_dir() else path.stat().st_size

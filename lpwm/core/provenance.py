@@ -36,9 +36,7 @@ def origin() -> dict[str, str | None]:
 def _commit() -> str | None:
     def git(*words: str) -> str | None:
         try:
-            done = subprocess.run(
-                ["git", "-C", str(ROOT), *words], capture_output=True, text=True, timeout=10
-            )
+            done = subprocess.run(["git", "-C", str(ROOT), *words], capture_output=True, text=True, timeout=10)
         except (OSError, subprocess.TimeoutExpired):
             return None
         return done.stdout.strip() if done.returncode == 0 else None
@@ -56,9 +54,7 @@ def device_name(device: torch.device) -> str:
     return f"{device.type}, {torch.get_num_threads()} thread{'s' if torch.get_num_threads() != 1 else ''}"
 
 
-def add_session(
-    folder: Path, first: int, last: int, seconds: float, device: torch.device, processes: int = 1
-) -> None:
+def add_session(folder: Path, first: int, last: int, seconds: float, device: torch.device, processes: int = 1) -> None:
     """Append one stretch of training to RUN/training.json."""
     entry = {
         "from_step": first,
@@ -66,11 +62,7 @@ def add_session(
         "seconds": round(seconds, 1),
         "device": device_name(device),
         "processes": processes,
-        "versions": {
-            "lpwm": __version__,
-            "torch": str(torch.__version__),
-            "python": platform.python_version(),
-        },
+        "versions": {"lpwm": __version__, "torch": str(torch.__version__), "python": platform.python_version()},
         **origin(),
     }
     write_whole(folder / SESSIONS, json.dumps([*sessions(folder), entry], indent=1) + "\n")

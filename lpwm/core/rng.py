@@ -40,7 +40,7 @@ def _shift_right(x: Tensor, n: int) -> Tensor:
 
 
 def _mix(x: Tensor) -> Tensor:
-    """The splitmix64 finaliser: a bijection of 64-bit integers whose output bits look independent."""
+    """The splitmix64 finalizer: a bijection of 64-bit integers whose output bits look independent."""
     x = (x ^ _shift_right(x, 30)) * _MIX_1
     x = (x ^ _shift_right(x, 27)) * _MIX_2
     return x ^ _shift_right(x, 31)

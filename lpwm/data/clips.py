@@ -79,7 +79,7 @@ class Clips:
                 f"{episodes.actions.shape[1]}."
             )
         self._states = episodes.states.to(self.device)
-        self._actions = self.stats.normalise(episodes.actions).to(self.device)
+        self._actions = self.stats.normalize(episodes.actions).to(self.device)
         self._frame = torch.arange(frames, device=self.device) * frameskip
         self._step = torch.arange((frames - 1) * frameskip, device=self.device)
 
@@ -161,9 +161,17 @@ class ResidentClips(Clips):
     ):
         check_frames(episodes, world, size)
         index = ClipIndex(
-            episodes, frames=frames, frameskip=frameskip, batch=batch, seed=seed, split=split, holdout=holdout,
-            rank=rank, ranks=ranks, device=torch.device(device),
-        )  # fmt: skip
+            episodes,
+            frames=frames,
+            frameskip=frameskip,
+            batch=batch,
+            seed=seed,
+            split=split,
+            holdout=holdout,
+            rank=rank,
+            ranks=ranks,
+            device=torch.device(device),
+        )
         super().__init__(episodes, index, frames=frames, frameskip=frameskip, device=device, stats=stats)
         self._draw: Renderer | None = None
         if world is not None:
@@ -191,9 +199,7 @@ class ResidentClips(Clips):
         return Clip(flat.view(*row_bT.shape, *flat.shape[1:]), actions, states)
 
 
-def load_frames(
-    episodes: EpisodeData, chosen: Tensor, size: int | None, device: torch.device
-) -> tuple[Tensor, Tensor]:
+def load_frames(episodes: EpisodeData, chosen: Tensor, size: int | None, device: torch.device) -> tuple[Tensor, Tensor]:
     """The frames of these episodes on the device, uint8 (n, 3, size, size), and where in them each row lies (N,).
 
     Moved and resized in pieces.
@@ -222,7 +228,7 @@ def load_frames(
 
 
 def _pieces(offsets: Tensor, lengths: Tensor) -> Iterator[tuple[int, int]]:
-    """The rows of these episodes as slices of at most _CHUNK rows, neighbours joined."""
+    """The rows of these episodes as slices of at most _CHUNK rows, neighbors joined."""
     start = stop = -1
     for offset, length in zip(offsets.tolist(), lengths.tolist(), strict=True):
         if offset != stop:

@@ -39,9 +39,7 @@ from lpwm.worlds.policies import OwnLengths, Random
 from lpwm.worlds.pool import cores, start_worker, worker_context
 
 SHARD = 256  # episodes
-LIVE_SHARD = (
-    16  # with frames of a live world, whose drawing may take all the time: enough shards for all cores
-)
+LIVE_SHARD = 16  # with frames of a live world, whose drawing may take all the time: enough shards for all cores
 _POOL_COSTS = 4.0  # seconds to start workers: each imports torch
 Progress = Callable[[int], None]  # called with the number of episodes finished so far
 
@@ -162,9 +160,7 @@ def _named(world: World, name: str) -> Policy:
     if world.spec.name in POLICIES:
         return make_policy(world, name)
     if name != "random":
-        raise UserError(
-            f"the world {world.spec.name!r} has no policy {name!r}: give the policy itself, or 'random'."
-        )
+        raise UserError(f"the world {world.spec.name!r} has no policy {name!r}: give the policy itself, or 'random'.")
     return Random(world)
 
 
@@ -179,9 +175,7 @@ def _partial(out: Path, plan: Plan, overwrite: bool) -> Iterator[Path]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            raise Busy(
-                f"another process is collecting into {out}: wait for it or choose another name."
-            ) from error
+            raise Busy(f"another process is collecting into {out}: wait for it or choose another name.") from error
         note, wanted = folder / "plan.json", plan.identity()
         found = _read_note(note)
         if found is not None and found != wanted and not overwrite:
@@ -339,6 +333,4 @@ def _merge(plan: Plan, folder: Path, out: Path) -> str:
                 if plan.pixels:
                     writer.append_frames(shard["pixels"], shard["hashes"][:].tobytes())
             seen.add(torch.from_numpy(state))
-        return writer.finish(
-            spec, {"seed": plan.seed, "policy": plan.policy_name, "coverage": seen.fraction()}
-        )
+        return writer.finish(spec, {"seed": plan.seed, "policy": plan.policy_name, "coverage": seen.fraction()})

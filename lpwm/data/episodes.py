@@ -84,9 +84,7 @@ def from_arrays(
 ) -> EpisodeData:
     """Episodes given one array each: states (L, S), actions (L − 1, A), optional frames (L, h, w, 3)."""
     if not len(states) or len(states) != len(actions):
-        raise UserError(
-            f"{len(states)} arrays of states and {len(actions)} of actions: give one of each per episode."
-        )
+        raise UserError(f"{len(states)} arrays of states and {len(actions)} of actions: give one of each per episode.")
     lengths = np.array([len(s) for s in states], dtype=np.int64)
     padded = [pad_action(a, n, f"episode {e}") for e, (a, n) in enumerate(zip(actions, lengths, strict=True))]
     frames = None if pixels is None else np.concatenate([np.asarray(p) for p in pixels])

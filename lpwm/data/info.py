@@ -96,10 +96,7 @@ def controls(data: EpisodeData, world: World, trials: int | None = None) -> dict
     room = (data.lengths[episode] - AHEAD).to(torch.float64)
     row = data.offsets[episode] + (torch.rand(trials, generator=draw, dtype=torch.float64) * room).long()
     start = data.states[row]
-    goals = {
-        "dataset goals": data.states[row + AHEAD],
-        "random goals": world.sample_goal(trials, (SEED, "controls")),
-    }
+    goals = {"dataset goals": data.states[row + AHEAD], "random goals": world.sample_goal(trials, (SEED, "controls"))}
     found = {}
     for kind, goal in goals.items():
         for name in ("nothing", "random"):

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lpwm.core.errors import UserError
 
-FLOOR = 1e-6  # an action that never varies is centred, not blown up
+FLOOR = 1e-6  # an action that never varies is centered, not blown up
 
 
 @dataclass(frozen=True)
@@ -42,13 +42,13 @@ class ActionStats:
         std = torch.tensor(self.std * blocks, dtype=like.dtype, device=like.device)
         return mean, std
 
-    def normalise(self, actions: Tensor) -> Tensor:
+    def normalize(self, actions: Tensor) -> Tensor:
         """(…, A) or blocks (…, A·frameskip) -> the same shape, z-scored."""
         mean, std = self._pair(actions)
         return (actions - mean) / std
 
-    def denormalise(self, actions: Tensor) -> Tensor:
-        """The inverse of `normalise`."""
+    def denormalize(self, actions: Tensor) -> Tensor:
+        """The inverse of `normalize`."""
         mean, std = self._pair(actions)
         return actions * std + mean
 

@@ -79,9 +79,7 @@ class ClipIndex:
         _check(frames, frameskip, batch, split, rank, ranks)
         self.train, held = splits(episodes, holdout)
         self.chosen = self.train if split == "train" else held
-        starts = clip_starts(
-            episodes.lengths[self.chosen], episodes.offsets[self.chosen], (frames - 1) * frameskip
-        )
+        starts = clip_starts(episodes.lengths[self.chosen], episodes.offsets[self.chosen], (frames - 1) * frameskip)
         if not len(starts):
             longest = int(episodes.lengths[self.chosen].max()) if len(self.chosen) else 0
             raise UserError(

@@ -28,9 +28,7 @@ def beside_public(data: EpisodeData) -> list[dict[str, Any]]:
         rows.append((f"action {axis} std", float(actions[:, k].std(correction=0)), PUBLIC["action std"][k]))
     spread = data.states.to(torch.float64).std(0, correction=0)
     rows += [(f"{n} std", float(v), p) for n, v, p in zip(names, spread, PUBLIC["state std"], strict=True)]
-    rows.append(
-        ("steps in which the block is still, %", 100 * _share(data, 1, _still), PUBLIC["block still"])
-    )
+    rows.append(("steps in which the block is still, %", 100 * _share(data, 1, _still), PUBLIC["block still"]))
     least, most = (float(x) - 1 for x in (data.lengths.min(), data.lengths.max()))
     if most >= AHEAD:
         free = 100 * _share(data, AHEAD, lambda a, b: ~block_moved(a, b))

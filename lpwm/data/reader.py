@@ -51,9 +51,7 @@ def read(path: str | Path, *, pixels: bool | None = None, verify: bool = True) -
         stored = _column_digests(path, attributes)
         extra = {name: StoredColumn(path, name) for name in _others(file, total)}
     check_columns(path, spec, states, actions, lengths)
-    hashes = {
-        name: hash_column(name, rows, None if name == "ep_len" else lengths) for name, rows in raw.items()
-    }
+    hashes = {name: hash_column(name, rows, None if name == "ep_len" else lengths) for name, rows in raw.items()}
     held = _held_out(path, attributes, len(lengths))
     if held is not None:
         hashes["held_out"] = held_out_digest(str(attributes["held_out"]))
@@ -146,9 +144,7 @@ def _lengths(path: Path, file: h5py.File) -> NDArray[np.int64]:
     if not len(lengths):
         raise UserError(f"{path} holds no episode.")
     if len(lengths) != len(offsets) or (lengths < 1).any() or (offsets_of(lengths) != offsets).any():
-        raise UserError(
-            f"{path}: ep_len and ep_offset disagree: each episode must start where the one before it ends."
-        )
+        raise UserError(f"{path}: ep_len and ep_offset disagree: each episode must start where the one before it ends.")
     return lengths
 
 
@@ -165,9 +161,7 @@ def run_lengths(path: Path, name: str, index: NDArray[np.int64]) -> NDArray[np.i
         raise UserError(f"{path} holds no episode.")
     edges = np.concatenate(([0], np.flatnonzero(np.diff(index)) + 1, [len(index)]))
     if len(np.unique(index[edges[:-1]])) != len(edges) - 1:
-        raise UserError(
-            f"{path}: the rows of an episode are not together ({name} returns to an earlier value)."
-        )
+        raise UserError(f"{path}: the rows of an episode are not together ({name} returns to an earlier value).")
     return np.diff(edges)
 
 
@@ -215,9 +209,7 @@ def _rows(path: Path, column: h5py.Dataset, total: int) -> None:
 def _floats(path: Path, file: h5py.File, name: str, total: int) -> NDArray:
     column = _column(path, file, name)
     if column.dtype.kind != "f" or column.ndim != 2:
-        raise UserError(
-            f"{path}: column {name!r} is {column.dtype} {column.shape}, expected float32 (frames, size)."
-        )
+        raise UserError(f"{path}: column {name!r} is {column.dtype} {column.shape}, expected float32 (frames, size).")
     _rows(path, column, total)
     return _whole(path, column)
 
@@ -243,9 +235,7 @@ def _spec(path: Path, file: h5py.File) -> WorldSpec | None:
         raise damaged(path, "the attribute 'world' is not a world's spec") from error
 
 
-def check_columns(
-    path: Path, spec: WorldSpec | None, states: NDArray, actions: NDArray, lengths: NDArray
-) -> None:
+def check_columns(path: Path, spec: WorldSpec | None, states: NDArray, actions: NDArray, lengths: NDArray) -> None:
     """As many entries as the world has, and all of them finite."""
     _check_spec(path, spec, states, actions)
     _check_finite(path, states, actions, lengths)

@@ -38,9 +38,7 @@ def _weights(size: int, new: int) -> tuple[Tensor, int]:
         i, j = torch.arange(size), torch.arange(new)[:, None]
         overlap = torch.minimum((i + 1) * new, (j + 1) * size) - torch.maximum(i * new, j * size)
         return overlap.clamp(min=0).to(torch.float64), size
-    at = ((2 * torch.arange(new) + 1) * size - new).clamp(
-        min=0
-    )  # the middle of a new pixel, in 1/(2·new) pixels
+    at = ((2 * torch.arange(new) + 1) * size - new).clamp(min=0)  # the middle of a new pixel, in 1/(2·new) pixels
     low = at // (2 * new)
     part = (at - low * 2 * new).to(torch.float64)
     rows = torch.arange(new)

@@ -51,9 +51,7 @@ def create_column(file: h5py.File, name: str, row_shape: tuple[int, ...], dtype:
             compression_opts=1,
             track_times=False,
         )
-    return file.create_dataset(
-        name, shape, dtype, maxshape=most, chunks=(_ROWS, *row_shape), track_times=False
-    )
+    return file.create_dataset(name, shape, dtype, maxshape=most, chunks=(_ROWS, *row_shape), track_times=False)
 
 
 def _write_frames(column: h5py.Dataset, start: int, frames: NDArray[np.uint8]) -> None:
@@ -65,9 +63,7 @@ def _write_frames(column: h5py.Dataset, start: int, frames: NDArray[np.uint8]) -
         if not plain:
             packed = zlib.compress(frame.data, 1)
             plain = len(packed) > 0.8 * frame.nbytes
-        column.id.write_direct_chunk(
-            (row, 0, 0, 0), frame.tobytes() if plain else packed, filter_mask=int(plain)
-        )
+        column.id.write_direct_chunk((row, 0, 0, 0), frame.tobytes() if plain else packed, filter_mask=int(plain))
 
 
 class Writer:

@@ -69,13 +69,19 @@ class StreamedClips(Clips):
         if workers is not None and workers < 1:
             raise UserError(f"{workers} reading processes cannot read: give at least 1.")
         if prefetch < 2:
-            raise UserError(
-                f"prefetch is {prefetch}: give at least 2 batches, one in use and one being read."
-            )
+            raise UserError(f"prefetch is {prefetch}: give at least 2 batches, one in use and one being read.")
         index = ClipIndex(
-            episodes, frames=frames, frameskip=frameskip, batch=batch, seed=seed, split=split, holdout=holdout,
-            rank=rank, ranks=ranks, device=torch.device("cpu"),
-        )  # fmt: skip
+            episodes,
+            frames=frames,
+            frameskip=frameskip,
+            batch=batch,
+            seed=seed,
+            split=split,
+            holdout=holdout,
+            rank=rank,
+            ranks=ranks,
+            device=torch.device("cpu"),
+        )
         super().__init__(episodes, index, frames=frames, frameskip=frameskip, device=device, stats=stats)
         self._stored, self._shape = episodes.pixels, frame_shape(episodes.pixels, size)
         self._stored.check()

@@ -62,16 +62,12 @@ class Agent:
                 return ""
             for name, tensor in entries.items():
                 state.update(name.encode())
-                state.update(
-                    tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
-                )
+                state.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
         return state.hexdigest()[:16]
 
     def _proprio(self, model: Any) -> None:
         if getattr(model, "proprio_dim", 0):
-            raise UserError(
-                f"{self.name} was trained with proprioception, which evaluation does not feed yet."
-            )
+            raise UserError(f"{self.name} was trained with proprioception, which evaluation does not feed yet.")
 
     @torch.no_grad()
     def see(self, world: World, state_BS: Tensor) -> Tensor:
@@ -132,15 +128,10 @@ def consensus(agents: Sequence[Agent], vote: str = "borda", name: str = "") -> A
 
 
 class PlanActor:
-    """Receding-horizon planning as an Actor. A subclass says what a frame is and what is minimised."""
+    """Receding-horizon planning as an Actor. A subclass says what a frame is and what is minimized."""
 
     def __init__(
-        self,
-        mpc: MPC,
-        stats: ActionStats,
-        frameskip: int,
-        seed: int,
-        on_plan: Callable[[], None] | None = None,
+        self, mpc: MPC, stats: ActionStats, frameskip: int, seed: int, on_plan: Callable[[], None] | None = None
     ) -> None:
         self.mpc, self.stats, self.frameskip, self.seed = mpc, stats, frameskip, seed
         self.on_plan = on_plan
@@ -160,7 +151,7 @@ class PlanActor:
         self._pending = list(blocks_BRA.unbind(1))
         if self.on_plan is not None:
             self.on_plan()
-        return from_blocks(self.stats.denormalise(blocks_BRA), self.frameskip)
+        return from_blocks(self.stats.denormalize(blocks_BRA), self.frameskip)
 
     def observe(self, state_BS: Tensor) -> None:
         self.mpc.observe(self.see(state_BS), self._pending.pop(0))
@@ -228,7 +219,7 @@ class LatentActor(PlanActor):
                 action_dim=width,
                 env_ids=self.number_B,
                 autocast=self.autocast,
-                along=self.mpc.config.along,
+                path_discount=self.mpc.config.path_discount,
             )
             for model, z, goal in zip(self.agent.models, frames, goals, strict=True)
         ]
@@ -265,7 +256,7 @@ def plan_to_image(
     solver: Solver,
     *,
     horizon: int = 5,
-    along: float = 0.0,
+    path_discount: float = 0.0,
     seed: int = 0,
     device: torch.device | str = "cpu",
 ) -> tuple[Tensor, Plan]:
@@ -274,6 +265,8 @@ def plan_to_image(
         raise UserError("plan_to_image plans with one model: evaluate a consensus in its world.")
     z, goal = (agent.see_image(image, device)[None] for image in (frame_CHW, goal_CHW))
     width = len(agent.stats.mean) * agent.frameskip
-    problem = LatentProblem(agent.models[0], z[:, None], goal, None, horizon, action_dim=width, along=along)
+    problem = LatentProblem(
+        agent.models[0], z[:, None], goal, None, horizon, action_dim=width, path_discount=path_discount
+    )
     plan = chunked(problem, solver, seed=seed)
-    return from_blocks(agent.stats.denormalise(plan.actions_BHA), agent.frameskip)[0], plan
+    return from_blocks(agent.stats.denormalize(plan.actions_BHA), agent.frameskip)[0], plan

@@ -115,7 +115,7 @@ class Oracle(PlanActor):
     def problem(self, frames_BC: Tensor, past_BPA: Tensor | None, horizon: int) -> Problem:
         about = (self.world, frames_BC[:, -1], self.goal_BS, horizon, self.frameskip)
         scale = (self.stats.mean, self.stats.std)
-        options: dict[str, Any] = {"env_ids": self.number_B, "along": self.mpc.config.along}
+        options: dict[str, Any] = {"env_ids": self.number_B, "path_discount": self.mpc.config.path_discount}
         if self.live is not None:
             return LiveOracleProblem(self.live, *about, *scale, **options)
         return OracleProblem(*about, *scale, **options)

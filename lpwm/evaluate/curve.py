@@ -1,6 +1,6 @@
 """How far the planner's cost stays informative: latent distance against state distance.
 
-A planner that minimises ‖ẑ − z_goal‖ finds its way only where that distance still grows with the true one.
+A planner that minimizes ‖ẑ − z_goal‖ finds its way only where that distance still grows with the true one.
 Where it has saturated, all far goals look equally far.
 """
 
@@ -91,9 +91,7 @@ def _inner(world: World, true: Tensor, edges: Sequence[float] | None) -> list[fl
     inner = [e * world.spec.success_within for e in EDGES]
     if inner[0] > 0 and bool((true < inner[0]).any()):
         return inner
-    return torch.quantile(
-        true[:: max(1, len(true) // 100_000)], true.new_tensor([0.01, 0.05, 0.2, 0.5])
-    ).tolist()
+    return torch.quantile(true[:: max(1, len(true) // 100_000)], true.new_tensor([0.01, 0.05, 0.2, 0.5])).tolist()
 
 
 def _binned(true: np.ndarray, latent: np.ndarray, inner: list[float]) -> Curve:

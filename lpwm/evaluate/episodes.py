@@ -63,9 +63,7 @@ class Record:
         """The success at each test up to the budget, (B, tests)."""
         budget = self.steps if budget is None else budget
         if not 0 < budget <= self.steps:
-            raise UserError(
-                f"a budget of {budget} steps: the episodes were run for {self.steps}, give 1 to that."
-            )
+            raise UserError(f"a budget of {budget} steps: the episodes were run for {self.steps}, give 1 to that.")
         if budget < self.tested:
             raise UserError(
                 f"a budget of {budget} raw steps ends before the first plan of {self.tested} is executed: give at "
@@ -177,9 +175,7 @@ def run_episodes(
             raw_BTA = actor.act()
             _check_actions(raw_BTA, episodes, frameskip, world)
             raw_BTA = raw_BTA[:, : steps - len(actions)]
-            if is_live(
-                world
-            ):  # one trip a plan, not one a step: each waits for the device, and for who shares it
+            if is_live(world):  # one trip a plan, not one a step: each waits for the device, and for who shares it
                 raw_BTA = raw_BTA.cpu()
             for t, action_BA in enumerate(raw_BTA.unbind(1), start=1):
                 actions.append(action_BA)

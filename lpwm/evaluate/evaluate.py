@@ -93,9 +93,7 @@ def evaluate(
     if config.curve:
         for agent in agents:
             see = functools.partial(agent.see, world)
-            curves[agent.name] = distance_curve(
-                see, world, states=config.curve, seed=config.seed, device=device
-            )
+            curves[agent.name] = distance_curve(see, world, states=config.curve, seed=config.seed, device=device)
     return Evaluation(
         config=config,
         world=world,

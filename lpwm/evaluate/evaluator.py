@@ -69,7 +69,7 @@ class Evaluator:
 
     def mpc(self, horizon: int, receding: int, agent: Agent | None) -> MPCConfig:
         context = 1 if agent is None else self.config.context or agent.history
-        return MPCConfig(horizon, receding, self.config.warm, context, self.config.along)
+        return MPCConfig(horizon, receding, self.config.warm, context, self.config.path_discount)
 
     def _depends(self, episodes: EpisodeSet, frameskip: int, **more: Any) -> dict[str, Any]:
         spec = self.world.spec
@@ -144,13 +144,7 @@ class Evaluator:
         return Job(
             depends,
             lambda tick: Oracle(
-                self.world,
-                agent.stats,
-                agent.frameskip,
-                self.config.build_oracle_solver(self.live),
-                mpc,
-                seed,
-                tick,
+                self.world, agent.stats, agent.frameskip, self.config.build_oracle_solver(self.live), mpc, seed, tick
             ),
             episodes,
             agent.frameskip,
@@ -176,11 +170,7 @@ class Evaluator:
                     for a in self.agents
                     for seed in range(self.config.planner_seeds)
                 ]
-                jobs += [
-                    self.control_job(n, kind, H, R, s)
-                    for n in self.controls(kind)
-                    for s in self.control_seeds(n)
-                ]
+                jobs += [self.control_job(n, kind, H, R, s) for n in self.controls(kind) for s in self.control_seeds(n)]
                 found.update((Store.name(job.depends), job) for job in jobs)
         return list(found.values())
 
@@ -197,10 +187,7 @@ class Evaluator:
         """Whether these, one for each planner seed, may be run: with `finished_only` only if none need be."""
         if not self.finished_only:
             return True
-        kept = [
-            job.storable and any(self.store.load(name) is not None for name in self._names(job))
-            for job in jobs
-        ]
+        kept = [job.storable and any(self.store.load(name) is not None for name in self._names(job)) for job in jobs]
         if not all(kept):
             self.missing.append(f"{who} ({sum(kept)} of {len(jobs)} planner seeds are there)")
         return all(kept)

@@ -18,9 +18,7 @@ SIDE, GAP, CURVE = 224, 8, 72  # pixels
 INK, SEEN, FORECAST, DONE = (40, 40, 40), (30, 90, 200), (230, 130, 30), (30, 150, 60)
 
 
-def episode_gif(
-    path: str | Path, world: Any, episodes: EpisodeSet, record: Record, index: int, every: int = 1
-) -> Path:
+def episode_gif(path: str | Path, world: Any, episodes: EpisodeSet, record: Record, index: int, every: int = 1) -> Path:
     """Writes episode `index` of a record; `every` raw steps a frame.
 
     Below the pictures the latent distance to the goal: blue as seen, orange as the plan in force forecast it,
@@ -38,9 +36,7 @@ def episode_gif(
         goal = Image.fromarray(episodes.image.permute(1, 2, 0).numpy()).resize((SIDE, SIDE))
     else:
         goal = _pictures(world, episodes.goal_BS[index : index + 1])[0]
-    frames = [
-        _compose(picture, goal, record, index, step) for picture, step in zip(happened, shown, strict=True)
-    ]
+    frames = [_compose(picture, goal, record, index, step) for picture, step in zip(happened, shown, strict=True)]
     path = Path(path)
     make_folder(path.parent)
     with disk_errors(path):
@@ -77,9 +73,7 @@ def _compose(picture: Image.Image, goal: Image.Image, record: Record, index: int
     return sheet.quantize(64, dither=Image.Dither.NONE)
 
 
-def _curves(
-    draw: ImageDraw.ImageDraw, record: Record, index: int, step: int, box: tuple[int, int, int, int]
-) -> None:
+def _curves(draw: ImageDraw.ImageDraw, record: Record, index: int, step: int, box: tuple[int, int, int, int]) -> None:
     left, top, right, bottom = box
     draw.rectangle(box, outline=(200, 200, 200))
     block = record.frameskip
@@ -96,7 +90,7 @@ def _curves(
         title = "distance to the goal"
     draw.text((left + 4, top + 2), title, fill=INK)
     highest = max(float(np.nanmax(y)) for _, y, _ in lines) or 1.0
-    for x, y, colour in lines:
+    for x, y, color in lines:
         now = x <= step
         points = [
             (
@@ -106,6 +100,6 @@ def _curves(
             for a, b in zip(x[now], y[now], strict=True)
         ]
         if len(points) > 1:
-            draw.line(points, fill=colour, width=2)
+            draw.line(points, fill=color, width=2)
         for a, b in points:
-            draw.ellipse((a - 1.5, b - 1.5, a + 1.5, b + 1.5), fill=colour)
+            draw.ellipse((a - 1.5, b - 1.5, a + 1.5, b + 1.5), fill=color)

@@ -86,13 +86,7 @@ def _check_count(n: int) -> None:
 
 
 def dataset_goals(
-    data: EpisodeData,
-    n: int,
-    *,
-    seed: int = 0,
-    offset: int = OFFSET,
-    holdout: float = 0.1,
-    horizon_steps: int = 0,
+    data: EpisodeData, n: int, *, seed: int = 0, offset: int = OFFSET, holdout: float = 0.1, horizon_steps: int = 0
 ) -> EpisodeSet:
     """Start at a frame of a held-out trajectory, goal `offset` raw steps later in it.
 
@@ -107,14 +101,9 @@ def dataset_goals(
         raise UserError("the data set has no states: success cannot be tested on its goals.")
     _, held = splits(data, holdout)
     if not len(held):
-        raise UserError(
-            "no trajectory was held out (holdout is 0): hold some out, or evaluate on random goals."
-        )
+        raise UserError("no trajectory was held out (holdout is 0): hold some out, or evaluate on random goals.")
     longest = int(data.lengths[held].max()) - 1
-    for what, steps in (
-        ("a goal", offset),
-        ("a planning horizon", horizon_steps),
-    ):
+    for what, steps in (("a goal", offset), ("a planning horizon", horizon_steps)):
         if steps > longest:
             raise UserError(
                 f"{what} of {steps} raw steps is longer than the held-out trajectories (the longest has {longest}):"

@@ -67,9 +67,7 @@ class Row:
                 **{m: _interval(self.interval(m, budget)) for m in MEASURES},
                 "success": {m: self.success(m, budget).astype(int).tolist() for m in MEASURES},
                 "rate_per_seed": {m: self.success(m, budget).mean((1, 2)).tolist() for m in MEASURES},
-                "steps_to_success": [
-                    [r.steps_to_success(budget).tolist() for r in row] for row in self.records
-                ],
+                "steps_to_success": [[r.steps_to_success(budget).tolist() for r in row] for row in self.records],
                 "final_distance": [[r.final_distance(budget).tolist() for r in row] for row in self.records],
             }
         traces = {
@@ -106,9 +104,7 @@ class Cell:
             return self
         rows = []
         for row in self.rows:
-            records = tuple(
-                tuple(replace(r, tested=self.receding * r.frameskip) for r in line) for line in row.records
-            )
+            records = tuple(tuple(replace(r, tested=self.receding * r.frameskip) for r in line) for line in row.records)
             rows.append(replace(row, records=records))
         return replace(self, rows=tuple(rows))
 
@@ -122,11 +118,7 @@ class Cell:
             table = comparison_table(results)
         except UserError as error:
             return {"refused": str(error), "checkpoints": self._mcnemar(measure, budget)}
-        return {
-            "rates": table.rates,
-            "differences": table.rows,
-            "text": [c.text() for c in table.comparisons],
-        }
+        return {"rates": table.rates, "differences": table.rows, "text": [c.text() for c in table.comparisons]}
 
     def _mcnemar(self, measure: str, budget: int) -> list[dict[str, Any]]:
         each = [
@@ -219,8 +211,7 @@ class Evaluation:
             if only.any():
                 for row in cell.rows:
                     out[name][row.name] = {
-                        str(b): {m: _interval(row.interval(m, b, only)) for m in MEASURES}
-                        for b in self.config.budgets
+                        str(b): {m: _interval(row.interval(m, b, only)) for m in MEASURES} for b in self.config.budgets
                     }
         return out
 
@@ -236,7 +227,7 @@ def run_entry(agent: Agent) -> dict[str, Any]:
         "weights": agent.weights,
         "frameskip": agent.frameskip,
         "images": list(agent.images),
-        "normalisation": agent.stats.as_dict(),
+        "normalization": agent.stats.as_dict(),
         "vote": agent.vote if len(agent.models) > 1 else None,
         **agent.provenance,
     }
@@ -278,14 +269,7 @@ def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str
             for row in cell["rows"]:
                 for budget, values in row["budgets"].items():
                     for measure, success in values["success"].items():
-                        name = (
-                            cell["goals"],
-                            cell["horizon"],
-                            cell["receding"],
-                            row["name"],
-                            budget,
-                            measure,
-                        )
+                        name = (cell["goals"], cell["horizon"], cell["receding"], row["name"], budget, measure)
                         found[name] = success
         return found
 

@@ -11,13 +11,9 @@ from lpwm.evaluate.controls import CONTROLS
 from lpwm.evaluate.curve import STATES
 from lpwm.evaluate.goals import KINDS, OFFSET
 from lpwm.plan import Solver, make_solver
-from lpwm.plan.problem import check_along
+from lpwm.plan.problem import check_path_discount
 
-LIVE_ORACLE = {
-    "samples": 64,
-    "elites": 8,
-    "iterations": 8,
-}  # 512 candidates a plan instead of the paper's 9000
+LIVE_ORACLE = {"samples": 64, "elites": 8, "iterations": 8}  # 512 candidates a plan instead of the paper's 9000
 
 
 @dataclass(frozen=True)
@@ -33,16 +29,14 @@ class EvalConfig:
     receding: tuple[int, ...] = (1, 5)  # R, blocks executed of each plan; 0 is the whole horizon
     warm: bool = True  # the next mean is the shifted tail of the last plan
     context: int = 0  # real frames a plan starts from; 0 is the model's own history
-    along: float = 0.0  # how much a plan's way counts beside its end (see MPCConfig); 0 is the paper
+    path_discount: float = 0.0  # how much a plan's way counts beside its end (see MPCConfig); 0 is the paper
     test: Literal["step", "plan"] = "step"  # when success counts: after each raw step, or each executed plan
     planner_seeds: int = 3
     solver: str = "cem"
     options: dict[str, Any] = field(default_factory=dict)  # of the solver
     controls: tuple[str, ...] = CONTROLS
     oracle_seeds: int = 1  # planner seeds of the oracle, the dearest control
-    oracle_options: dict[str, Any] = field(
-        default_factory=dict
-    )  # what differs from the planner's, to reduce it
+    oracle_options: dict[str, Any] = field(default_factory=dict)  # what differs from the planner's, to reduce it
     live_oracle_options: dict[str, Any] = field(
         default_factory=lambda: dict(LIVE_ORACLE)
     )  # the same in worlds of live simulators, where every candidate step is a step of physics
@@ -64,7 +58,7 @@ class EvalConfig:
         for what, least in (("planner_seeds", 1), ("oracle_seeds", 1), ("episodes", 1), ("context", 0)):
             if getattr(self, what) < least:
                 raise UserError(f"{what} = {getattr(self, what)}: give at least {least}.")
-        check_along(self.along)
+        check_path_discount(self.path_discount)
         if min(self.receding) < 0:
             raise UserError("receding counts executed blocks: give 1 or more, or 0 for the whole horizon.")
         if not self.ways():
@@ -110,15 +104,11 @@ def _build(name: str, options: Mapping[str, Any]) -> Solver:
 PRESETS: dict[str, EvalConfig] = {
     "paper": EvalConfig(),
     "quick": EvalConfig(
-        episodes=20,
-        planner_seeds=1,
-        receding=(5,),
-        options={"samples": 64, "elites": 8, "iterations": 8},
-        curve=256,
+        episodes=20, planner_seeds=1, receding=(5,), options={"samples": 64, "elites": 8, "iterations": 8}, curve=256
     ),
     "ladder": EvalConfig(receding=(5,), budgets=(250,), test="plan", context=1),
     "open": EvalConfig(receding=(5,), budgets=(25,), test="plan", context=1),
-    "stay": EvalConfig(receding=(1,), along=1.0),
+    "stay": EvalConfig(receding=(1,), path_discount=1.0),
     "horizons": EvalConfig(horizons=tuple(range(1, 11)), receding=(1, 0), planner_seeds=1),
 }
 

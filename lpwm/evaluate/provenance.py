@@ -10,9 +10,14 @@ from lpwm.core.provenance import sessions
 from lpwm.train.log import LOG, read_log
 
 MONITORS = (
-    "active_fraction", "dead_units", "effective_dimension", "relative_error", "copy_error", "temporal_variation",
+    "active_fraction",
+    "dead_units",
+    "effective_dimension",
+    "relative_error",
+    "copy_error",
+    "temporal_variation",
     "action_sensitivity",
-)  # fmt: skip
+)
 
 
 def of_run(folder: str | Path) -> dict[str, Any]:

@@ -49,11 +49,7 @@ def agent_of(loaded: Any) -> Agent:
 
 
 def load_team(
-    paths: Sequence[str | Path],
-    *,
-    device: torch.device | str = "cpu",
-    checkpoint: str = "latest",
-    data: bool = True,
+    paths: Sequence[str | Path], *, device: torch.device | str = "cpu", checkpoint: str = "latest", data: bool = True
 ) -> Team:
     """The agents of these run folders. They must share a world; with `data` also a data set, whose trajectories
     held out by all of them give the goals."""
@@ -66,9 +62,7 @@ def load_team(
     first = found[0]
     for one in found:
         if one.world is None:
-            raise UserError(
-                f"{one.path} was trained on recordings of a world that is not known here: it cannot act."
-            )
+            raise UserError(f"{one.path} was trained on recordings of a world that is not known here: it cannot act.")
         if (one.spec.name, one.spec.options) != (first.spec.name, first.spec.options):
             raise UserError(
                 f"{first.path} was trained in {first.spec.name} {first.spec.options} and {one.path} in "
@@ -84,9 +78,7 @@ def load_team(
                     f"{first.path} and {one.path} were trained on different data, so their held-out goals differ: "
                     "evaluate them on --goals random, or one at a time."
                 )
-    return Team(
-        _named(tuple(agent_of(one) for one in found)), first.world, episodes, min(f.holdout for f in found)
-    )
+    return Team(_named(tuple(agent_of(one) for one in found)), first.world, episodes, min(f.holdout for f in found))
 
 
 def _named(agents: tuple[Agent, ...]) -> tuple[Agent, ...]:

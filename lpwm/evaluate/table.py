@@ -24,8 +24,8 @@ def table(found: Evaluation) -> str:
 def _cell(found: Evaluation, cell: Cell) -> list[str]:
     c = found.config
     start = "warm" if c.warm and cell.receding < cell.horizon else "cold"
-    way = f", along {c.along:g}" if c.along else ""
-    title = f"{cell.goals} goals, horizon {cell.horizon}, executes {cell.receding} ({start}{way})"
+    path = f", path discount {c.path_discount:g}" if c.path_discount else ""
+    title = f"{cell.goals} goals, horizon {cell.horizon}, executes {cell.receding} ({start}{path})"
     if cell.goals == "image":
         return [title, *_image(cell)]
     heads = [f"{measure} @{budget}" for budget in c.budgets for measure in MEASURES]
@@ -43,9 +43,7 @@ def _cell(found: Evaluation, cell: Cell) -> list[str]:
         lines.append(f"  only {name}: {int(only.sum())} episodes")
         if only.any():
             for row in cell.rows:
-                cells = [
-                    row.interval(m, b, only).text().replace(" %", "") for b in c.budgets for m in MEASURES
-                ]
+                cells = [row.interval(m, b, only).text().replace(" %", "") for b in c.budgets for m in MEASURES]
                 lines.append(f"  {row.name:<{wide - 2}}" + "".join(f"{x:<22}" for x in cells))
     return lines + _compared(found, cell)
 
@@ -91,7 +89,5 @@ def _image(cell: Cell) -> list[str]:
         latent = [r.traces["latent"] for line in row.records for r in line]
         first = sum(float(x[:, 0].mean()) for x in latent) / len(latent)
         last = sum(float(x[:, -1].mean()) for x in latent) / len(latent)
-        lines.append(
-            f"  {row.name}: latent distance to the picture {first:.3f} at the start, {last:.3f} at the end"
-        )
+        lines.append(f"  {row.name}: latent distance to the picture {first:.3f} at the start, {last:.3f} at the end")
     return lines

@@ -118,9 +118,7 @@ def times(runner: Evaluator) -> Times:
         if who not in known:
             actor = job.actor(None)
             assert isinstance(actor, (LatentActor, Oracle))
-            solver, options = (
-                config.oracle_planner(runner.live) if oracle else (config.solver, config.options)
-            )
+            solver, options = config.oracle_planner(runner.live) if oracle else (config.solver, config.options)
             known[who] = (pace(runner, job, actor, solver, dict(options)), mpc.horizon)
         p, horizon = known[who]
         search = job.plans * (p.plan + p.iterations * p.iteration * mpc.horizon / horizon)
@@ -139,9 +137,7 @@ def compilations(runner: Evaluator) -> int:
     which grows from the first frame to the model's history."""
     kinds = set()
     for agent in runner.agents:
-        shapes = tuple(
-            str([tuple(p.shape) for p in _predictor(m)]) + str(getattr(m, "link", "")) for m in agent.models
-        )
+        shapes = tuple(str([tuple(p.shape) for p in _predictor(m)]) + str(getattr(m, "link", "")) for m in agent.models)
         for horizon, receding in runner.config.ways():
             context = runner.mpc(horizon, receding, agent).context
             plans = math.ceil(runner.steps / (receding * agent.frameskip))

@@ -81,12 +81,7 @@ def _lance(**where: Any) -> FrameReader:
     return LanceReader(**where)
 
 
-READERS: dict[str, Callable[..., FrameReader]] = {
-    "hdf5": _hdf5,
-    "video": _video,
-    "tensors": _tensors,
-    "lance": _lance,
-}
+READERS: dict[str, Callable[..., FrameReader]] = {"hdf5": _hdf5, "video": _video, "tensors": _tensors, "lance": _lance}
 
 
 def open_reader(where: dict[str, Any]) -> FrameReader:

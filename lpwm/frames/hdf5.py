@@ -62,9 +62,7 @@ def opened(path: str | Path) -> Iterator[h5py.File]:
         raise
     except DAMAGE as error:
         if "required filter" in str(error):
-            raise UserError(
-                f"{path} is compressed with a filter h5py lacks: pip install hdf5plugin."
-            ) from error
+            raise UserError(f"{path} is compressed with a filter h5py lacks: pip install hdf5plugin.") from error
         raise damaged(path, error) from error
 
 
@@ -108,10 +106,7 @@ class Hdf5Reader:
         self._frame = self._through_hdf5
         if self._column.file.userblock_size:
             return
-        if self._column.chunks == (1, *self._shape) and _filters(self._column) in (
-            [],
-            [h5py.h5z.FILTER_DEFLATE],
-        ):
+        if self._column.chunks == (1, *self._shape) and _filters(self._column) in ([], [h5py.h5z.FILTER_DEFLATE]):
             self._frame = self._chunk
             self._deflated = bool(_filters(self._column))
         elif self._column.chunks is None and self._column.id.get_offset() is not None:

@@ -42,9 +42,7 @@ class FramePool:
         self.buffer = mmap.mmap(self._descriptor, self.bytes)
         self._views = [slot_views(self.buffer, slot, count, self.shape) for slot in range(slots)]
         self._pending = [0] * slots
-        self._plan = json.dumps(
-            {"where": frames.where, "count": count, "shape": self.shape, "slots": slots}
-        ).encode()
+        self._plan = json.dumps({"where": frames.where, "count": count, "shape": self.shape, "slots": slots}).encode()
         self._workers = [self._start() for _ in range(min(workers, count))]
         self._selector = selectors.DefaultSelector()
         self._close = weakref.finalize(self, _shut, self._workers, self._selector, self._descriptor)
@@ -87,10 +85,13 @@ class FramePool:
         path = [str(Path(lpwm.__file__).parents[1]), *filter(None, sys.path)]
         return subprocess.Popen(
             [sys.executable, "-P", "-m", "lpwm.frames.worker", str(self._descriptor)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, pass_fds=(self._descriptor,),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=0,
+            pass_fds=(self._descriptor,),
             start_new_session=True,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(path), "OMP_NUM_THREADS": "1"},
-        )  # fmt: skip
+        )
 
     def _check_open(self) -> None:
         if not self._close.alive:

@@ -23,9 +23,21 @@ from lpwm.frames.base import EpisodeFiles, Rows, by_episode
 _MOST = 64 << 20  # bytes of a .pkl: lengths of a million episodes take less
 _KINDS = frozenset("fiub")
 _BROKEN = (
-    pickle.UnpicklingError, RuntimeError, ValueError, EOFError, KeyError, IndexError, TypeError, AttributeError,
-    OSError, OverflowError, MemoryError, UnicodeDecodeError, ImportError, RecursionError,
-)  # fmt: skip
+    pickle.UnpicklingError,
+    RuntimeError,
+    ValueError,
+    EOFError,
+    KeyError,
+    IndexError,
+    TypeError,
+    AttributeError,
+    OSError,
+    OverflowError,
+    MemoryError,
+    UnicodeDecodeError,
+    ImportError,
+    RecursionError,
+)
 
 
 def missing(path: Path) -> UserError:
@@ -56,13 +68,9 @@ def load_tensor(path: Path | str) -> torch.Tensor:
         raise UserError(f"{path} is no file of tensors, or is damaged: copy it again.") from error
     plain = type(found) is torch.Tensor and found.layout is torch.strided and found.device.type == "cpu"
     if not plain or found.is_quantized or found.is_complex():
-        raise UserError(
-            f"{path} holds {type(found).__name__}, expected one tensor of numbers: copy it again."
-        )
+        raise UserError(f"{path} holds {type(found).__name__}, expected one tensor of numbers: copy it again.")
     if found.numel() * found.element_size() > found.untyped_storage().nbytes():
-        raise UserError(
-            f"{path} claims a tensor of {tuple(found.shape)} that it does not hold: copy it again."
-        )
+        raise UserError(f"{path} claims a tensor of {tuple(found.shape)} that it does not hold: copy it again.")
     return found
 
 
@@ -155,9 +163,7 @@ def load_numbers(path: Path | str) -> NDArray:
     if not path.is_file():
         raise missing(path)
     if path.stat().st_size > _MOST:
-        raise UserError(
-            f"{path} is larger than {_MOST >> 20} MB, too large for a list of lengths: copy it again."
-        )
+        raise UserError(f"{path} is larger than {_MOST >> 20} MB, too large for a list of lengths: copy it again.")
     with path.open("rb") as file:
         unpickler = _Unpickler(file)
         try:
@@ -230,9 +236,7 @@ class TensorReader:
                 if frame.dtype != torch.uint8:
                     frame = frame.double()
                     if not bool(((frame >= 0) & (frame <= 255)).all()):  # false for NaN too
-                        raise UserError(
-                            f"{file}: frame {number} holds numbers outside 0 to 255: copy it again."
-                        )
+                        raise UserError(f"{file}: frame {number} holds numbers outside 0 to 255: copy it again.")
                     frame = frame.round().to(torch.uint8)
                 yield position, frame.contiguous().numpy()
 

@@ -3,7 +3,7 @@
     SwmModel(model)            our world model as its Dynamics (encode, rollout) and Costable (get_cost)
     SwmSolver(CEM(), model)    our planner as its Solver, for our models or its own
     CostProblem(model, info)   anything with get_cost as one of our planning problems
-    ActionProcess(stats)       our action normalisation as its Transformable
+    ActionProcess(stats)       our action normalization as its Transformable
 
 Its dictionaries hold, per environment or per environment and candidate, `pixels`, `goal` and more.
 B environments, S candidates, C context frames, T blocks of a plan, A action size × block, D latent width.
@@ -25,7 +25,7 @@ from lpwm.core.rng import seed_of
 from lpwm.data import ActionStats
 from lpwm.model import WorldModel
 from lpwm.plan import LatentProblem, Plan, Problem, Solver, chunked
-from lpwm.plan.problem import check_along, check_horizon, latent_cost
+from lpwm.plan.problem import check_path_discount, check_horizon, latent_cost
 
 Info = dict[str, Any]
 
@@ -35,12 +35,10 @@ def frames(pixels: Tensor, name: str = "pixels") -> Tensor:
     if pixels.dtype != torch.uint8:
         raise UserError(
             f"{name} is {pixels.dtype}: give the uint8 frames of the environment, without an image transform "
-            "(the model normalises them itself)."
+            "(the model normalizes them itself)."
         )
     if pixels.dim() < 4 or 3 not in (pixels.shape[-1], pixels.shape[-3]):
-        raise UserError(
-            f"{name} has shape {tuple(pixels.shape)}: give frames of three channels, (…, h, w, 3)."
-        )
+        raise UserError(f"{name} has shape {tuple(pixels.shape)}: give frames of three channels, (…, h, w, 3).")
     return pixels if pixels.shape[-3] == 3 else rearrange(pixels, "... h w c -> ... c h w")
 
 
@@ -49,26 +47,24 @@ class SwmModel(nn.Module):
 
     encode(info)          adds emb (B, C, D), and act_emb (B, C, D) where `action` holds whole blocks
     rollout(info, a)      a (B, S, T, A) adds predicted_emb (B, S, C + T, D): the context's codes, then the forecasts
-    get_cost(info, a)     (B, S): mean_d (ẑ_T − z_goal)²; with `along` > 0 earlier blocks count, too (see LatentProblem)
+    get_cost(info, a)     (B, S): mean_d (ẑ_T − z_goal)²; with `path_discount` > 0 earlier blocks count, too (see LatentProblem)
 
     Its solvers hand one dictionary to many calls; codes are left in it (`emb`, `goal_emb`) and used again, so every
     frame is encoded once per plan. The solvers plan z-scored actions: pass `process={"action": model.process}` to
     its WorldModelPolicy. A context of several frames needs `action` (B, S, C − 1, A), the blocks between them.
     """
 
-    def __init__(self, model: WorldModel, stats: ActionStats | None = None, along: float = 0.0) -> None:
+    def __init__(self, model: WorldModel, stats: ActionStats | None = None, path_discount: float = 0.0) -> None:
         super().__init__()
-        self.model, self.along = model.eval(), check_along(along)
-        given = model.meta.get("normalisation")
+        self.model, self.path_discount = model.eval(), check_path_discount(path_discount)
+        given = model.meta.get("normalization")
         self.stats = stats or (ActionStats.from_dict(given) if given else None)
         self._dynamics: Any = None
 
     @property
     def process(self) -> ActionProcess:
         if self.stats is None:
-            raise UserError(
-                "the model was saved without its action statistics: pass stats=ActionStats(mean, std)."
-            )
+            raise UserError("the model was saved without its action statistics: pass stats=ActionStats(mean, std).")
         return ActionProcess(self.stats)
 
     @property
@@ -93,13 +89,13 @@ class SwmModel(nn.Module):
         """The cost of a rollout that is already in the dictionary."""
         predicted = info["predicted_emb"]
         plan = predicted[:, :, self._context(info, predicted.shape[1]).shape[1] :]
-        return latent_cost(plan, self._goal(info), self.along)
+        return latent_cost(plan, self._goal(info), self.path_discount)
 
     def get_cost(self, info: Info, action_candidates: Tensor) -> Tensor:
         z_BCD = self._context(info, action_candidates.shape[1])
         goal_BD = self._goal(info)
-        z = self._predict(info, z_BCD, action_candidates, last_only=self.along == 0)
-        return latent_cost(z, goal_BD, self.along)
+        z = self._predict(info, z_BCD, action_candidates, last_only=self.path_discount == 0)
+        return latent_cost(z, goal_BD, self.path_discount)
 
     def problem(self, info: Info, horizon: int, env_ids: Tensor | None = None) -> LatentProblem:
         """One of our planning problems, from a dictionary of environments (no candidate axis)."""
@@ -107,7 +103,9 @@ class SwmModel(nn.Module):
             z_BCD = self.model.encode(self._frames(info, "pixels"))
             goal_BD = self.model.encode(self._frames(info, "goal")[:, -1])
         past = self._past(info.get("action"), z_BCD)
-        return LatentProblem(self.model, z_BCD, goal_BD, past, horizon, env_ids=env_ids, along=self.along)
+        return LatentProblem(
+            self.model, z_BCD, goal_BD, past, horizon, env_ids=env_ids, path_discount=self.path_discount
+        )
 
     def _frames(self, info: Info, name: str) -> Tensor:
         if not torch.is_tensor(info.get(name)):
@@ -162,10 +160,10 @@ class ActionProcess:
         self.stats = stats
 
     def transform(self, x: Any) -> np.ndarray:
-        return self.stats.normalise(torch.as_tensor(np.asarray(x))).numpy()
+        return self.stats.normalize(torch.as_tensor(np.asarray(x))).numpy()
 
     def inverse_transform(self, x: Any) -> np.ndarray:
-        return self.stats.denormalise(torch.as_tensor(np.asarray(x))).numpy()
+        return self.stats.denormalize(torch.as_tensor(np.asarray(x))).numpy()
 
 
 class CostProblem(Problem):
@@ -185,9 +183,7 @@ class CostProblem(Problem):
         dtype: torch.dtype = torch.float32,
     ) -> None:
         if not callable(getattr(model, "get_cost", None)):
-            raise UserError(
-                f"{type(model).__name__} has no get_cost(info, actions): it cannot be planned with."
-            )
+            raise UserError(f"{type(model).__name__} has no get_cost(info, actions): it cannot be planned with.")
         self.info = {k: v for k, v in info.items() if isinstance(v, Tensor | np.ndarray) and np.ndim(v) > 0}
         batches = {len(v) for v in self.info.values()}
         if len(batches) != 1:

@@ -51,9 +51,7 @@ def held_out_numbers(loaded: Loaded, data: EpisodeData, seed: int) -> Ints:
     return np.random.default_rng(rng.seed_of("held-out frames", seed)).permutation(held.numpy())
 
 
-def held_out_episodes(
-    loaded: Loaded, data: EpisodeData, frames: int, seed: int = 0, least: int = 2
-) -> list[Episode]:
+def held_out_episodes(loaded: Loaded, data: EpisodeData, frames: int, seed: int = 0, least: int = 2) -> list[Episode]:
     """Whole held-out trajectories until there are `frames` frames, leaving out those of fewer than `least`."""
     render = _renderer(loaded, data)
     out: list[Episode] = []
@@ -84,9 +82,7 @@ def _renderer(loaded: Loaded, data: EpisodeData) -> Renderer | None:
     return loaded.world.renderer(loaded.image, next(loaded.model.parameters()).device)
 
 
-def _episode(
-    loaded: Loaded, data: EpisodeData, number: int, start: int, T: int, render: Renderer | None
-) -> Episode:
+def _episode(loaded: Loaded, data: EpisodeData, number: int, start: int, T: int, render: Renderer | None) -> Episode:
     span = (T - 1) * loaded.frameskip + 1
     states = data.states[start : start + span]
     rows = torch.arange(0, span, loaded.frameskip)

@@ -49,9 +49,7 @@ MEASURES: dict[str, Measure] = {
     "zone_shuffled": Measure("  labels shuffled", ("probes", "zone", "code", "shuffled"), True),
     "zone_position": Measure("  from the true position", ("probes", "zone", "position"), True),
     "position_code": Measure("position R² from code", ("probes", "position", "code"), False, r_squared),
-    "position_support": Measure(
-        "position R² from support", ("probes", "position", "support"), False, r_squared
-    ),
+    "position_support": Measure("position R² from support", ("probes", "position", "support"), False, r_squared),
     "position_magnitudes": Measure(
         "position R² from magnitudes", ("probes", "position", "magnitudes"), False, r_squared
     ),
@@ -86,10 +84,7 @@ def compare(studies: Sequence[Study]) -> dict[str, Any]:
         for name, group in methods.items()
     ]
     pairs = [
-        (a, b)
-        for a in methods.values()
-        for b in methods.values()
-        if a[0]["run"]["sparse"] > b[0]["run"]["sparse"]
+        (a, b) for a in methods.values() for b in methods.values() if a[0]["run"]["sparse"] > b[0]["run"]["sparse"]
     ]
     return {
         "kind": "lpwm interpretation comparison",

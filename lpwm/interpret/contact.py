@@ -73,8 +73,7 @@ class Track:
 
         contact = [float(self.contact_L[a : a + k + 1].mean()) for a in rows[:-1]]
         return np.stack(
-            (instability(self.active_TD), motion(self.effector_L3), motion(self.cube_L3), np.array(contact)),
-            axis=1,
+            (instability(self.active_TD), motion(self.effector_L3), motion(self.cube_L3), np.array(contact)), axis=1
         )
 
 
@@ -144,9 +143,13 @@ def track_of(episode: Episode, factors: Callable[[torch.Tensor], dict[str, torch
         return torch.stack([found[n].double() for n in NAMES[what]], -1).cpu().numpy()
 
     return Track(
-        episode.number, episode.active_TD(), columns("effector"), columns("cube"), columns("contact")[:, 0] > 0,
+        episode.number,
+        episode.active_TD(),
+        columns("effector"),
+        columns("cube"),
+        columns("contact")[:, 0] > 0,
         episode.frameskip,
-    )  # fmt: skip
+    )
 
 
 # Correlations -----------------------------------------------------------------------------------------------
@@ -288,19 +291,11 @@ def lines(studies: Sequence[dict[str, Any]]) -> str:
     out = [f"{'run':<34} {'w_TJ':>6} {'1 − J':>6}  " + "".join(f"{n:<24}" for n in FACTORS) + "episodes"]
     for s in sweep(studies):
         cells = "".join(f"{_number(s['correlations'][n]):<24}" for n in FACTORS)
-        out.append(
-            f"{s['run']['name'][:34]:<34} {s['tj_weight']:>6g} {s['instability']:>6.3f}  {cells}{s['episodes']}"
-        )
-        given = "".join(
-            f"{_number(s['correlations'][n] and s['correlations'][n]['partial']):<24}" for n in FACTORS
-        )
+        out.append(f"{s['run']['name'][:34]:<34} {s['tj_weight']:>6g} {s['instability']:>6.3f}  {cells}{s['episodes']}")
+        given = "".join(f"{_number(s['correlations'][n] and s['correlations'][n]['partial']):<24}" for n in FACTORS)
         out.append(f"{'  given the other two':<49}{given}".rstrip())
     return "\n".join(out)
 
 
 def _number(found: dict[str, Any] | None) -> str:
-    return (
-        "never varies"
-        if found is None
-        else f"{found['estimate']:+.2f} [{found['low']:+.2f}, {found['high']:+.2f}]"
-    )
+    return "never varies" if found is None else f"{found['estimate']:+.2f} [{found['low']:+.2f}, {found['high']:+.2f}]"

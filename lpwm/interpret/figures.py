@@ -30,7 +30,7 @@ STYLE: dict[Any, Any] = {
     "image.interpolation": "nearest",
     "svg.hashsalt": "lpwm",
 }
-# Okabe and Ito's colours, which colour-blind readers can tell apart.
+# Okabe and Ito's colors, which color-blind readers can tell apart.
 SPARSE, DENSE, INK = "#0072B2", "#D55E00", "#333333"
 OUTLINE = [withStroke(linewidth=2.6, foreground="#00000088")]  # white on yellow too
 ZONES = ("#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#F0E442", "#0072B2", "#D55E00", "#999999", "#444444")
@@ -74,7 +74,7 @@ def maps(studies: Sequence[Study], cells: Sequence[tuple[int, int]] = ()) -> Fig
 
 
 def _borders(ax: Axes, zones_nn: Any) -> None:
-    """Dashed lines where neighbouring cells lie in different zones."""
+    """Dashed lines where neighboring cells lie in different zones."""
     for row, col in zip(*np.nonzero(np.diff(zones_nn, axis=0)), strict=True):
         ax.plot([col - 0.5, col + 0.5], [row + 0.5] * 2, "--", color="white", lw=1, path_effects=OUTLINE)
     for row, col in zip(*np.nonzero(np.diff(zones_nn, axis=1)), strict=True):
@@ -88,9 +88,7 @@ def probes(studies: Sequence[Study]) -> Figure:
     zone = ("code", "support", "magnitudes")
     _dots(left, studies, [(name, ("zone", name)) for name in zone])
     first = studies[0]["probes"]
-    left.axhline(
-        first["zone"]["position"]["estimate"], color=INK, lw=0.8, ls="--", label="from the true position"
-    )
+    left.axhline(first["zone"]["position"]["estimate"], color=INK, lw=0.8, ls="--", label="from the true position")
     left.axhline(first["majority"], color=INK, lw=0.8, ls=":", label="commonest zone")
     left.set(title="zone accuracy", ylim=(0, 1.03))
     rows = [(name, ("position", name)) for name in zone]
@@ -114,8 +112,8 @@ def _dots(ax: Axes, studies: Sequence[Study], rows: list[tuple[str, tuple[str, .
         found = [_follow(study["probes"], path) for _, path in rows]
         value = np.array([f["estimate"] for f in found])
         spread = np.abs(np.array([[f["low"], f["high"]] for f in found]).T - value)
-        colour = SPARSE if sparse else DENSE
-        ax.errorbar(at, value, spread, fmt=marker, ms=5, color=colour, capsize=2, label=title_of(study))
+        color = SPARSE if sparse else DENSE
+        ax.errorbar(at, value, spread, fmt=marker, ms=5, color=color, capsize=2, label=title_of(study))
         control = [f["shuffled"]["estimate"] for f in found]
         label = "labels shuffled by trajectory" if k == 0 else None
         ax.plot(at, control, "x", ms=5, color="#888888", label=label)
@@ -147,11 +145,9 @@ def raster(study: Study) -> Figure:
     top.set(yticks=[], ylabel="zone")
     top.spines[:].set_visible(False)
     top.set_title(f"{title_of(study)}: held-out episode {found['episode']}", loc="left")
-    middle.imshow(active.T, aspect="auto", cmap="Greys", extent=(*edge, active.shape[1], 0))
+    middle.imshow(active.T, aspect="auto", cmap="Grays", extent=(*edge, active.shape[1], 0))
     middle.set_ylabel("unit, by preferred zone")
-    bottom.step(
-        np.arange(1, T), found["instability"], where="mid", color=SPARSE if study["run"]["sparse"] else DENSE
-    )
+    bottom.step(np.arange(1, T), found["instability"], where="mid", color=SPARSE if study["run"]["sparse"] else DENSE)
     bottom.set(xlabel="raw step", ylabel="1 − J(t−1, t)", xlim=edge, ylim=(0, None))
     for ax in (middle, bottom):
         for change in np.flatnonzero(np.diff(zones)):

@@ -24,7 +24,7 @@ from lpwm.stats import Interval
 if TYPE_CHECKING:
     from sklearn.linear_model import Ridge
 
-ALPHA = 1.0  # ridge penalty on standardised features, summed loss: weak beside thousands of frames
+ALPHA = 1.0  # ridge penalty on standardized features, summed loss: weak beside thousands of frames
 C = 1.0  # its counterpart for the logistic probe
 FEATURES = ("code", "support", "magnitudes")
 
@@ -133,9 +133,7 @@ def _check(frames: Frames, config: ProbeConfig) -> None:
             "use fewer folds."
         )
     if len(np.unique(frames.zone_N)) < 2:
-        raise UserError(
-            "all held-out frames lie in one zone: there is nothing to tell apart; use more episodes."
-        )
+        raise UserError("all held-out frames lie in one zone: there is nothing to tell apart; use more episodes.")
 
 
 def _unique(trajectory_N: Ints) -> Ints:
@@ -166,7 +164,7 @@ def features(frames: Frames, splits: list[tuple[Any, Any]]) -> dict[str, list[Fo
             # Magnitudes are measured in the code's own scale: a unit that is on in one training frame leaves nothing
             # there, and dividing by that nothing would blow it up in the others.
             scale = z[train].std(0) if name == "magnitudes" else x[train].std(0)
-            seen[name].append(Fold(train, test, _standardised(x, scale, train)))
+            seen[name].append(Fold(train, test, _standardized(x, scale, train)))
     return seen
 
 
@@ -178,8 +176,8 @@ def regressed(z_ND: Floats, s_ND: Floats, train: Ints) -> Floats:
     return z + (s_ND - s) @ weights
 
 
-def _standardised(x_NF: Floats, scale_F: Floats, train: Ints) -> Floats:
-    """Centred on the training rows and divided by `scale_F`; a feature that does not vary there is 0 everywhere."""
+def _standardized(x_NF: Floats, scale_F: Floats, train: Ints) -> Floats:
+    """Centered on the training rows and divided by `scale_F`; a feature that does not vary there is 0 everywhere."""
     vary = x_NF[train].std(0) > 1e-6 * max(float(scale_F.max()), 1e-12)
     return np.where(vary, (x_NF - x_NF[train].mean(0)) / np.where(vary, scale_F, 1.0), 0.0)
 
@@ -240,7 +238,7 @@ def _position_score(seen: list[Fold], frames: Frames, config: ProbeConfig, name:
     y_NS = frames.position_NS.astype(np.float64)
     keys = [(config.seed, "position", k) for k in range(config.shuffles)]
     every = [y_NS, *(shuffle_trajectories(y_NS, frames.trajectory_N, key) for key in keys)]
-    # Targets of one regression do not hear of one another, so the true ones and the shuffled share its factorisation.
+    # Targets of one regression do not hear of one another, so the true ones and the shuffled share its factorization.
     found = np.hsplit(_regress(seen, np.hstack(every)), len(every))
     own, *control = (tally(y, f) for y, f in zip(every, found, strict=True))
     return _score(own, sum(control), r_squared, config, ("position", name))
@@ -321,9 +319,5 @@ def bootstrap(tally_E: Floats, rescore: Rescore, config: ProbeConfig, key: Key =
     values = rescore(weight_RE @ tally_E)
     low, high = np.quantile(values, [(1 - config.level) / 2, (1 + config.level) / 2])
     return Interval(
-        float(rescore(tally_E.sum(0))),
-        float(low),
-        float(high),
-        config.level,
-        "trajectories of one checkpoint",
+        float(rescore(tally_E.sum(0))), float(low), float(high), config.level, "trajectories of one checkpoint"
     )

@@ -139,9 +139,7 @@ def translations(zones_nn: Ints, limit: int = 200) -> Ints:
     if len(shifts) > limit:
         shifts = [shifts[k] for k in np.linspace(0, len(shifts) - 1, limit).round().astype(int)]
     at = np.arange(n)
-    moved = [
-        zones_nn[np.ix_(np.clip(at - i, 0, n - 1), np.clip(at - j, 0, n - 1))].reshape(-1) for i, j in shifts
-    ]
+    moved = [zones_nn[np.ix_(np.clip(at - i, 0, n - 1), np.clip(at - j, 0, n - 1))].reshape(-1) for i, j in shifts]
     return np.stack([labels for labels in moved if np.unique(labels, return_counts=True)[1].min() > 1])
 
 

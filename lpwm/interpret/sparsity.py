@@ -46,9 +46,7 @@ PAPER: dict[str, tuple[float, ...]] = {
 }
 
 
-def sparsity(
-    loaded: Loaded, data: EpisodeData | None = None, frames: int = FRAMES, seed: int = 0
-) -> dict[str, Any]:
+def sparsity(loaded: Loaded, data: EpisodeData | None = None, frames: int = FRAMES, seed: int = 0) -> dict[str, Any]:
     """The reading of one sparse run on its held-out trajectories."""
     need_support(loaded)
     episodes = held_out_episodes(loaded, loaded.episodes() if data is None else data, frames, seed, least=1)
@@ -69,9 +67,9 @@ def sparsity(
 
 
 def asked(loaded: Loaded) -> dict[str, Any] | None:
-    """What the target asks for; None where the regulariser has no target for the activity."""
+    """What the target asks for; None where the regularizer has no target for the activity."""
     objective = loaded.config.objective
-    if objective.regulariser != "rdmreg":
+    if objective.regularizer != "rdmreg":
         return None
     target = objective.rdmreg.target(rectify=True)
     return {
@@ -92,9 +90,7 @@ def numbers(episodes: Sequence[Episode], seed: int = 0) -> dict[str, Any]:
     square = float(np.square(z_ND, dtype=np.float64).mean())
     fraction: dict[str, Any] = {"estimate": float(active.mean())}
     if len(episodes) > 1:
-        fraction = dataclasses.asdict(
-            bootstrap(tally, accuracy, ProbeConfig(seed=seed), ("active fraction",))
-        )
+        fraction = dataclasses.asdict(bootstrap(tally, accuracy, ProbeConfig(seed=seed), ("active fraction",)))
     return {
         "active_fraction": fraction,
         "at_least": float(z_ND.mean(dtype=np.float64) ** 2 / square) if square > 0 else 0.0,
@@ -169,8 +165,7 @@ def _cell(group: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
     values = [r["active_fraction"]["estimate"] for r in group]
     interval = dataclasses.asdict(t_interval(values)) if len(values) > 1 else group[0]["active_fraction"]
     mean = {
-        what: float(np.mean([r[what] for r in group]))
-        for what in ("at_least", "dead_units", "effective_dimension")
+        what: float(np.mean([r[what] for r in group])) for what in ("at_least", "dead_units", "effective_dimension")
     }
     return {**interval, **mean, "runs": [r["run"]["hash"] for r in group]}
 

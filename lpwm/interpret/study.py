@@ -5,7 +5,7 @@ The layout of a study (kind "lpwm interpretation", layout 1):
     run         name, hash, method, seed, step, sparse, link, latent, and `lpwm.evaluate.provenance.of_run`
     world       name, options (g, scale, visible: as drawn here), trained_visible
     settings    resolution, visible, frames, folds, resamples, shuffles, level, seed
-    grid        resolution n, x[n], y[n] (cell centres, pixels), zones[n][n],
+    grid        resolution n, x[n], y[n] (cell centers, pixels), zones[n][n],
                 supports {data, shape [n, n, D], bytes_per_row}: base64, one row of bits a cell, the cells row by row
                     from the top left, unit 0 the most significant bit of the first byte,
                 references [{row, col, zone, jaccard[n][n]}]: the same numbers, to check a page's own against
@@ -78,9 +78,7 @@ class StudyConfig:
             raise UserError("a study needs at least 1 frame and 20 resamples.")
 
 
-def study(
-    loaded: Loaded, config: StudyConfig | None = None, data: EpisodeData | None = None
-) -> dict[str, Any]:
+def study(loaded: Loaded, config: StudyConfig | None = None, data: EpisodeData | None = None) -> dict[str, Any]:
     """Supports on the grid, sharpness, probes and statistics of one run, ready for JSON.
 
     `data` spares reading the run's data set again when several runs share it.
@@ -191,12 +189,7 @@ def _grid(cells: Grid, references: tuple[tuple[int, int], ...]) -> dict[str, Any
         "zones": cells.zones_nn.tolist(),
         "supports": pack(cells.active_nnD),
         "references": [
-            {
-                "row": row,
-                "col": col,
-                "zone": int(cells.zones_nn[row, col]),
-                "jaccard": _rounded(cells.map(row, col)),
-            }
+            {"row": row, "col": col, "zone": int(cells.zones_nn[row, col]), "jaccard": _rounded(cells.map(row, col))}
             for row, col in references
         ],
     }
@@ -207,9 +200,7 @@ def statistics(frames: Frames, config: ProbeConfig) -> dict[str, Any]:
     active, rows = frames.active_ND, _trajectories(frames.trajectory_N)
     changes = [instability(active[r]) for r in rows if len(r) > 1]
     if not changes:
-        raise UserError(
-            "every held-out trajectory has a single frame: use longer episodes or a smaller frameskip."
-        )
+        raise UserError("every held-out trajectory has a single frame: use longer episodes or a smaller frameskip.")
     tally = np.array([[len(c), c.sum()] for c in changes])
     activity = active.mean(0)
     return {
@@ -230,7 +221,7 @@ def _mean(sums: Floats) -> Floats:
 
 
 def _between(active_ND: Bools, rows: list[Ints]) -> float:
-    """1 − J between frames of neighbouring trajectories in the list, which have nothing to do with each other."""
+    """1 − J between frames of neighboring trajectories in the list, which have nothing to do with each other."""
     pairs = [active_ND[[a[0], b[0]]] for a, b in zip(rows, rows[1:], strict=False)]
     return float(np.mean([instability(p)[0] for p in pairs]))
 

@@ -43,9 +43,7 @@ def jaccard(a_ND: Any, b_MD: Any) -> Floats:
     """J(a, b) = |a ∧ b| / |a ∨ b| for every pair of rows, and J(∅, ∅) = 1: (N, M)."""
     a, b = _bools(a_ND), _bools(b_MD)
     if a.shape[1] != b.shape[1]:
-        raise UserError(
-            f"supports of {a.shape[1]} and of {b.shape[1]} units cannot overlap: compare one model's."
-        )
+        raise UserError(f"supports of {a.shape[1]} and of {b.shape[1]} units cannot overlap: compare one model's.")
     return weighted_jaccard(a, b, np.ones(a.shape[1])).astype(np.float64)
 
 
@@ -95,7 +93,7 @@ def unpack(packed: dict[str, Any]) -> Bools:
 class Grid:
     """Codes on a grid of agent positions. Row 0 is the top (y grows downwards), column 0 the left."""
 
-    x_n: Floats  # cell centres, in pixels of the world's frame
+    x_n: Floats  # cell centers, in pixels of the world's frame
     y_n: Floats
     zones_nn: Ints
     z_nnD: NDArray[np.float32]
@@ -158,9 +156,7 @@ def piecewise_of(loaded: Loaded, visible: bool | None = None) -> Piecewise:
     return world if visible is None else replace(world, visible=visible)
 
 
-def encode_states(
-    loaded: Loaded, world: Piecewise, states_NS: torch.Tensor, batch: int = 256
-) -> NDArray[np.float32]:
+def encode_states(loaded: Loaded, world: Piecewise, states_NS: torch.Tensor, batch: int = 256) -> NDArray[np.float32]:
     """The codes of these states as the model sees them drawn: (N, D) float32."""
     device = next(loaded.model.parameters()).device
     render = world.renderer(loaded.image, device)
@@ -171,29 +167,32 @@ def encode_states(
     return torch.cat(parts).numpy()
 
 
-def cell_centres(resolution: int) -> Floats:
+def cell_centers(resolution: int) -> Floats:
     """n cells of [14, 210), the span of the zones: 14 + (i + ½)·196/n, the same along x and y."""
     return BORDER + (np.arange(resolution, dtype=np.float64) + 0.5) * ((FRAME - 2 * BORDER) / resolution)
 
 
 def cell_zones(world: Piecewise, resolution: int) -> Ints:
-    """The zone of every cell's centre: (n, n)."""
+    """The zone of every cell's center: (n, n)."""
     return world.zone(_cell_states(resolution)).numpy().reshape(resolution, resolution)
 
 
 def _cell_states(resolution: int) -> torch.Tensor:
-    at = cell_centres(resolution)
+    at = cell_centers(resolution)
     y, x = np.meshgrid(at, at, indexing="ij")
     return torch.from_numpy(np.stack((x, y), -1).reshape(-1, 2).astype(np.float32))
 
 
 def grid(loaded: Loaded, resolution: int = 20, visible: bool | None = None) -> Grid:
-    """The run's codes at the centres of n×n cells; zones drawn as in the run's own world unless told."""
+    """The run's codes at the centers of n×n cells; zones drawn as in the run's own world unless told."""
     world = piecewise_of(loaded, visible)
     check_resolution(resolution, world.g)
     z = encode_states(loaded, world, _cell_states(resolution))
-    at = cell_centres(resolution)
+    at = cell_centers(resolution)
     return Grid(
-        x_n=at, y_n=at, zones_nn=cell_zones(world, resolution), z_nnD=z.reshape(resolution, resolution, -1),
+        x_n=at,
+        y_n=at,
+        zones_nn=cell_zones(world, resolution),
+        z_nnD=z.reshape(resolution, resolution, -1),
         sparse=loaded.config.model.sparse,
-    )  # fmt: skip
+    )

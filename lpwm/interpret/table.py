@@ -22,10 +22,7 @@ def number(found: dict[str, Any], percent: bool = False, signed: bool = False) -
 def table(compared: dict[str, Any], studies: list[Study], width: int = 100) -> str:
     methods = compared["methods"]
     heads = [_head(m) for m in methods]
-    body = [
-        [m.title, *(number(row["measures"][key], m.percent) for row in methods)]
-        for key, m in MEASURES.items()
-    ]
+    body = [[m.title, *(number(row["measures"][key], m.percent) for row in methods)] for key, m in MEASURES.items()]
     body += _counts(methods, studies)
     gaps = compared["differences"]
     if len({(d["a"], d["b"]) for d in gaps}) == 1:  # one sparse method beside one dense one
@@ -35,9 +32,7 @@ def table(compared: dict[str, Any], studies: list[Study], width: int = 100) -> s
     cells = [["", *heads], *([*line, *[""] * (len(heads) + 1 - len(line))] for line in body)]
     wide = [max(len(row[i]) for row in cells) for i in range(len(heads) + 1)]
     if sum(wide) + 2 * len(heads) > width:
-        return "\n\n".join(
-            _block(heads[i], [(row[0], row[i + 1]) for row in cells[1:]]) for i in range(len(heads))
-        )
+        return "\n\n".join(_block(heads[i], [(row[0], row[i + 1]) for row in cells[1:]]) for i in range(len(heads)))
     return "\n".join("  ".join(c.ljust(w) for c, w in zip(row, wide, strict=True)).rstrip() for row in cells)
 
 

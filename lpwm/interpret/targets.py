@@ -1,4 +1,4 @@
-"""The study: does realised activity follow the target, and what does it cost? Plain slices against coordinate slices.
+"""The study: does realized activity follow the target, and what does it cost? Plain slices against coordinate slices.
 
 For every cell (p, μ, axis_fraction) and training seed a small Piecewise model is trained, read and planned with.
 Uniform slices see little more of the target than its mean and covariance (method §2), so that p and the share of zeros
@@ -43,14 +43,23 @@ from lpwm.interpret.sparsity import numbers
 from lpwm.interpret.study import StudyConfig, held_out_frames
 from lpwm.interpret.targets_grid import CELLS, KIND, MEASURES, PLANNING, Job, TargetCell
 from lpwm.interpret.targets_summary import flat, summary
-from lpwm.losses.distribution import RectifiedGeneralisedGaussian
+from lpwm.losses.distribution import RectifiedGeneralizedGaussian
 from lpwm.train import Loaded, Run, RunConfig, load, pick_device, prepare_data, run_hash
 from lpwm.train.log import read_log
 
 __all__ = [
-    "CELLS", "KIND", "MEASURES", "PLANNING", "TargetCell", "Work", "flat", "law_distance", "one_after_another",
-    "study", "summary",
-]  # fmt: skip
+    "CELLS",
+    "KIND",
+    "MEASURES",
+    "PLANNING",
+    "TargetCell",
+    "Work",
+    "flat",
+    "law_distance",
+    "one_after_another",
+    "study",
+    "summary",
+]
 # Runs the function on every job: (number, reading, or anything else with a sentence in `.why`), as they come.
 Each = Callable[[Sequence[Job | None], "Work"], Iterator[tuple[int, Any]]]
 
@@ -139,8 +148,8 @@ def _checked(
         raise UserError("a target study needs at least one cell, and no cell or seed twice.")
     if len(seeds) < 2:
         raise UserError("a target study needs at least 2 training seeds: its intervals are over them.")
-    if not base.model.sparse or base.objective.regulariser != "rdmreg":
-        raise UserError("a target study needs a sparse base with regulariser rdmreg: only it has a target.")
+    if not base.model.sparse or base.objective.regularizer != "rdmreg":
+        raise UserError("a target study needs a sparse base with regularizer rdmreg: only it has a target.")
     if base.data.world != "piecewise":
         raise UserError(f"a target study probes the zones of piecewise, and its base is {base.data.world}.")
     train = replace(base.train, steps=steps or base.train.steps, compile=compile, stop_dead=False)
@@ -214,22 +223,21 @@ class Work:
     def controls(self) -> dict[str, Any]:
         """Do nothing, random actions and the oracle on the same episodes, once: no run differs in them.
 
-        They need a run's normalisation of actions and none of its weights.
+        They need a run's normalization of actions and none of its weights.
         """
         run = Run.create(self.base, self.root, "controls")
         device = torch.device(self.device)
         agent = Agent(
-            name="untrained", models=(run.build_model(device).eval(),), images=(self.base.model.encoder.image,),
-            stats=run.source(device).stats, frameskip=self.base.data.frameskip,
-        )  # fmt: skip
-        world = self.base.data.build_world()
-        found = evaluate(
-            [agent], world, replace(self.planning, curve=0), device=device, data=_data(run, self.planning)
+            name="untrained",
+            models=(run.build_model(device).eval(),),
+            images=(self.base.model.encoder.image_size,),
+            stats=run.source(device).stats,
+            frameskip=self.base.data.frameskip,
         )
+        world = self.base.data.build_world()
+        found = evaluate([agent], world, replace(self.planning, curve=0), device=device, data=_data(run, self.planning))
         return {
-            way(c): {
-                r.name: rates(c, i, max(self.planning.budgets)) for i, r in enumerate(c.rows) if r.control
-            }
+            way(c): {r.name: rates(c, i, max(self.planning.budgets)) for i, r in enumerate(c.rows) if r.control}
             for c in found.cells
         }
 
@@ -242,9 +250,7 @@ def nothing(planning: EvalConfig) -> dict[str, Any]:
     }
 
 
-def measures(
-    run: Run, loaded: Loaded, target: RectifiedGeneralisedGaussian, frames: int
-) -> dict[str, float | None]:
+def measures(run: Run, loaded: Loaded, target: RectifiedGeneralizedGaussian, frames: int) -> dict[str, float | None]:
     """The numbers of MEASURES, all on the same frames of held-out trajectories, encoded once."""
     seen = held_out_frames(loaded, run.data, StudyConfig(frames=frames))
     if not np.isfinite(seen.z_ND).all():
@@ -285,14 +291,12 @@ def as_episodes(seen: Frames) -> list[Episode]:
     return out
 
 
-def law_distance(z_ND: Any, target: RectifiedGeneralisedGaussian) -> float:
+def law_distance(z_ND: Any, target: RectifiedGeneralizedGaussian) -> float:
     """√ of the mean over units of the squared Wasserstein distance between a unit's values and the target."""
     N = len(z_ND)
     y = target.sample((64 * N,), generator("law distance", N)).numpy()
     y_N = np.sort(y)[32::64]  # N quantiles
-    return float(
-        np.sqrt(np.square(np.sort(np.asarray(z_ND, dtype=np.float64), axis=0) - y_N[:, None]).mean())
-    )
+    return float(np.sqrt(np.square(np.sort(np.asarray(z_ND, dtype=np.float64), axis=0) - y_N[:, None]).mean()))
 
 
 def success(loaded: Loaded, planning: EvalConfig, device: str) -> dict[str, dict[str, float]]:

@@ -23,15 +23,12 @@ class TargetCell:
 
     def config(self, base: RunConfig, seed: int) -> RunConfig:
         target = replace(base.objective.rdmreg, p=self.p, mu=self.mu, axis_fraction=self.axis_fraction)
-        return replace(
-            base, objective=replace(base.objective, rdmreg=target), train=replace(base.train, seed=seed)
-        )
+        return replace(base, objective=replace(base.objective, rdmreg=target), train=replace(base.train, seed=seed))
 
 
 Job = tuple[TargetCell, int]  # and its training seed
 CELLS = tuple(
-    TargetCell(p, mu, axis)
-    for axis, p, mu in itertools.product((0.0, 0.25), (0.5, 1.0, 2.0), (0.0, -1.0, -2.0))
+    TargetCell(p, mu, axis) for axis, p, mu in itertools.product((0.0, 0.25), (0.5, 1.0, 2.0), (0.0, -1.0, -2.0))
 )
 # The paper's planner on random goals, one planner seed a checkpoint: checkpoints are the sample.
 PLANNING = EvalConfig(goals=("random",), episodes=50, budgets=(50,), planner_seeds=1, curve=0)

@@ -55,10 +55,13 @@ def summary(readings: Sequence[Reading], seeds: Sequence[int] | None = None) -> 
     ]
     pairs = [(c, replace(c, axis_fraction=0.0)) for c in cells if c.axis_fraction]
     gaps = [
-        {"cell": dataclasses.asdict(c),
-         "measures": {n: interval([minus(value(by, c, s, n), value(by, base, s, n)) for s in seeds]) for n in names}}
-        for c, base in pairs if base in cells
-    ]  # fmt: skip
+        {
+            "cell": dataclasses.asdict(c),
+            "measures": {n: interval([minus(value(by, c, s, n), value(by, base, s, n)) for s in seeds]) for n in names},
+        }
+        for c, base in pairs
+        if base in cells
+    ]
     follow = [
         follows(a, [c for c in cells if c.axis_fraction == a], target, by, seeds)
         for a in sorted({c.axis_fraction for c in cells})
@@ -92,7 +95,7 @@ def follows(
     axis: float, cells: Sequence[TargetCell], target: dict[TargetCell, Any], by: By, seeds: Sequence[int]
 ) -> dict[str, Any]:
     """Over the targets, a number a seed: mean |active − target|; the median of active/target; slope and correlation of
-    realised on target activity.
+    realized on target activity.
 
     Slope 1 and share 1 would be obedience, slope 0 indifference. Targets differ twentyfold: the slope is that of the
     large ones, the share counts each alike. `seeds` holds a seed's own numbers.
@@ -123,8 +126,7 @@ def follow_differences(follow: Sequence[dict[str, Any]]) -> list[dict[str, Any]]
         {
             "axis_fraction": f["axis_fraction"],
             **{
-                n: interval([minus(a[n], b[n]) for a, b in zip(f["seeds"], base["seeds"], strict=True)])
-                for n in FOLLOW
+                n: interval([minus(a[n], b[n]) for a, b in zip(f["seeds"], base["seeds"], strict=True)]) for n in FOLLOW
             },
         }
         for f in follow
@@ -132,9 +134,7 @@ def follow_differences(follow: Sequence[dict[str, Any]]) -> list[dict[str, Any]]
     ]
 
 
-def overall(
-    cells: Sequence[TargetCell], by: By, seeds: Sequence[int], names: Sequence[str]
-) -> list[dict[str, Any]]:
+def overall(cells: Sequence[TargetCell], by: By, seeds: Sequence[int], names: Sequence[str]) -> list[dict[str, Any]]:
     """Coordinate − plain over all targets both have: `measures` over seeds, `pairs` over (p, μ, seed)."""
     out = []
     for axis in sorted({c.axis_fraction for c in cells} - {0.0}):

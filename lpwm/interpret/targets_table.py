@@ -7,8 +7,17 @@ from typing import Any
 from lpwm.interpret.targets_grid import MEASURES
 
 SHOWN = ("active", "at_least", "law", "ratio", "zone_support", "position_code")
-COMPARED = ("off", "law", "dimension", "ratio", "ratio_deep", "zone_code", "zone_support", "position_code",
-            "position_support")  # fmt: skip
+COMPARED = (
+    "off",
+    "law",
+    "dimension",
+    "ratio",
+    "ratio_deep",
+    "zone_code",
+    "zone_support",
+    "position_code",
+    "position_support",
+)
 
 
 def one(found: dict[str, Any] | None, digits: int = 3, signed: bool = False) -> str:
@@ -40,22 +49,29 @@ def heads(found: dict[str, Any]) -> list[str]:
 
 def rows(found: dict[str, Any]) -> list[list[str]]:
     out = []
-    for row in sorted(
-        found["cells"], key=lambda r: (r["cell"]["p"], -r["cell"]["mu"], r["cell"]["axis_fraction"])
-    ):
+    for row in sorted(found["cells"], key=lambda r: (r["cell"]["p"], -r["cell"]["mu"], r["cell"]["axis_fraction"])):
         cell, m = row["cell"], row["measures"]
         out.append(
-            [f"{cell['p']:g}", f"{cell['mu']:g}", f"{cell['axis_fraction']:g}", f"{row['target']['active']:.3f}",
-             f"{row['runs']}" + (f", {row['dead']} dead" if row["dead"] else "")]
+            [
+                f"{cell['p']:g}",
+                f"{cell['mu']:g}",
+                f"{cell['axis_fraction']:g}",
+                f"{row['target']['active']:.3f}",
+                f"{row['runs']}" + (f", {row['dead']} dead" if row["dead"] else ""),
+            ]
             + [one(m[n]) for n in SHOWN]
             + [one(m[n], 2) for n in ways(found)]
-        )  # fmt: skip
+        )
     return out
 
 
 FOLLOW_HEADS = (
-    "slices", "mean |active − target|", "median of active / target", "slope of active on target", "correlation"
-)  # fmt: skip
+    "slices",
+    "mean |active − target|",
+    "median of active / target",
+    "slope of active on target",
+    "correlation",
+)
 
 
 def follow_rows(found: dict[str, Any]) -> list[list[str]]:
@@ -63,10 +79,15 @@ def follow_rows(found: dict[str, Any]) -> list[list[str]]:
     lines = [(slices(f["axis_fraction"]), f) for f in found["follow"]]
     lines += [(f"{slices(f['axis_fraction'])} − plain", f) for f in found["follow_differences"]]
     return [
-        [name, one(f["off"], 3, "−" in name), one(f["share"], 2, "−" in name), one(f["slope"], 2, True),
-         one(f["correlation"], 2, True)]
+        [
+            name,
+            one(f["off"], 3, "−" in name),
+            one(f["share"], 2, "−" in name),
+            one(f["slope"], 2, True),
+            one(f["correlation"], 2, True),
+        ]
         for name, f in lines
-    ]  # fmt: skip
+    ]
 
 
 def obedience(slope: dict[str, Any] | None, share: dict[str, Any] | None) -> str:
@@ -147,9 +168,7 @@ def absent(found: dict[str, Any], brief: bool = False) -> list[str]:
             cell = f"p {c['p']:g}, μ {c['mu']:g}, axis {c['axis_fraction']:g}"
             dead.setdefault(cell, []).append((r["seed"], why))
     if brief and dead:
-        cells = "; ".join(
-            f"{cell} (seeds {', '.join(str(s) for s, _ in runs)})" for cell, runs in dead.items()
-        )
+        cells = "; ".join(f"{cell} (seeds {', '.join(str(s) for s, _ in runs)})" for cell, runs in dead.items())
         return [*out, f"Called dead by their monitors, counted all the same: {cells}."]
     return out + [f"Dead: {cell}, seed {seed}: {why}" for cell, runs in dead.items() for seed, why in runs]
 
@@ -163,7 +182,7 @@ def sentences(found: dict[str, Any]) -> list[str]:
         if f["off"] is None:
             continue
         share = f"; the median cell has {one(f['share'], 2)} of what it asks for" if f["share"] else ""
-        slope = f"; slope of realised on target activity {one(f['slope'], 2)}" if f["slope"] else ""
+        slope = f"; slope of realized on target activity {one(f['slope'], 2)}" if f["slope"] else ""
         r = f", correlation {one(f['correlation'], 2)}" if f["correlation"] else ""
         out.append(
             f"{upper(slices(f['axis_fraction']))}: activity is off its target by {one(f['off'])} on average over "

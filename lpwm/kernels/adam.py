@@ -23,7 +23,7 @@ Tensors = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]  # parameter, gradient, 
 
 
 def possible(parameters: Sequence[Tensor], **options: Any) -> bool:
-    """Whether an optimiser made with these options would ever use the kernel for these parameters."""
+    """Whether an optimizer made with these options would ever use the kernel for these parameters."""
     return bool(options.get("capturable")) and _understood(options) and _plain(parameters)
 
 
@@ -48,10 +48,10 @@ class _OneLaunch(torch.optim.Adam):
 
     The kernel reads addresses from a table, which is copied to the device when they change: gradients are new tensors
     at each step, mostly where the last ones were. A captured graph copies it again at every replay, from memory that
-    must stay as it was: keep the optimiser as long as the graph.
+    must stay as it was: keep the optimizer as long as the graph.
     """
 
-    # On the class, as torch copies and unpickles optimisers without their other attributes.
+    # On the class, as torch copies and unpickles optimizers without their other attributes.
     _last: tuple[Any, Tensor] | None = None  # the table as numbers, and on the device
     _spare: Tensor | None = None  # pinned memory for a capture, which had better not allocate it
     # Which kernels, for aligned tensors or others, are loaded: a capture had better not load any.
@@ -73,9 +73,7 @@ class _OneLaunch(torch.optim.Adam):
         """The tensors that have a gradient, and their rows of the table; None where torch must make the step."""
         if kernels_adam is None:
             return None
-        if any(
-            getattr(self, name, None) is not None for name in ("grad_scale", "found_inf")
-        ):  # by GradScaler
+        if any(getattr(self, name, None) is not None for name in ("grad_scale", "found_inf")):  # by GradScaler
             return None
         tensors: list[Tensors] = []
         rows: list[tuple[int, ...]] = []
@@ -124,9 +122,7 @@ class _OneLaunch(torch.optim.Adam):
             pinned, self._spare = self._spare[: len(rows)], None
             pinned.copy_(torch.tensor(rows))
             self._captured = (*self._captured, pinned)
-            return torch.empty(pinned.shape, dtype=torch.int64, device=device).copy_(
-                pinned, non_blocking=True
-            )
+            return torch.empty(pinned.shape, dtype=torch.int64, device=device).copy_(pinned, non_blocking=True)
         self._compiled |= {aligned}
         if self._spare is None:
             most = sum(len(group["params"]) for group in self.param_groups)

@@ -20,9 +20,21 @@ import triton.language as tl
 from torch import Tensor
 
 ROW = (
-    "parameter", "gradient", "m", "v", "step", "lr", "size", "first",
-    "decay", "beta1", "beta2", "log_beta1", "log_beta2", "eps",
-)  # fmt: skip
+    "parameter",
+    "gradient",
+    "m",
+    "v",
+    "step",
+    "lr",
+    "size",
+    "first",
+    "decay",
+    "beta1",
+    "beta2",
+    "log_beta1",
+    "log_beta2",
+    "eps",
+)
 BLOCK = 1024
 DEVICE = "cpu" if triton.knobs.runtime.interpret else "cuda"  # where addresses can be followed
 _WIDTH = tl.constexpr(len(ROW))

@@ -48,9 +48,18 @@ DKV = Tiles(queries=32, stages=3, registers=128, lone=True, even=True)
 
 @triton.jit
 def _forward_queries(
-    qkv, out, lse, scale2, N: tl.constexpr, H: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr,
-    REST: tl.constexpr, T: tl.constexpr, LAST: tl.constexpr,
-):  # fmt: skip
+    qkv,
+    out,
+    lse,
+    scale2,
+    N: tl.constexpr,
+    H: tl.constexpr,
+    D: tl.constexpr,
+    ROWS: tl.constexpr,
+    REST: tl.constexpr,
+    T: tl.constexpr,
+    LAST: tl.constexpr,
+):
     """o = softmax(q kᵀ/√d) v and log2 of the denominators, of ROWS queries of one head (its last program: REST)."""
     tiles: tl.constexpr = (N + ROWS - 1) // ROWS
     pid = tl.num_programs(0) - 1 - tl.program_id(0)
@@ -68,10 +77,25 @@ def _forward_queries(
 
 @triton.jit
 def _backward_queries(
-    qkv, out, grad, lse, delta, again, dqkv, dbias, scale, scale2, N: tl.constexpr, H: tl.constexpr,
-    D: tl.constexpr, EVEN: tl.constexpr, ROWS: tl.constexpr, REST: tl.constexpr, T: tl.constexpr,
+    qkv,
+    out,
+    grad,
+    lse,
+    delta,
+    again,
+    dqkv,
+    dbias,
+    scale,
+    scale2,
+    N: tl.constexpr,
+    H: tl.constexpr,
+    D: tl.constexpr,
+    EVEN: tl.constexpr,
+    ROWS: tl.constexpr,
+    REST: tl.constexpr,
+    T: tl.constexpr,
     LAST: tl.constexpr,
-):  # fmt: skip
+):
     """dq, δ and the sums for the bias, of ROWS queries of one head (its last program: REST).
 
     A row of δ has EVEN numbers; where these are more than N, e is written `again` in such rows.
@@ -92,18 +116,31 @@ def _backward_queries(
     if at + ROWS <= N:
         _grad_query_rows(
             base, out, grad, lse, delta, again, to, dbias, at, scale, scale2, N, H, D, EVEN, ROWS, True, T, LAST
-        )  # fmt: skip
+        )
     else:
         _grad_query_rows(
             base, out, grad, lse, delta, again, to, dbias, at, scale, scale2, N, H, D, EVEN, REST, False, T, LAST
-        )  # fmt: skip
+        )
 
 
 @triton.jit
 def _backward_keys(
-    qkv, grad, lse, delta, dqkv, scale, scale2, N: tl.constexpr, H: tl.constexpr, D: tl.constexpr,
-    EVEN: tl.constexpr, ROWS: tl.constexpr, REST: tl.constexpr, T: tl.constexpr, LAST: tl.constexpr,
-):  # fmt: skip
+    qkv,
+    grad,
+    lse,
+    delta,
+    dqkv,
+    scale,
+    scale2,
+    N: tl.constexpr,
+    H: tl.constexpr,
+    D: tl.constexpr,
+    EVEN: tl.constexpr,
+    ROWS: tl.constexpr,
+    REST: tl.constexpr,
+    T: tl.constexpr,
+    LAST: tl.constexpr,
+):
     """dk and dv of ROWS keys of one head (its last program: REST).
 
     The first frames come first, after `_backward_queries` has ended with them: they are still in the cache.
@@ -170,9 +207,22 @@ def grad_queries(
     delta = torch.empty(b, heads, even, device=qkv.device, dtype=torch.float32)
     again = torch.empty_like(delta) if even != n else lse
     _backward_queries[(b * heads * _programs(n, DQ),)](
-        qkv, out, grad, lse, delta, again, dqkv, dbias, d**-0.5, d**-0.5 * math.log2(math.e), N=n, H=heads, D=d,
-        EVEN=even, **_sizes(n, DQ, DQ.keys),
-    )  # fmt: skip
+        qkv,
+        out,
+        grad,
+        lse,
+        delta,
+        again,
+        dqkv,
+        dbias,
+        d**-0.5,
+        d**-0.5 * math.log2(math.e),
+        N=n,
+        H=heads,
+        D=d,
+        EVEN=even,
+        **_sizes(n, DQ, DQ.keys),
+    )
     return again, delta
 
 
@@ -181,9 +231,19 @@ def grad_keys(grad: Tensor, qkv: Tensor, lse: Tensor, delta: Tensor, heads: int,
     b, n, packed = qkv.shape
     d = packed // (3 * heads)
     _backward_keys[(b * heads * _programs(n, DKV),)](
-        qkv, grad, lse, delta, dqkv, d**-0.5, d**-0.5 * math.log2(math.e), N=n, H=heads, D=d,
-        EVEN=delta.shape[-1], **_sizes(n, DKV, DKV.queries),
-    )  # fmt: skip
+        qkv,
+        grad,
+        lse,
+        delta,
+        dqkv,
+        d**-0.5,
+        d**-0.5 * math.log2(math.e),
+        N=n,
+        H=heads,
+        D=d,
+        EVEN=delta.shape[-1],
+        **_sizes(n, DKV, DKV.queries),
+    )
 
 
 def attention_backward(

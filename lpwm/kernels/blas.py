@@ -87,10 +87,24 @@ class Lt:
         at = c_void_p(out.data_ptr())
         # A matrix by rows is its transpose by columns, as cuBLAS sees it: outᵀ = bᵀ aᵀ.
         self._call(
-            "cublasLtMatmul", self._handle, plan.desc, byref(c_float(1.0)), c_void_p(b.data_ptr()), plan.b,
-            c_void_p(a.data_ptr()), plan.a, byref(c_float(float(grows))), at, plan.out, at, plan.out,
-            byref(plan.algo), c_void_p(), c_size_t(0), c_void_p(self._stream()),
-        )  # fmt: skip
+            "cublasLtMatmul",
+            self._handle,
+            plan.desc,
+            byref(c_float(1.0)),
+            c_void_p(b.data_ptr()),
+            plan.b,
+            c_void_p(a.data_ptr()),
+            plan.a,
+            byref(c_float(float(grows))),
+            at,
+            plan.out,
+            at,
+            plan.out,
+            byref(plan.algo),
+            c_void_p(),
+            c_size_t(0),
+            c_void_p(self._stream()),
+        )
         return True
 
     def _plan(self, key: _Key) -> _Plan | None:
@@ -108,9 +122,12 @@ class Lt:
         wishes += [(which, ctypes.c_uint32(n)) for which, n in zip(_ALIGNMENTS, aligned, strict=True)]
         for which, value in wishes:
             self._call(
-                "cublasLtMatmulPreferenceSetAttribute", preference, c_int(which), byref(value),
+                "cublasLtMatmulPreferenceSetAttribute",
+                preference,
+                c_int(which),
+                byref(value),
                 c_size_t(ctypes.sizeof(value)),
-            )  # fmt: skip
+            )
         found = _Found()
         status = self._library.cublasLtMatmulAlgoGetHeuristic(
             self._handle, desc, b, a, out, out, preference, c_int(1), byref(found), byref(count)
@@ -127,16 +144,12 @@ class Lt:
             rows, cols = cols, rows
         self._call(
             "cublasLtMatrixLayoutCreate", byref(layout), c_int(kind), c_uint64(rows), c_uint64(cols), c_int64(stride)
-        )  # fmt: skip
+        )
         return layout
 
     def _describe(self, desc: c_void_p, attribute: int, value: Any) -> None:
         self._call(
-            "cublasLtMatmulDescSetAttribute",
-            desc,
-            c_int(attribute),
-            byref(value),
-            c_size_t(ctypes.sizeof(value)),
+            "cublasLtMatmulDescSetAttribute", desc, c_int(attribute), byref(value), c_size_t(ctypes.sizeof(value))
         )
 
     def _call(self, name: str, *args: Any) -> None:
@@ -151,9 +164,7 @@ def _key(a: Tensor, b: Tensor, out: Tensor, bias: Tensor | None, grows: bool) ->
     if any(side is None for side in sides) or sides[2][0] or (bias is not None and bias.stride(0) != 1):  # type: ignore[index]
         return None
     wide = out.dtype == torch.float32 and bias is None
-    if {t.dtype for t in (a, b, *([] if wide else [out]), *([] if bias is None else [bias]))} != {
-        torch.bfloat16
-    }:
+    if {t.dtype for t in (a, b, *([] if wide else [out]), *([] if bias is None else [bias]))} != {torch.bfloat16}:
         return None
     (m, k), n = a.shape, b.shape[1]
     aligned = tuple(min(_MOST_ALIGNED, t.data_ptr() & -t.data_ptr()) for t in (a, b, out))

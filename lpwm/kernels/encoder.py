@@ -29,9 +29,7 @@ except ImportError:  # no Triton: a CPU build of torch
     kernels = kernels_last = kernels_mlp = kernels_norm = kernels_pointwise = None  # type: ignore[assignment]
 
 HEAD_DIM = 64
-ROWS = (
-    304  # of a trial: no whole tiles, and a multiple of 16 as in a run, so that the same kernel is compiled
-)
+ROWS = 304  # of a trial: no whole tiles, and a multiple of 16 as in a run, so that the same kernel is compiled
 MOST_TOKENS = 320  # beyond this, keys and values of a head leave too little shared memory for two programs
 
 
@@ -47,9 +45,7 @@ def kernels_serve(frames: Tensor) -> bool:
 
 
 @functools.cache
-def usable(
-    tokens: int, width: int, heads: int, head_dim: int, mlp: int, patch: int, device: torch.device
-) -> bool:
+def usable(tokens: int, width: int, heads: int, head_dim: int, mlp: int, patch: int, device: torch.device) -> bool:
     """Whether the kernels run on this device for these sizes and agree with torch there: tried, once.
 
     Devices differ in shared memory and compilers err; a step that is wrong, or does not start, must not be the price of
@@ -115,9 +111,7 @@ def _gelu_errors(width: int, mlp: int, device: torch.device) -> list[float]:
     return errors + _product_errors(chosen, width, mlp, device)
 
 
-def _product_errors(
-    chosen: kernels_settings.Settings, width: int, mlp: int, device: torch.device
-) -> list[float]:
+def _product_errors(chosen: kernels_settings.Settings, width: int, mlp: int, device: torch.device) -> list[float]:
     first, second, kept = kernels_settings.fused(chosen, lambda p: kernels_mlp.serves(p, width, mlp, device))
     if first is None and second is None:
         return []
@@ -163,10 +157,7 @@ def _norm_errors(width: int, device: torch.device) -> list[float]:
 def _last_errors(tokens: int, width: int, heads: int, device: torch.device) -> list[float]:
     """Of what the last block hears, and of its gradients."""
     chosen, scale = kernels_settings.of(width), HEAD_DIM**-0.5
-    r, c = (
-        _noise(*shape, width, device=device, key=key)
-        for shape, key in (((4, tokens), "stream"), ((1,), "biases"))
-    )
+    r, c = (_noise(*shape, width, device=device, key=key) for shape, key in (((4, tokens), "stream"), ((1,), "biases")))
     asked, g = (_noise(heads, 4, width, device=device, key=key) for key in ("asked", "slope"))
     wide = [t.float().requires_grad_() for t in (r, c[0], asked)]
     x = F.layer_norm(wide[0] + wide[1], (width,), eps=1e-6)

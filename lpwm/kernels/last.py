@@ -20,7 +20,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from lpwm.kernels.norm import _centred
+from lpwm.kernels.norm import _centered
 from lpwm.kernels.settings import LastTiles
 
 PLAIN = LastTiles()
@@ -30,7 +30,7 @@ HEADS = 16  # rows of a product, at least; half of them are one more than there 
 @triton.jit
 def _of_heads(
     base, stride, H: tl.constexpr, HEADS: tl.constexpr, W: tl.constexpr, PART: tl.constexpr, PARTS: tl.constexpr
-):  # fmt: skip
+):
     """A vector of each head, in parts (HEADS, PART); those past H are 0."""
     head, col = tl.arange(0, HEADS), tl.arange(0, PART)
     found = ()
@@ -42,9 +42,7 @@ def _of_heads(
 
 
 @triton.jit
-def _normalised(
-    r, c, row, n, eps, W: tl.constexpr, ROWS: tl.constexpr, PART: tl.constexpr, PARTS: tl.constexpr
-):
+def _normalized(r, c, row, n, eps, W: tl.constexpr, ROWS: tl.constexpr, PART: tl.constexpr, PARTS: tl.constexpr):
     """x̂ of rows in parts, as wide as the stream, and 1/σ."""
     col = tl.arange(0, PART)
     xs = ()
@@ -55,7 +53,7 @@ def _normalised(
         x += tl.load(c + at, mask=at < W, other=0.0)
         xs = xs + (x,)  # type: ignore[assignment]  # noqa: RUF005
         total += x
-    xs, one = _centred(xs, total, eps, W, PART, PARTS)
+    xs, one = _centered(xs, total, eps, W, PART, PARTS)
     xhat = ()
     for p in tl.static_range(PARTS):
         xhat = xhat + ((xs[p] * one[:, None]).to(r.dtype.element_ty),)  # type: ignore[assignment]  # noqa: RUF005
@@ -73,9 +71,23 @@ def _scores(vectors, xhat, HEADS: tl.constexpr, ROWS: tl.constexpr, PARTS: tl.co
 
 @triton.jit
 def _hear(
-    r, c, asked, heard, lse, n, b, scale2, eps, H: tl.constexpr, HEADS: tl.constexpr, W: tl.constexpr,
-    ROWS: tl.constexpr, PART: tl.constexpr, PARTS: tl.constexpr, STAGES: tl.constexpr,
-):  # fmt: skip
+    r,
+    c,
+    asked,
+    heard,
+    lse,
+    n,
+    b,
+    scale2,
+    eps,
+    H: tl.constexpr,
+    HEADS: tl.constexpr,
+    W: tl.constexpr,
+    ROWS: tl.constexpr,
+    PART: tl.constexpr,
+    PARTS: tl.constexpr,
+    STAGES: tl.constexpr,
+):
     frame = (tl.num_programs(0) - 1 - tl.program_id(0)).to(tl.int64)
     r += frame * n * W
     asks = _of_heads(asked + frame * W, b * W, H, HEADS, W, PART, PARTS)
@@ -86,7 +98,7 @@ def _hear(
         sums = sums + (tl.zeros([HEADS, PART], tl.float32),)  # type: ignore[assignment]  # noqa: RUF005
     for i in tl.range(0, n, ROWS, num_stages=STAGES):
         row = i + tl.arange(0, ROWS)
-        xhat, _one = _normalised(r, c, row, n, eps, W, ROWS, PART, PARTS)
+        xhat, _one = _normalized(r, c, row, n, eps, W, ROWS, PART, PARTS)
         s = _scores(asks, xhat, HEADS, ROWS, PARTS)
         s = tl.where(row[None, :] < n, s * scale2, float("-inf"))
         higher = tl.maximum(top, tl.max(s, 1))
@@ -110,10 +122,28 @@ def _hear(
 
 @triton.jit
 def _hear_backward(
-    r, c, asked, grad, heard, lse, out, d_asked, sums, n, b, scale, scale2, eps, H: tl.constexpr,
-    HEADS: tl.constexpr, W: tl.constexpr, ROWS: tl.constexpr, PART: tl.constexpr, PARTS: tl.constexpr,
+    r,
+    c,
+    asked,
+    grad,
+    heard,
+    lse,
+    out,
+    d_asked,
+    sums,
+    n,
+    b,
+    scale,
+    scale2,
+    eps,
+    H: tl.constexpr,
+    HEADS: tl.constexpr,
+    W: tl.constexpr,
+    ROWS: tl.constexpr,
+    PART: tl.constexpr,
+    PARTS: tl.constexpr,
     STAGES: tl.constexpr,
-):  # fmt: skip
+):
     """The gradient of r, its sum over the frame, which is dc, and that of `asked`.
 
     What is asked for and g are the halves of one matrix, as are ds and a, so that each product is one for both. What
@@ -151,7 +181,7 @@ def _hear_backward(
     e = tl.load(lse + head * b + frame, mask=head < H, other=float("inf"))  # a = 0 where there is no head
     for i in tl.range(0, n, ROWS, num_stages=STAGES):
         row = i + tl.arange(0, ROWS)
-        xhat, one = _normalised(r, c, row, n, eps, W, ROWS, PART, PARTS)
+        xhat, one = _normalized(r, c, row, n, eps, W, ROWS, PART, PARTS)
         found = tl.reshape(_scores(pairs, xhat, HEADS, ROWS, PARTS), [2, HALF, ROWS])
         s, t = tl.split(tl.permute(found, (1, 2, 0)))
         a = tl.where(row[None, :] < n, tl.exp2(s * scale2 - e[:, None]), 0.0)
@@ -187,9 +217,16 @@ def _cut(h: int, w: int, tiles: LastTiles) -> dict[str, int]:
     part = tiles.part if tiles.part and w % tiles.part == 0 else max(16, triton.next_power_of_2(w))
     most = {"maxnreg": tiles.registers} if tiles.registers else {}
     return {
-        "H": h, "HEADS": max(HEADS, 2 * triton.next_power_of_2(h + 1)), "W": w, "ROWS": tiles.rows, "PART": part,
-        "PARTS": triton.cdiv(w, part), "STAGES": tiles.stages, "num_warps": tiles.warps, **most,
-    }  # fmt: skip
+        "H": h,
+        "HEADS": max(HEADS, 2 * triton.next_power_of_2(h + 1)),
+        "W": w,
+        "ROWS": tiles.rows,
+        "PART": part,
+        "PARTS": triton.cdiv(w, part),
+        "STAGES": tiles.stages,
+        "num_warps": tiles.warps,
+        **most,
+    }
 
 
 def hear(
@@ -203,15 +240,36 @@ def hear(
 
 
 def hear_backward(
-    grad: Tensor, r: Tensor, c: Tensor, asked: Tensor, heard: Tensor, lse: Tensor, scale: float, eps: float,
-    sums: Tensor, tiles: LastTiles = PLAIN,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+    grad: Tensor,
+    r: Tensor,
+    c: Tensor,
+    asked: Tensor,
+    heard: Tensor,
+    lse: Tensor,
+    scale: float,
+    eps: float,
+    sums: Tensor,
+    tiles: LastTiles = PLAIN,
+) -> tuple[Tensor, Tensor]:
     """grad (h, b, w) of `heard` -> the gradients of r (b, n, w) and of asked (h, b, w); that of c by frames into `sums`
     (b, w)."""
     (b, n, w), h = r.shape, len(asked)
     out, d_asked = torch.empty_like(r), torch.empty_like(asked)
     _hear_backward[(b,)](
-        r, c, asked, grad, heard, lse, out, d_asked, sums, n, b, scale, scale * math.log2(math.e), eps,
+        r,
+        c,
+        asked,
+        grad,
+        heard,
+        lse,
+        out,
+        d_asked,
+        sums,
+        n,
+        b,
+        scale,
+        scale * math.log2(math.e),
+        eps,
         **_cut(h, w, tiles),
-    )  # fmt: skip
+    )
     return out, d_asked

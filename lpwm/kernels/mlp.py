@@ -56,9 +56,19 @@ def _slope(acc, v, SLOPE: tl.constexpr):
 
 @triton.jit
 def _up_gelu(
-    x, w, bias, hidden, active, kind, N: tl.constexpr, K: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
-    BK: tl.constexpr, SLOPE: tl.constexpr,
-):  # fmt: skip
+    x,
+    w,
+    bias,
+    hidden,
+    active,
+    kind,
+    N: tl.constexpr,
+    K: tl.constexpr,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    BK: tl.constexpr,
+    SLOPE: tl.constexpr,
+):
     """One tile; x, w, hidden and active are descriptors (`kind`: of what type the last two are)."""
     at = tl.program_id(0) // (N // BN) * BM
     left = tl.program_id(0) % (N // BN) * BN
@@ -72,9 +82,19 @@ def _up_gelu(
 
 @triton.jit
 def _down_gelu(
-    g, w, hidden, out, sums, kind, N: tl.constexpr, K: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
-    BK: tl.constexpr, SLOPE: tl.constexpr,
-):  # fmt: skip
+    g,
+    w,
+    hidden,
+    out,
+    sums,
+    kind,
+    N: tl.constexpr,
+    K: tl.constexpr,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    BK: tl.constexpr,
+    SLOPE: tl.constexpr,
+):
     """One tile; g, w, hidden and out are descriptors. Rows past the end are read as 0 and not written."""
     tile, left = tl.program_id(0) // (N // BN), tl.program_id(0) % (N // BN) * BN
     acc = tl.zeros([BM, BN], tl.float32)
@@ -117,9 +137,7 @@ def _launch(
     return (pieces(m, p) * (f // p.cols),), described, sizes | {"num_warps": p.warps, "num_stages": p.stages}
 
 
-def up(
-    x: Tensor, w: Tensor, bias: Tensor, hidden: Tensor, active: Tensor, product: Product, slope: bool
-) -> None:
+def up(x: Tensor, w: Tensor, bias: Tensor, hidden: Tensor, active: Tensor, product: Product, slope: bool) -> None:
     """x (m, w), weights (f, w), bias (f) -> `hidden` u (or gelu'(u)) and `active` gelu(u), both (m, f)."""
     block = [product.cols, product.depth]
     grid, (a, b, first, second), sizes = _launch(x, w, block, hidden, active, product, slope)

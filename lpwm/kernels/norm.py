@@ -23,7 +23,7 @@ PLAIN = NormTiles()
 
 
 @triton.jit
-def _centred(xs, total, eps, W: tl.constexpr, PART: tl.constexpr, PARTS: tl.constexpr):
+def _centered(xs, total, eps, W: tl.constexpr, PART: tl.constexpr, PARTS: tl.constexpr):
     """Rows in parts, given with their sum by parts, minus their mean, 0 past W; and 1/σ."""
     col = tl.arange(0, PART)[None, :]
     mean = (tl.sum(total, 1) / W)[:, None]
@@ -38,9 +38,19 @@ def _centred(xs, total, eps, W: tl.constexpr, PART: tl.constexpr, PARTS: tl.cons
 
 @triton.jit
 def _norm_forward(
-    r, c, out, scale, first, m, eps, W: tl.constexpr, N: tl.constexpr, ROWS: tl.constexpr, PART: tl.constexpr,
+    r,
+    c,
+    out,
+    scale,
+    first,
+    m,
+    eps,
+    W: tl.constexpr,
+    N: tl.constexpr,
+    ROWS: tl.constexpr,
+    PART: tl.constexpr,
     PARTS: tl.constexpr,
-):  # fmt: skip
+):
     pid = tl.num_programs(0) - 1 - tl.program_id(0)
     row = pid * ROWS + tl.arange(0, ROWS)
     col = tl.arange(0, PART)
@@ -57,7 +67,7 @@ def _norm_forward(
         x += tl.load(c + p * PART + col, mask=p * PART + col < W, other=0.0)[None, :]
         xs = xs + (x,)  # type: ignore[assignment]  # noqa: RUF005
         total += x
-    xs, one = _centred(xs, total, eps, W, PART, PARTS)
+    xs, one = _centered(xs, total, eps, W, PART, PARTS)
     for p in tl.static_range(PARTS):
         keep = (row[:, None] < m) & (p * PART + col[None, :] < W)
         tl.store(out + start + p * PART, (xs[p] * one[:, None]).to(out.dtype.element_ty), mask=keep)
@@ -66,9 +76,20 @@ def _norm_forward(
 
 @triton.jit
 def _norm_backward(
-    grad, xhat, scale, stream, out, sums, m, W: tl.constexpr, SPAN: tl.constexpr, ROWS: tl.constexpr,
-    PART: tl.constexpr, PARTS: tl.constexpr, STAGES: tl.constexpr,
-):  # fmt: skip
+    grad,
+    xhat,
+    scale,
+    stream,
+    out,
+    sums,
+    m,
+    W: tl.constexpr,
+    SPAN: tl.constexpr,
+    ROWS: tl.constexpr,
+    PART: tl.constexpr,
+    PARTS: tl.constexpr,
+    STAGES: tl.constexpr,
+):
     """dx = (g − mean(g) − x̂ mean(g x̂))/σ, by which the stream's gradient grows; and the sum of dx over SPAN rows."""
     pid = tl.num_programs(0) - 1 - tl.program_id(0)
     first = pid * SPAN
@@ -86,12 +107,8 @@ def _norm_backward(
         along = tl.zeros([ROWS, PART], tl.float32)
         for p in tl.static_range(PARTS):
             keep = (row[:, None] < m) & (p * PART + col[None, :] < W)
-            g = tl.load(grad + start + p * PART, mask=keep, other=0.0, eviction_policy="evict_first").to(
-                tl.float32
-            )
-            x = tl.load(xhat + start + p * PART, mask=keep, other=0.0, eviction_policy="evict_first").to(
-                tl.float32
-            )
+            g = tl.load(grad + start + p * PART, mask=keep, other=0.0, eviction_policy="evict_first").to(tl.float32)
+            x = tl.load(xhat + start + p * PART, mask=keep, other=0.0, eviction_policy="evict_first").to(tl.float32)
             s = tl.load(stream + start + p * PART, mask=keep, other=0.0).to(tl.float32)
             gs = gs + (g,)  # type: ignore[assignment]  # noqa: RUF005
             xs = xs + (x,)  # type: ignore[assignment]  # noqa: RUF005
@@ -121,9 +138,7 @@ def _totals(parts, out, rows, W: tl.constexpr, ROWS: tl.constexpr, COLS: tl.cons
     for i in range(0, rows, ROWS):
         row = i + tl.arange(0, ROWS)
         at = which * rows * W + row.to(tl.int64)[:, None] * W + col[None, :]
-        total += tl.load(parts + at, mask=(row[:, None] < rows) & (col[None, :] < W), other=0.0).to(
-            tl.float32
-        )
+        total += tl.load(parts + at, mask=(row[:, None] < rows) & (col[None, :] < W), other=0.0).to(tl.float32)
     tl.store(out + which * W + col, tl.sum(total, 0).to(out.dtype.element_ty), mask=col < W)
 
 
@@ -141,13 +156,7 @@ def _cut(w: int, tiles: NormTiles) -> dict[str, int]:
 
 
 def norm_forward(
-    r: Tensor,
-    c: Tensor,
-    eps: float,
-    out: Tensor,
-    scale: Tensor,
-    tiles: NormTiles = PLAIN,
-    first: Tensor | None = None,
+    r: Tensor, c: Tensor, eps: float, out: Tensor, scale: Tensor, tiles: NormTiles = PLAIN, first: Tensor | None = None
 ) -> None:
     """x̂ of r + c into `out` (m, w), 1/σ into `scale` (m) float32.
 
@@ -164,13 +173,7 @@ def pieces(m: int, tiles: NormTiles = PLAIN) -> int:
 
 
 def norm_backward(
-    grad: Tensor,
-    xhat: Tensor,
-    scale: Tensor,
-    stream: Tensor,
-    out: Tensor,
-    sums: Tensor,
-    tiles: NormTiles = PLAIN,
+    grad: Tensor, xhat: Tensor, scale: Tensor, stream: Tensor, out: Tensor, sums: Tensor, tiles: NormTiles = PLAIN
 ) -> None:
     """`out` = `stream` + the gradient of r, given that of x̂ (it may be `stream`); `sums` (pieces(m), w): its sums."""
     m, w = grad.shape

@@ -25,9 +25,7 @@ def _by_rank(x, target, out, N: tl.constexpr, SIZE: tl.constexpr, STEP: tl.const
     for first in range(0, N, STEP):
         j = first + tl.arange(0, STEP)
         other = tl.load(x + start + j, mask=j < N, other=float("inf"))
-        less = (other[None, :] < mine[:, None]) | (
-            (other[None, :] == mine[:, None]) & (j[None, :] < i[:, None])
-        )
+        less = (other[None, :] < mine[:, None]) | ((other[None, :] == mine[:, None]) & (j[None, :] < i[:, None]))
         rank += tl.sum(less.to(tl.int32), 1)
     if MATCH:
         tl.store(out + start + i, tl.load(target + start + rank, mask=i < N), mask=i < N)
@@ -39,9 +37,7 @@ def _run(x: Tensor, target: Tensor, match: bool) -> Tensor:
     out, n = torch.empty_like(x), x.shape[-1]
     size = max(16, triton.next_power_of_2(n))
     if x.numel():
-        _by_rank[(x.numel() // n,)](
-            x, target, out, N=n, SIZE=size, STEP=min(size, AT_A_TIME), MATCH=match, num_warps=1
-        )
+        _by_rank[(x.numel() // n,)](x, target, out, N=n, SIZE=size, STEP=min(size, AT_A_TIME), MATCH=match, num_warps=1)
     return out
 
 

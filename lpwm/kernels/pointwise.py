@@ -57,9 +57,7 @@ def _gelu_forward(x, out, size, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def _gelu_backward(
-    grad, x, out, sums, m, W: tl.constexpr, SPAN: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr
-):
+def _gelu_backward(grad, x, out, sums, m, W: tl.constexpr, SPAN: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr):
     """dx = g (Φ(x) + x φ(x)) of SPAN rows and COLS columns, and its sum over those rows."""
     col = tl.program_id(0) * COLS + tl.arange(0, COLS)
     piece = tl.num_programs(1) - 1 - tl.program_id(1)
@@ -95,17 +93,33 @@ def gelu_backward(
     pieces = triton.cdiv(m, tiles.span)
     sums = torch.empty(pieces, w, device=x.device, dtype=torch.float32) if sums is None else sums
     _gelu_backward[(triton.cdiv(w, tiles.cols), pieces)](
-        grad, x, out, sums, m, W=w, SPAN=tiles.span, ROWS=tiles.rows, COLS=tiles.cols, num_warps=tiles.warps_back,
+        grad,
+        x,
+        out,
+        sums,
+        m,
+        W=w,
+        SPAN=tiles.span,
+        ROWS=tiles.rows,
+        COLS=tiles.cols,
+        num_warps=tiles.warps_back,
         num_stages=tiles.stages,
-    )  # fmt: skip
+    )
     return out, sums
 
 
 @triton.jit
 def _patches(
-    pairs, scale, shift, out, SIDE: tl.constexpr, P: tl.constexpr, WIDE: tl.constexpr, ROW: tl.constexpr,
+    pairs,
+    scale,
+    shift,
+    out,
+    SIDE: tl.constexpr,
+    P: tl.constexpr,
+    WIDE: tl.constexpr,
+    ROW: tl.constexpr,
     BLOCK: tl.constexpr,
-):  # fmt: skip
+):
     """One row of patches of one frame: ROW = SIDE/P·WIDE pairs of pixels, contiguous where they are written, after a
     patch of zeros at the beginning of the frame.
 
@@ -145,7 +159,15 @@ def patches(frames: Tensor, scale: Tensor, shift: Tensor, patch: int) -> Tensor:
     out = torch.empty(b, 1 + rows * rows, wide, device=frames.device, dtype=torch.bfloat16)
     row, block = rows * wide // 2, 1024
     _patches[(b, rows, triton.cdiv(row, block))](
-        frames.view(torch.int16), scale, shift, out, SIDE=side, P=patch, WIDE=wide // 2, ROW=row, BLOCK=block,
+        frames.view(torch.int16),
+        scale,
+        shift,
+        out,
+        SIDE=side,
+        P=patch,
+        WIDE=wide // 2,
+        ROW=row,
+        BLOCK=block,
         num_warps=4,
-    )  # fmt: skip
+    )
     return out

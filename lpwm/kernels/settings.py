@@ -98,9 +98,14 @@ BY_WIDTH: dict[int, Settings] = {
     ),
 }
 _PARTS: dict[str, type] = {
-    "norm_forward": NormTiles, "norm_backward": NormTiles, "gelu": GeluTiles, "up": Product, "down": Product,
-    "last": LastTiles, "last_backward": LastTiles,
-}  # fmt: skip
+    "norm_forward": NormTiles,
+    "norm_backward": NormTiles,
+    "gelu": GeluTiles,
+    "up": Product,
+    "down": Product,
+    "last": LastTiles,
+    "last_backward": LastTiles,
+}
 
 
 def of(width: int) -> Settings:
@@ -122,9 +127,7 @@ def read(found: Mapping[str, Any]) -> Settings:
             raise TypeError(f"no field {sorted(set(found) - known)}")
         made = {k: _PARTS[k](**v) if k in _PARTS and v is not None else v for k, v in found.items()}
     except TypeError as error:
-        raise UserError(
-            f"these are no settings of the encoder's kernels ({error}): measure them anew."
-        ) from None
+        raise UserError(f"these are no settings of the encoder's kernels ({error}): measure them anew.") from None
     return Settings(**made)
 
 

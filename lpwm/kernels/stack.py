@@ -67,15 +67,18 @@ def fold(embed: Tensor, begin: Tensor, blocks: Sequence[Any], last: Any, dtype: 
     biases = torch.stack([bias for block in blocks for bias in (block.out.bias, block.down.bias)])
     c = torch.cat((torch.zeros_like(biases[:1]), biases)).cumsum(0)
     return Folded(
-        embed.to(dtype), begin.to(dtype), *read("qkv", "norm1"), stacked("out", "weight").to(dtype),
-        *read("up", "norm2"), stacked("down", "weight").to(dtype), c,
+        embed.to(dtype),
+        begin.to(dtype),
+        *read("qkv", "norm1"),
+        stacked("out", "weight").to(dtype),
+        *read("up", "norm2"),
+        stacked("down", "weight").to(dtype),
+        c,
         *_read(last.qkv.weight, last.qkv.bias, last.norm1.weight, last.norm1.bias, dtype),
-    )  # fmt: skip
+    )
 
 
-def _read(
-    weight: Tensor, bias: Tensor, scale: Tensor, shift: Tensor, dtype: torch.dtype
-) -> tuple[Tensor, Tensor]:
+def _read(weight: Tensor, bias: Tensor, scale: Tensor, shift: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """(…, o, w), (…, o), and of the norm (…, w) -> the weight and bias that read x̂ as these read the norm's output."""
     bias = bias + (weight * shift.unsqueeze(-2)).sum(-1)
     return (weight * scale.unsqueeze(-2)).to(dtype), bias.to(dtype)
@@ -143,9 +146,7 @@ def forward(patches: Tensor, weights: Folded, heads: int, eps: float) -> tuple[T
     asked = torch.bmm(_by_head(q, heads), last.key)
     average, lse_last = kernels_last.hear(r, c[2 * L], asked, last.scale, eps, chosen.last)
     told = _together(torch.bmm(average, last.value.transpose(1, 2))) + last.value_bias
-    kept = Kept(
-        r, asked, average, lse_last, x0, one0, q, xhat, one, qkv, heard, lse, hidden, active
-    )  # fmt: skip
+    kept = Kept(r, asked, average, lse_last, x0, one0, q, xhat, one, qkv, heard, lse, hidden, active)
     return first, told, kept
 
 
@@ -184,13 +185,7 @@ def backward(
         torch.mm(stream.t(), heard.view(m, -1), out=d.out[j])
         product(stream, weights.out[j], d_heard)
         kernels.attention_backward(
-            d_heard.view_as(heard),
-            kept.qkv[j],
-            heard,
-            kept.lse[j],
-            heads,
-            d_packed.view(b, n, packed),
-            sum_qkv[j],
+            d_heard.view_as(heard), kept.qkv[j], heard, kept.lse[j], heads, d_packed.view(b, n, packed), sum_qkv[j]
         )
         torch.mm(d_packed.t(), kept.xhat[2 * j].view(m, w), out=d.qkv[j])
         product(d_packed, weights.qkv[j], d_stream)
@@ -229,14 +224,19 @@ def _last_backward(
     tiles, wide = chosen.norm_backward, kept.one.dtype
     sums = grad.new_empty(b + kernels_norm.pieces(b, tiles), w, dtype=wide)
     stream, d_asked = kernels_last.hear_backward(
-        torch.bmm(g, last.value), kept.r, weights.c[-1], kept.asked, kept.average, kept.lse_last, last.scale, eps,
-        sums[:b], chosen.last_backward,
-    )  # fmt: skip
-    d_q = _together(torch.bmm(d_asked, last.key.transpose(1, 2)))
-    (d_query, d_key, d_value), (d_query_bias, d_key_bias, d_value_bias) = (
-        d.last.chunk(3),
-        d.last_bias.chunk(3),
+        torch.bmm(g, last.value),
+        kept.r,
+        weights.c[-1],
+        kept.asked,
+        kept.average,
+        kept.lse_last,
+        last.scale,
+        eps,
+        sums[:b],
+        chosen.last_backward,
     )
+    d_q = _together(torch.bmm(d_asked, last.key.transpose(1, 2)))
+    (d_query, d_key, d_value), (d_query_bias, d_key_bias, d_value_bias) = (d.last.chunk(3), d.last_bias.chunk(3))
     torch.mm(d_q.t(), kept.x0, out=d_query)
     torch.bmm(_by_head(kept.q, heads).transpose(1, 2), d_asked, out=d_key.view_as(last.key))
     torch.bmm(g.transpose(1, 2), kept.average, out=d_value.view_as(last.value))
@@ -269,9 +269,21 @@ else:  # a schema counts them
 
 @torch.library.custom_op("lpwm::encoder_blocks", mutates_args=(), device_types="cuda")
 def _stack(
-    patches: Tensor, embed: Tensor, begin: Tensor, qkv: Tensor, qkv_bias: Tensor, out: Tensor, up: Tensor,
-    up_bias: Tensor, down: Tensor, c: Tensor, last: Tensor, last_bias: Tensor, heads: int, eps: float,
-) -> Made:  # fmt: skip
+    patches: Tensor,
+    embed: Tensor,
+    begin: Tensor,
+    qkv: Tensor,
+    qkv_bias: Tensor,
+    out: Tensor,
+    up: Tensor,
+    up_bias: Tensor,
+    down: Tensor,
+    c: Tensor,
+    last: Tensor,
+    last_bias: Tensor,
+    heads: int,
+    eps: float,
+) -> Made:
     weights = Folded(embed, begin, qkv, qkv_bias, out, up, up_bias, down, c, last, last_bias)
     first, told, kept = forward(patches.contiguous(), weights, heads, eps)
     return first, told, *kept
@@ -279,34 +291,66 @@ def _stack(
 
 @_stack.register_fake
 def _(
-    patches: Tensor, embed: Tensor, begin: Tensor, qkv: Tensor, qkv_bias: Tensor, out: Tensor, up: Tensor,
-    up_bias: Tensor, down: Tensor, c: Tensor, last: Tensor, last_bias: Tensor, heads: int, eps: float,
-) -> Made:  # fmt: skip
+    patches: Tensor,
+    embed: Tensor,
+    begin: Tensor,
+    qkv: Tensor,
+    qkv_bias: Tensor,
+    out: Tensor,
+    up: Tensor,
+    up_bias: Tensor,
+    down: Tensor,
+    c: Tensor,
+    last: Tensor,
+    last_bias: Tensor,
+    heads: int,
+    eps: float,
+) -> Made:
     (b, n, _), (L, packed, w), f, i = patches.shape, qkv.shape, up.shape[1], qkv.shape[1] // 3
     new, wide = patches.new_empty, torch.float32
     kept = Kept(
-        r=new(b, n, w), asked=new(heads, b, w), average=new(heads, b, w), lse_last=new(heads, b, dtype=wide),
-        x0=new(b, w), one0=new(b, dtype=wide), q=new(b, i), xhat=new(2 * L, b, n, w),
-        one=new(2 * L, b, n, dtype=wide), qkv=new(L, b, n, packed), heard=new(L, b, n, i),
-        lse=new(L, b, heads, n, dtype=wide), hidden=new(L, b, n, f), active=new(L, b, n, f),
-    )  # fmt: skip
+        r=new(b, n, w),
+        asked=new(heads, b, w),
+        average=new(heads, b, w),
+        lse_last=new(heads, b, dtype=wide),
+        x0=new(b, w),
+        one0=new(b, dtype=wide),
+        q=new(b, i),
+        xhat=new(2 * L, b, n, w),
+        one=new(2 * L, b, n, dtype=wide),
+        qkv=new(L, b, n, packed),
+        heard=new(L, b, n, i),
+        lse=new(L, b, heads, n, dtype=wide),
+        hidden=new(L, b, n, f),
+        active=new(L, b, n, f),
+    )
     return new(b, w, dtype=wide), new(b, i), *kept
 
 
 @torch.library.custom_op("lpwm::encoder_blocks_backward", mutates_args=(), device_types="cuda")
 def _stack_backward(
-    grad_first: Tensor, grad: Tensor, patches: Tensor, kept: Sequence[Tensor], weights: Sequence[Tensor], heads: int,
+    grad_first: Tensor,
+    grad: Tensor,
+    patches: Tensor,
+    kept: Sequence[Tensor],
+    weights: Sequence[Tensor],
+    heads: int,
     eps: float,
-) -> Grads:  # fmt: skip
+) -> Grads:
     grad_first, grad, patches = (t.contiguous() for t in (grad_first, grad, patches))
     return backward(grad_first, grad, patches, Kept(*kept), Folded(*weights), heads, eps)
 
 
 @_stack_backward.register_fake
 def _(
-    grad_first: Tensor, grad: Tensor, patches: Tensor, kept: Sequence[Tensor], weights: Sequence[Tensor], heads: int,
+    grad_first: Tensor,
+    grad: Tensor,
+    patches: Tensor,
+    kept: Sequence[Tensor],
+    weights: Sequence[Tensor],
+    heads: int,
     eps: float,
-) -> Grads:  # fmt: skip
+) -> Grads:
     return tuple(torch.empty_like(t) for t in weights)
 
 

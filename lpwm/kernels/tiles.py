@@ -61,9 +61,19 @@ def _attend(q, k, v, at, top, total, o, scale2, N: tl.constexpr, SIZE: tl.conste
 
 @triton.jit
 def _attend_rows(
-    base, out, lse, at, scale2, N: tl.constexpr, H: tl.constexpr, D: tl.constexpr, SIZE: tl.constexpr,
-    WHOLE: tl.constexpr, T: tl.constexpr, LAST: tl.constexpr,
-):  # fmt: skip
+    base,
+    out,
+    lse,
+    at,
+    scale2,
+    N: tl.constexpr,
+    H: tl.constexpr,
+    D: tl.constexpr,
+    SIZE: tl.constexpr,
+    WHOLE: tl.constexpr,
+    T: tl.constexpr,
+    LAST: tl.constexpr,
+):
     """o and e of SIZE queries."""
     end: tl.constexpr = N // T
     q = _rows(base, at, 3 * H * D, N, SIZE, D, WHOLE)
@@ -103,10 +113,26 @@ def _grad_query(q, g, k, v, e, d, dq, scale2, WHOLE: tl.constexpr):
 
 @triton.jit
 def _grad_query_rows(
-    base, out, grad, lse, delta, again, to, dbias, at, scale, scale2, N: tl.constexpr, H: tl.constexpr,
-    D: tl.constexpr, EVEN: tl.constexpr, SIZE: tl.constexpr, WHOLE: tl.constexpr, T: tl.constexpr,
+    base,
+    out,
+    grad,
+    lse,
+    delta,
+    again,
+    to,
+    dbias,
+    at,
+    scale,
+    scale2,
+    N: tl.constexpr,
+    H: tl.constexpr,
+    D: tl.constexpr,
+    EVEN: tl.constexpr,
+    SIZE: tl.constexpr,
+    WHOLE: tl.constexpr,
+    T: tl.constexpr,
     LAST: tl.constexpr,
-):  # fmt: skip
+):
     """dq and δ of SIZE queries (and e again where rows of δ have more than N numbers); their sums for the bias."""
     end: tl.constexpr = N // T
     q = _rows(base, at, 3 * H * D, N, SIZE, D, WHOLE)
@@ -160,9 +186,22 @@ def _grad_key_value(k, v, q, g, e, d, dk, dv, scale2):
 
 @triton.jit
 def _grad_key_value_rows(
-    base, grad, lse, delta, to, at, scale, scale2, N: tl.constexpr, H: tl.constexpr, D: tl.constexpr,
-    SIZE: tl.constexpr, WHOLE: tl.constexpr, T: tl.constexpr, LAST: tl.constexpr,
-):  # fmt: skip
+    base,
+    grad,
+    lse,
+    delta,
+    to,
+    at,
+    scale,
+    scale2,
+    N: tl.constexpr,
+    H: tl.constexpr,
+    D: tl.constexpr,
+    SIZE: tl.constexpr,
+    WHOLE: tl.constexpr,
+    T: tl.constexpr,
+    LAST: tl.constexpr,
+):
     """dk and dv of SIZE keys."""
     end: tl.constexpr = N // T
     k = _rows(base + H * D, at, 3 * H * D, N, SIZE, D, WHOLE)

@@ -1,9 +1,9 @@
-"""What a regulariser is.
+"""What a regularizer is.
 
 Legend: B batch (of all ranks together), T frames, D latent width, P slices.
 
 Randomness and arithmetic are apart. `draw` makes everything random, eagerly, outside any captured region;
-calling the regulariser is deterministic, has static shapes and never waits for the device, so it compiles
+calling the regularizer is deterministic, has static shapes and never waits for the device, so it compiles
 and replays as a CUDA graph with the draw as an input.
 """
 
@@ -17,12 +17,10 @@ from torch import Tensor
 
 Key = tuple[int | str, ...]
 Draw = tuple[Tensor, ...]  # tensors only, of constant shape: a trainer may copy them into fixed buffers
-Gather = Callable[
-    [Tensor], Tensor
-]  # all-gather along the batch, in rank order, whose backward sums over ranks
+Gather = Callable[[Tensor], Tensor]  # all-gather along the batch, in rank order, whose backward sums over ranks
 
 
-class Regulariser(Protocol):
+class Regularizer(Protocol):
     """R(z) of loss = prediction + λR(z).
 
     With several ranks, the mean over ranks of the returned scalars is the statistic of the whole batch,

@@ -1,4 +1,4 @@
-"""The target of RDMReg: the rectified generalised Gaussian.
+"""The target of RDMReg: the rectified generalized Gaussian.
 
     x = μ + s·V,  density of V ∝ exp(−|V|^p),  s = √(Γ(1/p)/Γ(3/p)), so that Var x = 1
     y = max(x, 0) when rectified (links relu and reprelu), else x;  divided by √E[y²] when `rms_norm`
@@ -23,7 +23,7 @@ from lpwm.core.errors import UserError
 
 
 @dataclass(frozen=True)
-class RectifiedGeneralisedGaussian:
+class RectifiedGeneralizedGaussian:
     p: float = 1.0
     mu: float = 0.0
     rectify: bool = True
@@ -33,13 +33,9 @@ class RectifiedGeneralisedGaussian:
         if not 0 < self.p < math.inf:
             raise UserError(f"the target's shape p must be above 0, not {self.p}: 1 is Laplace, 2 Gaussian.")
         if not math.isfinite(self.mu):
-            raise UserError(
-                f"the target's location mu must be finite, not {self.mu}: the paper uses 0, -1, -2."
-            )
+            raise UserError(f"the target's location mu must be finite, not {self.mu}: the paper uses 0, -1, -2.")
         if self.rms_norm and self._raw_moments[2] < 1e-12:
-            raise UserError(
-                f"rms_norm cannot divide by a target that is almost never above 0: raise mu={self.mu}."
-            )
+            raise UserError(f"rms_norm cannot divide by a target that is almost never above 0: raise mu={self.mu}.")
 
     @cached_property
     def log_s(self) -> float:
@@ -66,7 +62,7 @@ class RectifiedGeneralisedGaussian:
 
     @cached_property
     def divisor(self) -> float:
-        """√E[y²] of the target before normalisation, or 1."""
+        """√E[y²] of the target before normalization, or 1."""
         return math.sqrt(self._raw_moments[2]) if self.rms_norm else 1.0
 
     @property

@@ -1,4 +1,4 @@
-"""The temporal Jaccard loss: neighbouring frames should use the same units."""
+"""The temporal Jaccard loss: neighboring frames should use the same units."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ def match_rows(x: Tensor, target: Tensor) -> Tensor:
 
     It has no gradient: the pairing is locally constant.
     """
-    # NumPy's argsort is vectorised where torch's is not: four times faster on rows of 64 (AVX-512).
+    # NumPy's argsort is vectorized where torch's is not: four times faster on rows of 64 (AVX-512).
     order = torch.from_numpy(np.argsort(x.numpy(), axis=-1))
     return _placed(target, order)
 

@@ -1,4 +1,4 @@
-"""RDMReg: sliced two-sample matching of the codes to the rectified generalised Gaussian.
+"""RDMReg: sliced two-sample matching of the codes to the rectified generalized Gaussian.
 
     R(z) = mean over t, slices w, ranks i of (⟨w, z_t⟩_(i) − ⟨w, y_t⟩_(i))²
 
@@ -21,7 +21,7 @@ from torch.nn.functional import mse_loss
 from lpwm.core.errors import UserError
 from lpwm.core.rng import generator
 from lpwm.losses.base import Gather, Key, no_autocast, whole_batch
-from lpwm.losses.distribution import RectifiedGeneralisedGaussian
+from lpwm.losses.distribution import RectifiedGeneralizedGaussian
 from lpwm.losses.order import match_rows, sort_rows
 from lpwm.losses.slicing import check_slices, draw_slices, project, share
 
@@ -38,8 +38,8 @@ class RDMRegConfig:
         check_slices(self.slices, self.axis_fraction)
         self.target(rectify=True)
 
-    def target(self, rectify: bool) -> RectifiedGeneralisedGaussian:
-        return RectifiedGeneralisedGaussian(self.p, self.mu, rectify, self.rms_norm)
+    def target(self, rectify: bool) -> RectifiedGeneralizedGaussian:
+        return RectifiedGeneralizedGaussian(self.p, self.mu, rectify, self.rms_norm)
 
 
 class RDMRegDraw(NamedTuple):
@@ -73,12 +73,7 @@ class RDMReg:
             return RDMRegDraw(slices_PD, sort_rows(project(slices_PD, y_BTD)))
 
     def __call__(
-        self,
-        codes_BTD: Tensor,
-        draw: tuple[Tensor, ...],
-        gather: Gather | None = None,
-        rank: int = 0,
-        ranks: int = 1,
+        self, codes_BTD: Tensor, draw: tuple[Tensor, ...], gather: Gather | None = None, rank: int = 0, ranks: int = 1
     ) -> Tensor:
         """The statistic of the whole batch (`ranks` = 1), or this rank's part, whose mean over ranks it is."""
         with no_autocast(codes_BTD):
@@ -87,9 +82,7 @@ class RDMReg:
             target_TPB = share(draw[1], self.config.slices, rank, ranks, dim=1).to(z_BTD.dtype)
             B, T, D = z_BTD.shape
             if (target_TPB.shape[0], target_TPB.shape[2], slices_PD.shape[1]) != (T, B, D):
-                raise UserError(
-                    f"the draw is for other codes than (B, T, D) = {(B, T, D)}: draw for the global batch."
-                )
+                raise UserError(f"the draw is for other codes than (B, T, D) = {(B, T, D)}: draw for the global batch.")
             projected_TPB = project(slices_PD, z_BTD)
             # In one dimension the optimal pairing is by rank, and it is locally constant: the gradient of the
             # sorted difference is that of each code to its partner. So order the target like the codes, once
@@ -105,19 +98,17 @@ class Floor(NamedTuple):
     dead: float  # the statistic of a code that is always 0
 
 
-def floor(
-    config: RDMRegConfig, batch: int, dim: int, key: Key, nonnegative: bool = True, repeats: int = 32
-) -> Floor:
+def floor(config: RDMRegConfig, batch: int, dim: int, key: Key, nonnegative: bool = True, repeats: int = 32) -> Floor:
     """The two ends of the scale on which RDMReg is read, once per configuration, on the CPU.
 
-    Two finite samples of one law differ: `match` is estimated by regularising target samples, over `repeats`
+    Two finite samples of one law differ: `match` is estimated by regularizing target samples, over `repeats`
     clips of 4 frames with at most 256 slices each. A dead code costs E⟨w, y⟩² = E[y²], in closed form, because
     E[wwᵀ] = I/D for uniform and for coordinate slices alike.
     """
     few = replace(config, slices=min(config.slices, 256))
-    regulariser = RDMReg(few, nonnegative)
+    regularizer = RDMReg(few, nonnegative)
     values = []
     for i in range(repeats):
-        y_BTD = regulariser.target.sample((batch, 4, dim), generator("floor", *key, i))
-        values.append(float(regulariser(y_BTD, regulariser.draw((*key, i), batch, 4, dim))))
-    return Floor(float(np.mean(values)), regulariser.target.second_moment)
+        y_BTD = regularizer.target.sample((batch, 4, dim), generator("floor", *key, i))
+        values.append(float(regularizer(y_BTD, regularizer.draw((*key, i), batch, 4, dim))))
+    return Floor(float(np.mean(values)), regularizer.target.second_moment)

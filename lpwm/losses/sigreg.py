@@ -72,21 +72,14 @@ class SIGReg:
         return tau_K, weight_K
 
     def __call__(
-        self,
-        codes_BTD: Tensor,
-        draw: tuple[Tensor, ...],
-        gather: Gather | None = None,
-        rank: int = 0,
-        ranks: int = 1,
+        self, codes_BTD: Tensor, draw: tuple[Tensor, ...], gather: Gather | None = None, rank: int = 0, ranks: int = 1
     ) -> Tensor:
         with no_autocast(codes_BTD):
             z_BTD = whole_batch(codes_BTD, gather)
             slices_PD = share(draw[0], self.config.slices, rank, ranks).to(z_BTD.dtype)
             B, T, D = z_BTD.shape
             if slices_PD.shape[1] != D:
-                raise UserError(
-                    f"the draw is for width {slices_PD.shape[1]}, the codes have {D}: draw again."
-                )
+                raise UserError(f"the draw is for width {slices_PD.shape[1]}, the codes have {D}: draw again.")
             projected_TPB = project(slices_PD, z_BTD)
             tau_K, weight_K = self._quadrature(z_BTD)
             phase_KTPB = tau_K[:, None, None, None] * projected_TPB

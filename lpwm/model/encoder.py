@@ -18,7 +18,7 @@ from lpwm.kernels import encoder as attention
 from lpwm.kernels import stack
 from lpwm.model.layers import TwoLayer, linear
 
-# How uint8 pixels become numbers: (x/255 − mean)/std. The ladder pipeline centres, the support pipeline
+# How uint8 pixels become numbers: (x/255 − mean)/std. The ladder pipeline centers, the support pipeline
 # uses the statistics of ImageNet; "white" makes a white background 0, for dots on it (see recipes.small).
 PIXELS = {
     "half": ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
@@ -31,7 +31,7 @@ PIXELS = {
 class EncoderConfig:
     """The ViT. The defaults are the ladder pipeline's; `VIT_TINY` is the support pipeline's."""
 
-    image: int = 224
+    image_size: int = 224
     patch: int = 14
     width: int = 384
     depth: int = 12
@@ -41,13 +41,13 @@ class EncoderConfig:
     pixels: Literal["half", "imagenet", "white"] = "half"
 
     def __post_init__(self) -> None:
-        for name in ("image", "patch", "width", "depth", "heads", "head_dim", "mlp"):
+        for name in ("image_size", "patch", "width", "depth", "heads", "head_dim", "mlp"):
             if getattr(self, name) < 1:
                 raise UserError(f"encoder.{name} = {getattr(self, name)} must be at least 1.")
-        if self.image % self.patch:
-            below = max(self.image // self.patch, 1) * self.patch
+        if self.image_size % self.patch:
+            below = max(self.image_size // self.patch, 1) * self.patch
             raise UserError(
-                f"a {self.image}-pixel image is not divisible into patches of {self.patch}: "
+                f"a {self.image_size}-pixel image is not divisible into patches of {self.patch}: "
                 f"use an image of {below} or {below + self.patch}, or another patch."
             )
 
@@ -127,7 +127,7 @@ class ViT(nn.Module):
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
         self.config = c = config
-        self.tokens = (c.image // c.patch) ** 2 + 1
+        self.tokens = (c.image_size // c.patch) ** 2 + 1
         self.embed = linear(3 * c.patch**2, c.width, problem=True)
         self.cls = nn.Parameter(torch.empty(c.width))
         self.position = nn.Parameter(torch.empty(self.tokens, c.width))
@@ -148,10 +148,10 @@ class ViT(nn.Module):
 
     def forward(self, frames: Tensor) -> Tensor:
         c = self.config
-        if frames.shape[-3:] != (3, c.image, c.image):
+        if frames.shape[-3:] != (3, c.image_size, c.image_size):
             raise UserError(
-                f"the encoder reads frames of shape (3, {c.image}, {c.image}), not {tuple(frames.shape[-3:])}: "
-                f"render or resize them to {c.image} pixels."
+                f"the encoder reads frames of shape (3, {c.image_size}, {c.image_size}), not {tuple(frames.shape[-3:])}: "
+                f"render or resize them to {c.image_size} pixels."
             )
         *first, last = cast(list[Block], list(self.blocks))
         if first and self.by_kernels and attention.kernels_serve(frames):

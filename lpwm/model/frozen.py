@@ -112,9 +112,7 @@ class FrozenLTI:
     def rollout(
         self, z_BCD: Tensor, actions_BSHA: Tensor, past_BPA: Tensor | None = None, last_only: bool = False
     ) -> Tensor:
-        sums = list(
-            self.actions(actions_BSHA.transpose(1, 2)).unbind(1)
-        )  # u_0 … u_{H−1} so far, each (B, S, D)
+        sums = list(self.actions(actions_BSHA.transpose(1, 2)).unbind(1))  # u_0 … u_{H−1} so far, each (B, S, D)
         z_BCD = z_BCD[:, -self.history :].to(self.dtype)
         for time, frame in enumerate(z_BCD.unbind(1), start=1 - z_BCD.shape[1]):
             self._spread(frame.unsqueeze(1), time, sums)
@@ -239,11 +237,7 @@ class FrozenAdaLN:
         k, H = self.history, actions_BSHA.shape[2]
         z_BCD = z_BCD[:, -k:].to(self.dtype)
         p = z_BCD.shape[1] - 1  # tokens of real history, shared by all candidates
-        real = (
-            self._modulations(past_BPA[:, None, past_BPA.shape[1] - p :])
-            if past_BPA is not None and p
-            else []
-        )
+        real = self._modulations(past_BPA[:, None, past_BPA.shape[1] - p :]) if past_BPA is not None and p else []
         mine = self._modulations(actions_BSHA)  # per block (B, S, H, 6D)
         shared_B1pD, tokens = z_BCD[:, None, :p], [z_BCD[:, None, p:]]
         out: list[Tensor] = []
@@ -259,11 +253,7 @@ class FrozenAdaLN:
                     _, past = self._run(shared_B1pD[:, :, low:p], ms, 0, past, last_only=True)
             x = _side_by_side(tokens[begin : t + 1])
             x, past = self._run(
-                x,
-                [m[:, :, begin : t + 1] for m in mine],
-                p + begin - low,
-                past,
-                last_only=low > 0 or t == H - 1,
+                x, [m[:, :, begin : t + 1] for m in mine], p + begin - low, past, last_only=low > 0 or t == H - 1
             )
             tokens.append(self.link(self._head(x)))
             out.append(tokens[-1])

@@ -24,7 +24,7 @@ def linear(fan_in: int, fan_out: int, bias: bool = True, problem: bool = False) 
 
 
 class BatchNorm(nn.Module):
-    """Batch normalisation over every leading axis, with the statistics of the *global* batch.
+    """Batch normalization over every leading axis, with the statistics of the *global* batch.
 
     torch's SyncBatchNorm needs CUDA. This one takes any differentiable all-reduce (`reduce`, set by the trainer
     when there are several ranks) and so gives the same numbers on CPU and GPU, on one rank and on many:

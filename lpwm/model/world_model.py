@@ -33,18 +33,14 @@ class ModelConfig:
     projector: ProjectorConfig = field(default_factory=ProjectorConfig)
     predictor: PredictorConfig = field(default_factory=PredictorConfig)
     action_encoder: Literal["mlp", "linear"] = "mlp"
-    action_smooth: int = (
-        0  # outputs of the 1×1 convolution before the MLP; 0 = A (ladder), 10 in the support pipeline
-    )
+    action_smooth: int = 0  # outputs of the 1×1 convolution before the MLP; 0 = A (ladder), 10 in the support pipeline
 
     def __post_init__(self) -> None:
         choose("link", self.link, LINKS)
         if self.latent < 1:
             raise UserError(f"model.latent = {self.latent} must be at least 1.")
         if self.action_smooth < 0:
-            raise UserError(
-                f"model.action_smooth = {self.action_smooth} must be 0 (= the action's size) or more."
-            )
+            raise UserError(f"model.action_smooth = {self.action_smooth} must be 0 (= the action's size) or more.")
         if self.action_encoder not in ("mlp", "linear"):
             raise UserError(f"unknown action encoder {self.action_encoder!r}: valid names: linear, mlp.")
 
@@ -58,9 +54,7 @@ class WorldModel(nn.Module):
     def __init__(self, config: ModelConfig, action_dim: int, proprio_dim: int = 0) -> None:
         super().__init__()
         if action_dim < 1:
-            raise UserError(
-                f"the action block has size {action_dim}: a world model needs at least one action."
-            )
+            raise UserError(f"the action block has size {action_dim}: a world model needs at least one action.")
         self.config, self.action_dim, self.proprio_dim = config, action_dim, proprio_dim
         self.meta: dict[str, Any] = {}  # what config.json held, for a model that was loaded
         self.encoder = Encoder(config.encoder, config.projector, config.latent, proprio_dim)
@@ -157,7 +151,7 @@ class WorldModel(nn.Module):
         checkpoint: str = "latest",
         token: str | None = None,
     ) -> WorldModel:
-        """A trained model, in eval mode, with `.meta` (the world's spec, the action normalisation, frameskip, …).
+        """A trained model, in eval mode, with `.meta` (the world's spec, the action normalization, frameskip, …).
 
         `path` is a folder of `save_pretrained`, a checkpoint, a run (its latest checkpoint that is whole, or
         `checkpoint="best"`), or a name owner/name on the Hugging Face Hub. Nothing is unpickled.
@@ -179,12 +173,12 @@ class WorldModel(nn.Module):
         token: str | None = None,
         commit_message: str = "Upload an LpWM world model",
         meta: Mapping[str, Any] | None = None,
-        licence: str = "mit",
+        license: str = "mit",
     ) -> str:
         """Upload the model with a card that states what is in its config; the address it has then."""
         from lpwm.train import hub
 
-        return hub.push(self, repo_id, meta, private, token, commit_message, licence)
+        return hub.push(self, repo_id, meta, private, token, commit_message, license)
 
 
 def action_encoder(config: ModelConfig, action_dim: int) -> nn.Module:
@@ -194,15 +188,12 @@ def action_encoder(config: ModelConfig, action_dim: int) -> nn.Module:
         return linear(action_dim, D, problem=True)
     smooth = config.action_smooth or action_dim
     return nn.Sequential(
-        linear(action_dim, smooth, problem=True),
-        linear(smooth, 4 * D, problem=True),
-        nn.SiLU(),
-        linear(4 * D, D),
+        linear(action_dim, smooth, problem=True), linear(smooth, 4 * D, problem=True), nn.SiLU(), linear(4 * D, D)
     )
 
 
 def deliberate_init(model: nn.Module) -> None:
-    """Initialisations that are part of the method (AdaLN-zero, the identity, a closed gate), after any other."""
+    """Initializations that are part of the method (AdaLN-zero, the identity, a closed gate), after any other."""
     for module in model.modules():
         deliberate = getattr(module, "deliberate_init", None)
         if callable(deliberate):

@@ -1,8 +1,8 @@
-"""μP for the ladder: rates and initialisations under which one learning rate serves every width.
+"""μP for the ladder: rates and initializations under which one learning rate serves every width.
 
-Rule for Adam-type optimisers: a matrix whose fan-in is a *width* learns at η·384/fan_in; biases, norms, embeddings
+Rule for Adam-type optimizers: a matrix whose fan-in is a *width* learns at η·384/fan_in; biases, norms, embeddings
 and matrices whose fan-in is set by the problem (pixels of a patch, raw actions, a rank) learn at η. Hidden matrices
-start at N(0, 1/fan_in), embeddings at N(0, 0.02²); deliberate initialisations come afterwards.
+start at N(0, 1/fan_in), embeddings at N(0, 0.02²); deliberate initializations come afterwards.
 
 The authors' code scales by 384/fan_in whatever the fan-in is: `input_lr="fan_in"`. Their published (λ, η) were tuned
 with it.
@@ -29,14 +29,22 @@ from lpwm.optim.schedule import SCHEDULES
 BASE_WIDTH = 384
 Kind = Literal["hidden", "input", "bias", "norm", "embedding"]
 _NORMS = (
-    nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d,
-    nn.SyncBatchNorm, nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d,
-)  # fmt: skip
+    nn.LayerNorm,
+    nn.RMSNorm,
+    nn.GroupNorm,
+    nn.BatchNorm1d,
+    nn.BatchNorm2d,
+    nn.BatchNorm3d,
+    nn.SyncBatchNorm,
+    nn.InstanceNorm1d,
+    nn.InstanceNorm2d,
+    nn.InstanceNorm3d,
+)
 
 
 @dataclass(frozen=True)
 class OptimConfig:
-    """The optimiser of a run. The defaults are the ladder's; see recipes for the support pipeline's."""
+    """The optimizer of a run. The defaults are the ladder's; see recipes for the support pipeline's."""
 
     name: str = "adamw"
     lr: float = 5e-4  # η
@@ -50,7 +58,7 @@ class OptimConfig:
     warmup: float = 0.0  # share of the steps
 
     def __post_init__(self) -> None:
-        choose("optimiser", self.name, OPTIMISERS)
+        choose("optimizer", self.name, OPTIMIZERS)
         choose("schedule", self.schedule, SCHEDULES)
         if not self.lr > 0:
             raise UserError(f"optim.lr = {self.lr} must be positive.")
@@ -69,7 +77,7 @@ class Row:
     kind: Kind
     fan_in: int  # 0 where it has none
     rate: float  # multiple of η
-    std: float  # of the initialisation; 0 = constant
+    std: float  # of the initialization; 0 = constant
     parameter: Tensor
 
 
@@ -93,9 +101,7 @@ def _declared(prefix: str, module: nn.Module) -> dict[str, Kind]:
             if fnmatchcase(name, pattern):
                 full = f"{prefix}.{name}" if prefix else name
                 if kind not in get_args(Kind):
-                    raise UserError(
-                        f"{full} is declared {kind!r} for μP: {nearest(str(kind), get_args(Kind))}."
-                    )
+                    raise UserError(f"{full} is declared {kind!r} for μP: {nearest(str(kind), get_args(Kind))}.")
                 if kind in ("hidden", "input") and p.ndim < 2:
                     raise UserError(
                         f"{full} of shape {tuple(p.shape)} is declared {kind!r} for μP, which is for matrices: "
@@ -122,7 +128,7 @@ def _known(name: str, module: nn.Module, p: Tensor) -> Kind:
 
 
 def schema(model: nn.Module, config: OptimConfig | None = None) -> list[Row]:
-    """Name, kind, fan-in, rate and initialisation of every parameter; works on the meta device."""
+    """Name, kind, fan-in, rate and initialization of every parameter; works on the meta device."""
     config = config or OptimConfig()
     rows = []
     for name, module, p, kind in _kinds(model):
@@ -138,7 +144,7 @@ def schema(model: nn.Module, config: OptimConfig | None = None) -> list[Row]:
 
 
 @torch.no_grad()
-def initialise(model: nn.Module, *key: int | str) -> None:
+def initialize(model: nn.Module, *key: int | str) -> None:
     """N(0, 1/fan_in) for matrices, N(0, 0.02²) for embeddings, 0 for biases, norms as they are; then deliberate ones.
 
     Drawn on the CPU from the key, parameter by parameter, so that a seed means the same weights on every device.
@@ -172,15 +178,12 @@ def groups(model: nn.Module, config: OptimConfig) -> list[dict[str, Any]]:
     ]
 
 
-OPTIMISERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
-    "adam": torch.optim.Adam,
-    "adamw": torch.optim.AdamW,
-}
+OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
 IN_ONE_LAUNCH: dict[str, Callable[..., torch.optim.Optimizer]] = {"adam": adam.Adam, "adamw": adam.AdamW}
 
 
 def build(model: nn.Module, config: OptimConfig, **options: Any) -> torch.optim.Optimizer:
-    """The optimiser over the groups. Decay in AdamW is decoupled and scaled by each group's own rate, as in torch."""
+    """The optimizer over the groups. Decay in AdamW is decoupled and scaled by each group's own rate, as in torch."""
     made = groups(model, config)
     for group in made:
         if config.name == "adam":
@@ -188,13 +191,13 @@ def build(model: nn.Module, config: OptimConfig, **options: Any) -> torch.optim.
         if options.get("capturable"):  # a captured graph reads the rate from memory
             group["lr"] = torch.tensor(group["lr"], device=group["params"][0].device)
     one = adam.possible([p for group in made for p in group["params"]], **options)
-    make = (IN_ONE_LAUNCH if one else OPTIMISERS)[config.name]
+    make = (IN_ONE_LAUNCH if one else OPTIMIZERS)[config.name]
     return make(made, lr=config.lr, betas=config.betas, eps=config.eps, **options)
 
 
-def set_rates(optimiser: torch.optim.Optimizer, factor: float) -> None:
+def set_rates(optimizer: torch.optim.Optimizer, factor: float) -> None:
     """Every group's rate is `factor` times its peak."""
-    for group in optimiser.param_groups:
+    for group in optimizer.param_groups:
         if isinstance(group["lr"], Tensor):  # a graph reads the tensor; a number would be frozen into it
             group["lr"].fill_(group["peak"] * factor)
         else:
@@ -206,10 +209,6 @@ def table(model: nn.Module, config: OptimConfig | None = None) -> str:
     rows = [("parameter", "shape", "kind", "fan-in", "rate", "init")]
     for r in schema(model, config):
         init = f"N(0, {r.std:.3g}²)" if r.std else ("1 or 0" if r.kind == "norm" else "0")
-        rows.append(
-            (r.name, "×".join(map(str, r.shape)), r.kind, str(r.fan_in or "–"), f"{r.rate:.4g}η", init)
-        )
+        rows.append((r.name, "×".join(map(str, r.shape)), r.kind, str(r.fan_in or "–"), f"{r.rate:.4g}η", init))
     widths = [max(len(row[i]) for row in rows) for i in range(6)]
-    return "\n".join(
-        "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows
-    )
+    return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows)

@@ -1,4 +1,4 @@
-"""Planning: what is minimised (Problem), who minimises it (Solver), and how it is executed (MPC)."""
+"""Planning: what is minimized (Problem), who minimizes it (Solver), and how it is executed (MPC)."""
 
 from __future__ import annotations
 

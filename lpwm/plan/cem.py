@@ -19,9 +19,7 @@ def check_elites(elites: int, samples: int) -> None:
         raise UserError(f"{elites} elites of {samples} samples: give at most as many elites as samples.")
 
 
-def refit(
-    elites_BKHA: Tensor, cost_BK: Tensor, mean_BHA: Tensor, std_BHA: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
+def refit(elites_BKHA: Tensor, cost_BK: Tensor, mean_BHA: Tensor, std_BHA: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Mean and unbiased standard deviation of the elites with a finite cost, and whether there is one.
 
     An environment without a finite elite keeps its mean; one with fewer than two keeps its std.
@@ -59,12 +57,7 @@ class CEM(Sampler):
 
     def first(self, problem: Problem, mean_BHA: Tensor) -> State:
         alive_B = torch.zeros(problem.batch, dtype=torch.bool, device=problem.device)
-        return (
-            alive_B,
-            mean_BHA,
-            torch.full_like(mean_BHA, self.config.std),
-            mean_BHA.new_zeros(problem.batch),
-        )
+        return (alive_B, mean_BHA, torch.full_like(mean_BHA, self.config.std), mean_BHA.new_zeros(problem.batch))
 
     @staticmethod
     def iterate(config: CEMConfig, problem: Problem, state: State, key_B: Tensor, iteration: Tensor) -> State:

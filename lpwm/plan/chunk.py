@@ -57,12 +57,8 @@ def chunked(
     if problem.batch == 0:
         raise UserError("there is no environment to plan for: give at least one.")
     if start is not None and start.shape[0] != problem.batch:
-        raise UserError(
-            f"the warm start is for {start.shape[0]} environments, the problem has {problem.batch}."
-        )
-    size = chunk_size(
-        problem, solver, memory_budget(problem.device) if budget_bytes is None else budget_bytes
-    )
+        raise UserError(f"the warm start is for {start.shape[0]} environments, the problem has {problem.batch}.")
+    size = chunk_size(problem, solver, memory_budget(problem.device) if budget_bytes is None else budget_bytes)
     plans: list[Plan] = []
     at = 0
     while at < problem.batch:
@@ -72,9 +68,7 @@ def chunked(
             plans.append(solver.solve(part, None if start is None else start[rows], seed, compile))
         except torch.cuda.OutOfMemoryError as error:
             if size == 1:
-                raise UserError(
-                    "one environment's plan does not fit on the GPU: use fewer samples."
-                ) from error
+                raise UserError("one environment's plan does not fit on the GPU: use fewer samples.") from error
             size = math.ceil(size / 2)
         else:
             at += size

@@ -49,11 +49,7 @@ class ConsensusProblem(Problem):
             raise UserError("a consensus needs at least one member: give one problem per checkpoint.")
         first = members[0]
         for other in members[1:]:
-            if (other.batch, other.horizon, other.action_dim) != (
-                first.batch,
-                first.horizon,
-                first.action_dim,
-            ):
+            if (other.batch, other.horizon, other.action_dim) != (first.batch, first.horizon, first.action_dim):
                 raise UserError(
                     "the members of a consensus differ in environments, horizon or action size: "
                     "plan with checkpoints of one world and one frameskip."

@@ -46,14 +46,10 @@ class Gradient(Solver):
         self.config = config or GradientConfig()
         self.candidates = self.config.restarts
 
-    def solve(
-        self, problem: Problem, start: Tensor | None = None, seed: int = 0, compile: bool = False
-    ) -> Plan:
+    def solve(self, problem: Problem, start: Tensor | None = None, seed: int = 0, compile: bool = False) -> Plan:
         c = self.config
         mean_BHA = start_mean(problem, start)
-        eps_BRHA = noise(
-            problem, fold(seed, problem.env_ids), torch.tensor(0, device=problem.device), c.restarts
-        )
+        eps_BRHA = noise(problem, fold(seed, problem.env_ids), torch.tensor(0, device=problem.device), c.restarts)
         eps_BRHA[:, 0] = 0
         a = mean_BHA[:, None] + c.std * eps_BRHA
         m, v = torch.zeros_like(a), torch.zeros_like(a)

@@ -38,9 +38,7 @@ class CapturedPlan:
 
     def __init__(self, body: Body, problem: Problem, start_BHA: Tensor, seed: int) -> None:
         self.batch = problem.batch
-        self.problem = problem.with_tensors(
-            [t.clone() for t in problem.tensors()]
-        )  # also keeps the model alive
+        self.problem = problem.with_tensors([t.clone() for t in problem.tensors()])  # also keeps the model alive
         self.start_BHA = start_BHA.clone()
         self.seed = torch.tensor(seed, device=problem.device)
         side = torch.cuda.Stream()

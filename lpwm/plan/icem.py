@@ -1,4 +1,4 @@
-"""iCEM (Pinneri et al. 2020): coloured noise, elites that stay, a population that may shrink."""
+"""iCEM (Pinneri et al. 2020): colored noise, elites that stay, a population that may shrink."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lpwm.plan.solver import Plan, Sampler, State, finite_or_inf, noise, require
 
 
 @functools.cache
-def _colour(horizon: int, beta: float) -> tuple[tuple[float, ...], ...]:
+def _color(horizon: int, beta: float) -> tuple[tuple[float, ...], ...]:
     """The matrix L (H, H) for which L·white has spectral density ∝ f^−β and unit variance at every step.
 
     A real Fourier basis: columns √2·cos(2πft/H), √2·sin(2πft/H) for 0 < f < H/2, and one column each for
@@ -28,21 +28,16 @@ def _colour(horizon: int, beta: float) -> tuple[tuple[float, ...], ...]:
         if 2 * f == horizon:
             columns.append(amplitude * torch.cos(angle))
         else:
-            columns += [
-                amplitude * math.sqrt(2) * torch.cos(angle),
-                amplitude * math.sqrt(2) * torch.sin(angle),
-            ]
+            columns += [amplitude * math.sqrt(2) * torch.cos(angle), amplitude * math.sqrt(2) * torch.sin(angle)]
     basis = torch.stack(columns, 1)
     rows: list[list[float]] = (basis / basis.norm(dim=1, keepdim=True)).tolist()
     return tuple(tuple(row) for row in rows)
 
 
 @functools.cache
-def colour(
-    horizon: int, beta: float, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float64
-) -> Tensor:
+def color(horizon: int, beta: float, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float64) -> Tensor:
     """Made once, so that no copy from the host is needed while a plan is being captured."""
-    return torch.tensor(_colour(horizon, beta), dtype=torch.float64).to(device, dtype)
+    return torch.tensor(_color(horizon, beta), dtype=torch.float64).to(device, dtype)
 
 
 @dataclass(frozen=True)
@@ -80,7 +75,7 @@ class ICEMConfig:
 
 
 class ICEM(Sampler):
-    """CEM whose candidates are coloured noise and the best of the last elites; the best candidate is the plan.
+    """CEM whose candidates are colored noise and the best of the last elites; the best candidate is the plan.
 
     The kept elites are scored again beside the new candidates, so the best one is never lost, and costs that
     are only ranks work too.
@@ -90,9 +85,7 @@ class ICEM(Sampler):
         self.config = config or ICEMConfig()
         self.candidates, self.iterations = self.config.samples, self.config.iterations
 
-    def solve(
-        self, problem: Problem, start: Tensor | None = None, seed: int = 0, compile: bool = False
-    ) -> Plan:
+    def solve(self, problem: Problem, start: Tensor | None = None, seed: int = 0, compile: bool = False) -> Plan:
         # A population that shrinks has new shapes at every iteration: compiling each would cost more.
         return super().solve(problem, start, seed, compile and self.config.decay == 1)
 
@@ -103,15 +96,13 @@ class ICEM(Sampler):
         alive_B = torch.zeros(problem.batch, dtype=torch.bool, device=problem.device)
         std_BHA = torch.full_like(mean_BHA, self.config.std)
         kept_BEHA = mean_BHA[:, None].expand(-1, self.config.kept, -1, -1).contiguous()
-        colour_HH = colour(problem.horizon, self.config.beta, problem.device, problem.dtype)
-        return alive_B, mean_BHA, std_BHA, mean_BHA.clone(), kept_BEHA, colour_HH
+        color_HH = color(problem.horizon, self.config.beta, problem.device, problem.dtype)
+        return alive_B, mean_BHA, std_BHA, mean_BHA.clone(), kept_BEHA, color_HH
 
     @staticmethod
-    def iterate(
-        config: ICEMConfig, problem: Problem, state: State, key_B: Tensor, iteration: Tensor
-    ) -> State:
-        alive_B, mean_BHA, std_BHA, best_BHA, kept_BEHA, colour_HH = state
-        eps_BSHA = colour_HH @ noise(problem, key_B, iteration, config.samples)
+    def iterate(config: ICEMConfig, problem: Problem, state: State, key_B: Tensor, iteration: Tensor) -> State:
+        alive_B, mean_BHA, std_BHA, best_BHA, kept_BEHA, color_HH = state
+        eps_BSHA = color_HH @ noise(problem, key_B, iteration, config.samples)
         eps_BSHA[:, 0] = 0
         actions_BSHA = torch.addcmul(mean_BHA[:, None], std_BHA[:, None], eps_BSHA)
         if config.kept:
@@ -125,7 +116,7 @@ class ICEM(Sampler):
         mean_BHA = torch.lerp(mean, mean_BHA, config.momentum)
         std_BHA = torch.lerp(std, std_BHA, config.momentum)
         kept_BEHA = elites_BKHA[:, : config.kept].contiguous()  # the strides it had: no second compilation
-        return alive_B | fine_B, mean_BHA, std_BHA, best_BHA, kept_BEHA, colour_HH
+        return alive_B | fine_B, mean_BHA, std_BHA, best_BHA, kept_BEHA, color_HH
 
     def last(self, state: State) -> tuple[Tensor, dict[str, Tensor]]:
         return state[3], {"mean": state[1], "std": state[2]}

@@ -81,15 +81,13 @@ class LinearDynamics:
         """G_1 … G_H, (D, H·A) each: G_h = [M_{h−1} … M_0 0 …], with M_0 = B and M_j = Σ_i A_i M_{j−1−i}."""
         M = [self.B]
         for j in range(1, horizon):
-            M.append(
-                sum((A @ M[j - 1 - i] for i, A in enumerate(self.A[:j])), start=torch.zeros_like(self.B))
-            )
+            M.append(sum((A @ M[j - 1 - i] for i, A in enumerate(self.A[:j])), start=torch.zeros_like(self.B)))
         zero = torch.zeros_like(self.B)
         return [torch.cat([*M[:h][::-1], *[zero] * (horizon - h)], 1) for h in range(1, horizon + 1)]
 
-    def reach(self, horizon: int, along: float) -> Tensor:
+    def reach(self, horizon: int, path_discount: float) -> Tensor:
         """√w_h G_h of the blocks that count, below each other."""
-        counted = zip(block_weights(horizon, along), self.responses(horizon), strict=True)
+        counted = zip(block_weights(horizon, path_discount), self.responses(horizon), strict=True)
         return torch.cat([w**0.5 * G for w, G in counted if w])
 
 
@@ -104,14 +102,14 @@ def dense_plan(
     z_goal_BD: Tensor,
     horizon: int,
     control: float = 0.0,
-    along: float = 0.0,
+    path_discount: float = 0.0,
 ) -> Tensor:
-    """argmin J by the SVD of all G_h that count, (B, H, A); of several minimisers the shortest."""
+    """argmin J by the SVD of all G_h that count, (B, H, A); of several minimizers the shortest."""
     D, width = dynamics.B.shape
     goal_BD, free = z_goal_BD.to(dynamics.B), dynamics.free(z_BCD, horizon)
-    counted = zip(block_weights(horizon, along), free, strict=True)
+    counted = zip(block_weights(horizon, path_discount), free, strict=True)
     gap_Bn = torch.cat([w**0.5 * (goal_BD - f) for w, f in counted if w], 1)
-    reach = dynamics.reach(horizon, along)
+    reach = dynamics.reach(horizon, path_discount)
     U, s, Vh = torch.linalg.svd(reach, full_matrices=False)
     cut = s[0] * _rounding(reach)
     inverse = torch.where(s > cut, s / (s.square() + control * D).clamp(min=torch.finfo(s.dtype).tiny), 0)
@@ -128,7 +126,7 @@ def augmented(dynamics: LinearDynamics) -> tuple[Tensor, Tensor]:
     return phi, F.pad(dynamics.B, (0, 0, 0, phi.shape[0] - D))
 
 
-def riccati(dynamics: LinearDynamics, horizon: int, control: float = 0.0, along: float = 0.0) -> list[Tensor]:
+def riccati(dynamics: LinearDynamics, horizon: int, control: float = 0.0, path_discount: float = 0.0) -> list[Tensor]:
     """The gains K_t (A, n), first step first: a_t = −K_t x_t.
 
     What is left to pay is ‖L x‖², from ‖z_H − z_goal‖²/D back. One action may take of it, with LΓ = U s Vᵀ,
@@ -143,10 +141,10 @@ def riccati(dynamics: LinearDynamics, horizon: int, control: float = 0.0, along:
     D = len(dynamics.B)
     block, unit = phi.new_zeros(D, len(phi)), torch.eye(D).to(phi) / D**0.5
     block[:, :D], block[:, -D:] = unit, -unit
-    reach = dynamics.reach(horizon, along)
+    reach = dynamics.reach(horizon, path_discount)
     cut = torch.linalg.matrix_norm(reach, 2) / D**0.5 * _rounding(reach)
     gains, cost = [], block[:0]
-    for share in reversed(block_weights(horizon, along)):
+    for share in reversed(block_weights(horizon, path_discount)):
         if share:
             cost = torch.cat((cost, share**0.5 * block))
             cost = cost if len(cost) <= len(phi) else torch.linalg.qr(cost, mode="r").R
@@ -165,14 +163,14 @@ def riccati_plan(
     z_goal_BD: Tensor,
     horizon: int,
     control: float = 0.0,
-    along: float = 0.0,
+    path_discount: float = 0.0,
 ) -> Tensor:
     """The same argmin, by the gains."""
     phi, gamma = augmented(dynamics)
     one = phi.new_ones(z_BCD.shape[0], 1)
     x_Bn = torch.cat((*dynamics.history(z_BCD), one, z_goal_BD.to(phi)), 1)
     actions = []
-    for gain in riccati(dynamics, horizon, control, along):
+    for gain in riccati(dynamics, horizon, control, path_discount):
         actions.append(-x_Bn @ gain.T)
         x_Bn = x_Bn @ phi.T + actions[-1] @ gamma.T
     return torch.stack(actions, 1)
@@ -201,16 +199,14 @@ class LQR(Solver):
         self.config = config or LQRConfig()
 
     @torch.no_grad()
-    def solve(
-        self, problem: Problem, start: Tensor | None = None, seed: int = 0, compile: bool = False
-    ) -> Plan:
+    def solve(self, problem: Problem, start: Tensor | None = None, seed: int = 0, compile: bool = False) -> Plan:
         if not isinstance(problem, LatentProblem):
             raise UserError("LQR plans in the latent space of one linear model: use CEM for this problem.")
         start_mean(problem, start)  # a wrong shape is a mistake here too
         dynamics = LinearDynamics.from_model(problem.model)
         solve = METHODS[self.config.method]
         about = (dynamics, problem.z_BCD, problem.z_goal_BD, problem.horizon)
-        actions = solve(*about, self.config.control, problem.along)
+        actions = solve(*about, self.config.control, problem.path_discount)
         actions_BHA = actions.to(problem.dtype)
         costs_B = problem.value(actions_BHA[:, None])[:, 0]
         raise_if_dead(costs_B.isfinite(), problem)

@@ -21,7 +21,7 @@ from torch import Tensor
 from lpwm.core.errors import UserError
 from lpwm.core.rng import seed_of
 from lpwm.plan.chunk import chunked
-from lpwm.plan.problem import Problem, check_along, check_horizon
+from lpwm.plan.problem import Problem, check_path_discount, check_horizon
 from lpwm.plan.solver import Plan, Solver, require
 
 MakeProblem = Callable[[Tensor, Tensor | None, int], Problem]
@@ -35,13 +35,13 @@ class MPCConfig:
     receding: int = 5  # R, blocks executed before planning again
     warm: bool = True  # the next mean is the shifted tail of the last plan
     context: int = 1  # real frames a plan starts from; 1 is the current frame alone
-    along: float = 0.0  # how much a plan's way counts beside its end: block h of H as along^(H−h)
+    path_discount: float = 0.0  # how much a plan's way counts beside its end: block h of H as path_discount^(H−h)
 
     def __post_init__(self) -> None:
         check_horizon(self.horizon)
         require("receding", self.receding, 1)
         require("context", self.context, 1)
-        check_along(self.along)
+        check_path_discount(self.path_discount)
         if self.receding > self.horizon:
             raise UserError(
                 f"{self.receding} blocks are to be executed of plans of {self.horizon}: "
@@ -60,11 +60,7 @@ class MPC:
     """
 
     def __init__(
-        self,
-        solver: Solver,
-        config: MPCConfig | None = None,
-        budget_bytes: int | None = None,
-        compile: bool = False,
+        self, solver: Solver, config: MPCConfig | None = None, budget_bytes: int | None = None, compile: bool = False
     ) -> None:
         self.solver, self.config = solver, config or MPCConfig()
         self.budget_bytes, self.compile = budget_bytes, compile

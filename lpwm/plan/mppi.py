@@ -46,9 +46,7 @@ class MPPI(Sampler):
         return alive_B, mean_BHA, mean_BHA.new_full((), self.config.std), mean_BHA.new_zeros(problem.batch)
 
     @staticmethod
-    def iterate(
-        config: MPPIConfig, problem: Problem, state: State, key_B: Tensor, iteration: Tensor
-    ) -> State:
+    def iterate(config: MPPIConfig, problem: Problem, state: State, key_B: Tensor, iteration: Tensor) -> State:
         alive_B, mean_BHA, std, _ = state
         eps_BSHA = noise(problem, key_B, iteration, config.samples)
         eps_BSHA[:, 0] = 0
@@ -71,8 +69,8 @@ def weights(cost_BS: Tensor, temperature: float) -> Tensor:
     n = finite.sum(1, keepdim=True).clamp(min=1)
     least = cost_BS.amin(1, keepdim=True)
     gap = torch.where(finite, cost_BS - least, 0)
-    centred = torch.where(finite, gap - gap.sum(1, keepdim=True) / n, 0)
-    spread = (centred.square().sum(1, keepdim=True) / n).sqrt()
+    centered = torch.where(finite, gap - gap.sum(1, keepdim=True) / n, 0)
+    spread = (centered.square().sum(1, keepdim=True) / n).sqrt()
     tiny = torch.finfo(cost_BS.dtype).tiny
     logit = torch.where(finite, -gap / (temperature * spread).clamp(min=tiny), -torch.inf)
     return torch.nan_to_num(logit.softmax(1))  # a row without a finite cost is all NaN: it weighs nothing

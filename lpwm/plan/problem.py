@@ -1,4 +1,4 @@
-"""What a planner minimises.
+"""What a planner minimizes.
 
 A Problem holds what is encoded once per plan (the context and the goal of every environment) and scores
 candidate action sequences. Everything lives in z-scored action space; a world clips what it receives.
@@ -98,17 +98,17 @@ def _ids(env_ids: Tensor | None, batch: int, device: torch.device) -> Tensor:
     return env_ids.to(device)
 
 
-def check_along(along: float) -> float:
-    if not 0 <= along <= 1:
+def check_path_discount(path_discount: float) -> float:
+    if not 0 <= path_discount <= 1:
         raise UserError(
-            f"along = {along}: give 0 (a plan is judged by its end alone), 1 (by all its blocks alike), or between."
+            f"path_discount = {path_discount}: give 0 (a plan is judged by its end alone), 1 (by all its blocks alike), or between."
         )
-    return along
+    return path_discount
 
 
-def block_weights(horizon: int, along: float) -> list[float]:
-    """What each of H blocks counts in the cost of a plan: along^(H−h), together 1. The end alone with along = 0."""
-    weights = [check_along(along) ** (horizon - h) for h in range(1, horizon + 1)]  # 0⁰ = 1
+def block_weights(horizon: int, path_discount: float) -> list[float]:
+    """What each of H blocks counts in the cost of a plan: path_discount^(H−h), together 1. The end alone with path_discount = 0."""
+    weights = [check_path_discount(path_discount) ** (horizon - h) for h in range(1, horizon + 1)]  # 0⁰ = 1
     return [w / sum(weights) for w in weights]
 
 
@@ -121,7 +121,7 @@ def check_horizon(horizon: int) -> int:
 class LatentProblem(Problem):
     """cost(a) = mean_d (ẑ_H − z_goal)²: the last predicted latent against the goal's (method §5).
 
-    `along` > 0 counts the way, too: Σ_h w_h mean_d (ẑ_h − z_goal)² with w_h ∝ along^(H−h).
+    `path_discount` > 0 counts the way, too: Σ_h w_h mean_d (ẑ_h − z_goal)² with w_h ∝ path_discount^(H−h).
     `model.rollout(z_BCD, actions_BSHA, past_BPA=None, last_only=True) -> (B, S, D)` does the predicting.
     `autocast` scores in a lower precision (torch.bfloat16 on CUDA); the plan itself keeps z's type.
     """
@@ -139,12 +139,10 @@ class LatentProblem(Problem):
         action_dim: int | None = None,
         env_ids: Tensor | None = None,
         autocast: torch.dtype | None = None,
-        along: float = 0.0,
+        path_discount: float = 0.0,
     ) -> None:
         if getattr(model, "training", False):
-            raise UserError(
-                "the model is in training mode (dropout is on): call model.eval() before planning."
-            )
+            raise UserError("the model is in training mode (dropout is on): call model.eval() before planning.")
         if z_BCD.dim() != 3 or z_goal_BD.shape != (z_BCD.shape[0], z_BCD.shape[2]):
             raise UserError(
                 f"context {tuple(z_BCD.shape)} and goal {tuple(z_goal_BD.shape)} do not match: "
@@ -155,20 +153,18 @@ class LatentProblem(Problem):
         if past_BPA is not None and past_BPA.shape != blocks:
             raise UserError(f"past actions have shape {tuple(past_BPA.shape)}: {blocks} join these frames.")
         if past_BPA is None and blocks[1] > 0:
-            raise UserError(
-                f"{blocks[1] + 1} context frames need the {blocks[1]} blocks executed between them."
-            )
+            raise UserError(f"{blocks[1] + 1} context frames need the {blocks[1]} blocks executed between them.")
         self.model = model
         self.z_BCD, self.z_goal_BD = z_BCD, z_goal_BD
         self.past_BPA = past_BPA if blocks[1] > 0 else None
         self.horizon = check_horizon(horizon)
         self.env_ids = _ids(env_ids, z_BCD.shape[0], z_BCD.device)
         self.dtype = z_BCD.dtype
-        self.autocast, self.along = autocast, check_along(along)
+        self.autocast, self.path_discount = autocast, check_path_discount(path_discount)
 
     def frozen_state(self) -> Hashable | None:
         parameters: Callable[[], Any] = getattr(self.model, "parameters", lambda: ())
-        return id(self.model), self.autocast, self.along, tuple(p.data_ptr() for p in parameters())
+        return id(self.model), self.autocast, self.path_discount, tuple(p.data_ptr() for p in parameters())
 
     def prepared(self) -> Problem:
         """With the model's frozen dynamics, where it has them."""
@@ -200,10 +196,8 @@ class LatentProblem(Problem):
 
     def _cost(self, actions_BSHA: Tensor) -> Tensor:
         with self._precision():
-            z = self.model.rollout(
-                self.z_BCD, actions_BSHA, past_BPA=self.past_BPA, last_only=self.along == 0
-            )
-        return latent_cost(z, self.z_goal_BD, self.along)
+            z = self.model.rollout(self.z_BCD, actions_BSHA, past_BPA=self.past_BPA, last_only=self.path_discount == 0)
+        return latent_cost(z, self.z_goal_BD, self.path_discount)
 
     def candidate_bytes(self) -> int:
         """An upper bound: the output of every predictor matrix kept for every token of context and plan."""
@@ -214,20 +208,20 @@ class LatentProblem(Problem):
         return tokens * (width + 4 * self.z_BCD.shape[2]) * self.dtype.itemsize
 
 
-def latent_cost(z: Tensor, z_goal_BD: Tensor, along: float) -> Tensor:
-    """(B, S): what codes (B, S, H, D) cost; with along = 0 the last alone, (B, S, D), is enough."""
+def latent_cost(z: Tensor, z_goal_BD: Tensor, path_discount: float) -> Tensor:
+    """(B, S): what codes (B, S, H, D) cost; with path_discount = 0 the last alone, (B, S, D), is enough."""
 
     def left(z_BSD: Tensor) -> Tensor:
         return (z_BSD.to(z_goal_BD.dtype) - z_goal_BD[:, None]).square().mean(-1)
 
-    return path_cost([z] if z.dim() == 3 else z.unbind(2), left, along)
+    return path_cost([z] if z.dim() == 3 else z.unbind(2), left, path_discount)
 
 
-def path_cost(blocks: Sequence[Tensor], left: Callable[[Tensor], Tensor], along: float) -> Tensor:
+def path_cost(blocks: Sequence[Tensor], left: Callable[[Tensor], Tensor], path_discount: float) -> Tensor:
     """The cost of a plan from what is left to the goal after each of its blocks, or after the last alone."""
-    if along == 0:
+    if path_discount == 0:
         return left(blocks[-1])
-    weighted = [w * left(b) for w, b in zip(block_weights(len(blocks), along), blocks, strict=True)]
+    weighted = [w * left(b) for w, b in zip(block_weights(len(blocks), path_discount), blocks, strict=True)]
     return sum(weighted[1:], start=weighted[0])
 
 
@@ -242,8 +236,8 @@ def _action_dim(model: Any) -> int:
 class OracleProblem(Problem):
     """The true world as the model: cost(a) = distance(state after H·frameskip raw steps, goal)².
 
-    A world whose success is more than a distance says itself what a plan should minimise (`plan_cost`).
-    `along` counts the states after the other blocks, too, as in a LatentProblem.
+    A world whose success is more than a distance says itself what a plan should minimize (`plan_cost`).
+    `path_discount` counts the states after the other blocks, too, as in a LatentProblem.
     raw = mean + std · a undoes the z-scoring with the training set's statistics.
     """
 
@@ -260,7 +254,7 @@ class OracleProblem(Problem):
         std: Sequence[float] | Tensor = (1.0,),
         *,
         env_ids: Tensor | None = None,
-        along: float = 0.0,
+        path_discount: float = 0.0,
     ) -> None:
         if state_BS.dim() != 2 or state_BS.shape != goal_BS.shape:
             raise UserError(
@@ -275,12 +269,12 @@ class OracleProblem(Problem):
         self.std_A = torch.as_tensor(std).to(state_BS).expand(raw)
         self.horizon, self.action_dim = check_horizon(horizon), raw * frameskip
         self.env_ids = _ids(env_ids, state_BS.shape[0], state_BS.device)
-        self.dtype, self.along = state_BS.dtype, check_along(along)
+        self.dtype, self.path_discount = state_BS.dtype, check_path_discount(path_discount)
 
     def cost(self, actions_BSHA: Tensor) -> Tensor:
         raw_BSTA = rearrange(actions_BSHA, "b s h (f a) -> b s (h f) a", f=self.frameskip)
         states = self._after_blocks(self.mean_A + self.std_A * raw_BSTA)
-        return path_cost(states, self._left, self.along)
+        return path_cost(states, self._left, self.path_discount)
 
     def _left(self, state: Tensor) -> Tensor:
         """What is left to the goal, (B, S)."""

@@ -40,9 +40,7 @@ class Solver(ABC):
     graph: bool = False
 
     @abstractmethod
-    def solve(
-        self, problem: Problem, start: Tensor | None = None, seed: int = 0, compile: bool = False
-    ) -> Plan:
+    def solve(self, problem: Problem, start: Tensor | None = None, seed: int = 0, compile: bool = False) -> Plan:
         """`start` (B, H, A) is a warm start; `compile` takes effect on CUDA, where a planner can use it."""
 
 
@@ -91,9 +89,7 @@ SHAPES = 128  # kinds of problem one call may compile for; torch stops at 8 and 
 
 
 @functools.cache
-def _compiled(
-    step: Callable[..., State], backend: str | Callable[..., Any] = "inductor"
-) -> Callable[..., State]:
+def _compiled(step: Callable[..., State], backend: str | Callable[..., Any] = "inductor") -> Callable[..., State]:
     """One compiled iteration per solver class. Weights are its inputs, so a new problem of the same shapes, of another
     model too, does not compile again; another horizon, context length or link does."""
     fast = torch.compile(step, dynamic=False, backend=backend)
@@ -131,9 +127,7 @@ class Sampler(Solver):
     def last(self, state: State) -> tuple[Tensor, dict[str, Tensor]]: ...
 
     @torch.no_grad()
-    def solve(
-        self, problem: Problem, start: Tensor | None = None, seed: int = 0, compile: bool = False
-    ) -> Plan:
+    def solve(self, problem: Problem, start: Tensor | None = None, seed: int = 0, compile: bool = False) -> Plan:
         """On CUDA with `compile` the whole search is one graph, where the problem can be captured."""
         mean_BHA = start_mean(problem, start)
         fast = compile and problem.device.type == "cuda"

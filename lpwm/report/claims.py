@@ -35,9 +35,7 @@ class Reads:
     horizon: int = 5
     budgets: tuple[int, ...] = (50,)  # raw steps, the preferred first; other budgets are shown after them
     loop: Literal["", "open", "closed"] = ""  # open: one plan; closed: several; "" is both
-    quantity: str = (
-        "latched"  # latched or terminal; of studies a name in interpret.compare.MEASURES or a correlation
-    )
+    quantity: str = "latched"  # latched or terminal; of studies a name in interpret.compare.MEASURES or a correlation
     versus: str = ""  # another quantity of the same run, of a difference inside it
     latent: int | None = None
     tj: float | None = None  # weight of the temporal Jaccard loss
@@ -71,19 +69,38 @@ ROWS = {
 }
 ON_PAR, FAILS, NEAR = 0.10, 0.20, 0.05  # margins of ours, where the paper gives words or no spread
 LADDER = {"mlp-lti": (0.24, 0.57), "mlp-ltv": (0.36, 0.45), "lti": (0.11, 0.23)}
-TITLES = {"deep-adaln": "Deep-AdaLN", "shallow-adaln": "Shallow-AdaLN", "mlp-ltv": "MLP∘LTV", "mlp-lti": "MLP∘LTI",
-          "lti": "LTI(k)", "lti1": "LTI(1)"}  # fmt: skip
-METHODS = {"lpwm": "LpWM", "lpwm-tj": "LpWM+TJ", "lewm": "LeWM", "relu": "LpWM with plain ReLU", "vicreg": "VICReg",
-           "lpwm-mu1": "LpWM μ=−1", "lpwm-mu2": "LpWM μ=−2"}  # fmt: skip
+TITLES = {
+    "deep-adaln": "Deep-AdaLN",
+    "shallow-adaln": "Shallow-AdaLN",
+    "mlp-ltv": "MLP∘LTV",
+    "mlp-lti": "MLP∘LTI",
+    "lti": "LTI(k)",
+    "lti1": "LTI(1)",
+}
+METHODS = {
+    "lpwm": "LpWM",
+    "lpwm-tj": "LpWM+TJ",
+    "lewm": "LeWM",
+    "relu": "LpWM with plain ReLU",
+    "vicreg": "VICReg",
+    "lpwm-mu1": "LpWM μ=−1",
+    "lpwm-mu2": "LpWM μ=−2",
+}
 PIECEWISE = ("piecewise-2x2", "piecewise-3x3")
 SEEN = tuple(f"{f}{v}" for f in PIECEWISE for v in ("", "-visible"))
 # mean and spread in %, for R = 1 and R = 5
 RANDOM = {
-    "piecewise-2x2": {"lpwm": ((84.7, 4.2), (59.3, 2.3)), "lpwm-tj": ((82.7, 5.0), (68.7, 4.6)),
-                      "lewm": ((65.3, 4.2), (36.0, 3.5))},
-    "piecewise-3x3": {"lpwm": ((58.7, 1.2), (56.0, 4.0)), "lpwm-tj": ((60.0, 2.0), (58.0, 5.3)),
-                      "lewm": ((50.0, 5.3), (47.3, 6.1))},
-}  # fmt: skip
+    "piecewise-2x2": {
+        "lpwm": ((84.7, 4.2), (59.3, 2.3)),
+        "lpwm-tj": ((82.7, 5.0), (68.7, 4.6)),
+        "lewm": ((65.3, 4.2), (36.0, 3.5)),
+    },
+    "piecewise-3x3": {
+        "lpwm": ((58.7, 1.2), (56.0, 4.0)),
+        "lpwm-tj": ((60.0, 2.0), (58.0, 5.3)),
+        "lewm": ((50.0, 5.3), (47.3, 6.1)),
+    },
+}
 
 
 def _pusht() -> list[Claim]:
@@ -91,25 +108,55 @@ def _pusht() -> list[Claim]:
         return Reads("success", ("pusht",), method, against, rung, "dataset", budgets=(250, 25))
 
     out = [
-        Claim(f"pusht-{rung}", "pusht", f"{TITLES[rung]}: LpWM ahead of LeWM",
-              f"+{100 * low:.0f}…+{100 * high:.0f} points over D", "difference", reads(rung), low, high)
+        Claim(
+            f"pusht-{rung}",
+            "pusht",
+            f"{TITLES[rung]}: LpWM ahead of LeWM",
+            f"+{100 * low:.0f}…+{100 * high:.0f} points over D",
+            "difference",
+            reads(rung),
+            low,
+            high,
+        )
         for rung, (low, high) in LADDER.items()
-    ]  # fmt: skip
+    ]
     out += [
-        Claim(f"pusht-{rung}", "pusht", f"{TITLES[rung]}: LpWM and LeWM on par", "on par", "parity", reads(rung),
-              -ON_PAR, ON_PAR)
+        Claim(
+            f"pusht-{rung}",
+            "pusht",
+            f"{TITLES[rung]}: LpWM and LeWM on par",
+            "on par",
+            "parity",
+            reads(rung),
+            -ON_PAR,
+            ON_PAR,
+        )
         for rung in ("deep-adaln", "shallow-adaln")
-    ]  # fmt: skip
+    ]
     out += [
-        Claim(f"pusht-lti1-{m}", "pusht", f"LTI(1): {METHODS[m]} fails", "fails", "ceiling", reads("lti1", m, ""),
-              0.0, FAILS)
+        Claim(
+            f"pusht-lti1-{m}",
+            "pusht",
+            f"LTI(1): {METHODS[m]} fails",
+            "fails",
+            "ceiling",
+            reads("lti1", m, ""),
+            0.0,
+            FAILS,
+        )
         for m in ("lpwm", "lewm")
-    ]  # fmt: skip
+    ]
     out += [
-        Claim(f"vicreg-{rung}", "vicreg", f"{TITLES[rung]}: LpWM ahead of VICReg", "LpWM ahead", "difference",
-              reads(rung, "lpwm", "vicreg"))
+        Claim(
+            f"vicreg-{rung}",
+            "vicreg",
+            f"{TITLES[rung]}: LpWM ahead of VICReg",
+            "LpWM ahead",
+            "difference",
+            reads(rung, "lpwm", "vicreg"),
+        )
         for rung in ("deep-adaln", "mlp-ltv", "mlp-lti")
-    ]  # fmt: skip
+    ]
     return out
 
 
@@ -118,22 +165,50 @@ def _wall() -> list[Claim]:
         return Reads("success", ("wall",), method, against, rung, "dataset", budgets=(250,), loop="closed")
 
     return [
-        Claim(f"wall-lti1-{m}", "wall", f"LTI(1), {METHODS[m]}: nearly always, closed loop", "≈ 100 %", "level",
-              reads(m), 1 - NEAR, 1.0)
+        Claim(
+            f"wall-lti1-{m}",
+            "wall",
+            f"LTI(1), {METHODS[m]}: nearly always, closed loop",
+            "≈ 100 %",
+            "level",
+            reads(m),
+            1 - NEAR,
+            1.0,
+        )
         for m in ("lpwm", "lpwm-mu1", "lpwm-mu2", "lewm")
-    ]  # fmt: skip
+    ]
 
 
 def _training() -> list[Claim]:
     everywhere = (*SEEN, "wall", "pusht")
     return [
-        Claim("relu", "relu", "The plain ReLU link trains without collapse", "trains without collapse", "health",
-              Reads("monitors", everywhere, "relu")),
-        Claim("mup-transfer", "mup", "The best rate at the smallest D is the best at a larger one", "most of the time",
-              "share", Reads("transfer", ("pusht", "wall"), "lpwm", goals="dataset"), 0.5),
-        Claim("mup-large", "mup", "MLP∘LTI at η ≥ 0.005 scores 0 %", "almost always 0 %", "share",
-              Reads("large_rate", ("pusht",), "lpwm", rung="mlp-lti", goals="dataset"), 0.9),
-    ]  # fmt: skip
+        Claim(
+            "relu",
+            "relu",
+            "The plain ReLU link trains without collapse",
+            "trains without collapse",
+            "health",
+            Reads("monitors", everywhere, "relu"),
+        ),
+        Claim(
+            "mup-transfer",
+            "mup",
+            "The best rate at the smallest D is the best at a larger one",
+            "most of the time",
+            "share",
+            Reads("transfer", ("pusht", "wall"), "lpwm", goals="dataset"),
+            0.5,
+        ),
+        Claim(
+            "mup-large",
+            "mup",
+            "MLP∘LTI at η ≥ 0.005 scores 0 %",
+            "almost always 0 %",
+            "share",
+            Reads("large_rate", ("pusht",), "lpwm", rung="mlp-lti", goals="dataset"),
+            0.9,
+        ),
+    ]
 
 
 def _piecewise(family: str) -> list[Claim]:
@@ -141,38 +216,90 @@ def _piecewise(family: str) -> list[Claim]:
     for i, receding in enumerate((1, 5)):
         ahead = (paper["lpwm"][i][0] - paper["lewm"][i][0]) / 100
         reads = Reads("success", (family,), "lpwm", "lewm", receding=receding, budgets=(50, 100))
-        out.append(Claim(f"{family}-r{receding}-ahead", family, f"R={receding}: LpWM ahead of LeWM",
-                         f"+{100 * ahead:.1f} points", "difference", reads, ahead, ahead))  # fmt: skip
+        out.append(
+            Claim(
+                f"{family}-r{receding}-ahead",
+                family,
+                f"R={receding}: LpWM ahead of LeWM",
+                f"+{100 * ahead:.1f} points",
+                "difference",
+                reads,
+                ahead,
+                ahead,
+            )
+        )
         for method, values in paper.items():
             mean, spread = values[i]
             reads = Reads("success", (family,), method, receding=receding, budgets=(50, 100))
             low, high = (mean - spread) / 100, (mean + spread) / 100
-            out.append(Claim(f"{family}-r{receding}-{method}", family, f"R={receding}: {METHODS[method]}",
-                             f"{mean:.1f} ± {spread:.1f} %", "level", reads, low, high))  # fmt: skip
+            out.append(
+                Claim(
+                    f"{family}-r{receding}-{method}",
+                    family,
+                    f"R={receding}: {METHODS[method]}",
+                    f"{mean:.1f} ± {spread:.1f} %",
+                    "level",
+                    reads,
+                    low,
+                    high,
+                )
+            )
     return out
 
 
 def _reading() -> list[Claim]:
     out = [
-        Claim(f"dataset-{family}-{m}", "dataset", f"{family[-3:].replace('x', '×')}: {METHODS[m]}", "99–100 %", "level",
-              Reads("success", (family,), m, goals="dataset", budgets=(50,)), 0.99, 1.0)
+        Claim(
+            f"dataset-{family}-{m}",
+            "dataset",
+            f"{family[-3:].replace('x', '×')}: {METHODS[m]}",
+            "99–100 %",
+            "level",
+            Reads("success", (family,), m, goals="dataset", budgets=(50,)),
+            0.99,
+            1.0,
+        )
         for family in PIECEWISE
         for m in ("lpwm", "lpwm-tj", "lewm")
-    ]  # fmt: skip
+    ]
     study = Reads("study", SEEN, "lpwm", quantity="zone_support")
     out += [
         Claim("probe-zone", "probes", "The support decodes the zone", "94–99 %", "level", study, 0.94, 1.0),
-        Claim("probe-zone-code", "probes", "… as well as the code", "on par", "parity",
-              Reads("study", SEEN, "lpwm", quantity="zone_support", versus="zone_code"), -NEAR, NEAR),
-        Claim("probe-position", "probes", "Position (R²) is better decoded from magnitudes than from the support",
-              "better", "difference",
-              Reads("study", SEEN, "lpwm", quantity="position_code", versus="position_support")),
-        Claim("horizon-ahead", "probes", "LpWM ahead of LeWM at every horizon, R=1", "ahead at every H", "difference",
-              Reads("horizons", PIECEWISE, "lpwm", "lewm", receding=1, budgets=(50, 100), quantity="mean")),
-        Claim("horizon-gap", "probes", "The gap widens with the horizon, R=1 (points per block)", "widening",
-              "difference",
-              Reads("horizons", PIECEWISE, "lpwm", "lewm", receding=1, budgets=(50, 100), quantity="slope")),
-    ]  # fmt: skip
+        Claim(
+            "probe-zone-code",
+            "probes",
+            "… as well as the code",
+            "on par",
+            "parity",
+            Reads("study", SEEN, "lpwm", quantity="zone_support", versus="zone_code"),
+            -NEAR,
+            NEAR,
+        ),
+        Claim(
+            "probe-position",
+            "probes",
+            "Position (R²) is better decoded from magnitudes than from the support",
+            "better",
+            "difference",
+            Reads("study", SEEN, "lpwm", quantity="position_code", versus="position_support"),
+        ),
+        Claim(
+            "horizon-ahead",
+            "probes",
+            "LpWM ahead of LeWM at every horizon, R=1",
+            "ahead at every H",
+            "difference",
+            Reads("horizons", PIECEWISE, "lpwm", "lewm", receding=1, budgets=(50, 100), quantity="mean"),
+        ),
+        Claim(
+            "horizon-gap",
+            "probes",
+            "The gap widens with the horizon, R=1 (points per block)",
+            "widening",
+            "difference",
+            Reads("horizons", PIECEWISE, "lpwm", "lewm", receding=1, budgets=(50, 100), quantity="slope"),
+        ),
+    ]
     return out
 
 
@@ -181,31 +308,41 @@ def _cube() -> list[Claim]:
     out = []
     for what, values in paper.items():
         for tj, r in zip((0.0, 0.1), values, strict=True):
-            reads = Reads(
-                "study", ("cube",), "lpwm" if tj == 0 else "lpwm-tj", quantity=f"correlation {what}", tj=tj
-            )
-            text = f"Instability correlates with {what} motion, TJ {tj:g}".replace(
-                "contact motion", "gripper contact"
-            )
+            reads = Reads("study", ("cube",), "lpwm" if tj == 0 else "lpwm-tj", quantity=f"correlation {what}", tj=tj)
+            text = f"Instability correlates with {what} motion, TJ {tj:g}".replace("contact motion", "gripper contact")
             said = f"r = {r:.2f}" + (" (0.21 in the text)" if (what, tj) == ("cube", 0.0) else "")
             out.append(Claim(f"cube-{what}-tj{tj:g}", "cube", text, said, "level", reads, r - NEAR, r + NEAR))
     reads = Reads("success", ("cube",), "lpwm-tj", "lpwm", goals="dataset", tj=0.1)
-    out.append(Claim("cube-planning", "cube", "Planning is unchanged by TJ 0.1", "unchanged", "parity", reads,
-                     -ON_PAR, ON_PAR))  # fmt: skip
+    out.append(
+        Claim("cube-planning", "cube", "Planning is unchanged by TJ 0.1", "unchanged", "parity", reads, -ON_PAR, ON_PAR)
+    )
     return out
 
 
 def _active() -> list[Claim]:
     return [
-        Claim(f"active-{rung}-{width}", "active", f"{TITLES[rung]}, D={width}, μ=0", f"{value:.2f}", "level",
-              Reads("monitors", ("pusht",), "lpwm", rung=rung, quantity="active_fraction", latent=width),
-              value - NEAR, value + NEAR)
+        Claim(
+            f"active-{rung}-{width}",
+            "active",
+            f"{TITLES[rung]}, D={width}, μ=0",
+            f"{value:.2f}",
+            "level",
+            Reads("monitors", ("pusht",), "lpwm", rung=rung, quantity="active_fraction", latent=width),
+            value - NEAR,
+            value + NEAR,
+        )
         for rung, values in PAPER.items()
         for width, value in zip(PAPER_WIDTHS, values, strict=True)
-    ]  # fmt: skip
+    ]
 
 
 CLAIMS: tuple[Claim, ...] = (
-    *_pusht(), *_wall(), *_training(), *_piecewise("piecewise-2x2"), *_piecewise("piecewise-3x3"), *_reading(),
-    *_cube(), *_active(),
-)  # fmt: skip
+    *_pusht(),
+    *_wall(),
+    *_training(),
+    *_piecewise("piecewise-2x2"),
+    *_piecewise("piecewise-3x3"),
+    *_reading(),
+    *_cube(),
+    *_active(),
+)

@@ -8,7 +8,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from lpwm.report import palette
-from lpwm.report.drawn import GREY
+from lpwm.report.drawn import GRAY
 
 SHOWN = {
     "relative_error": "relative error",
@@ -19,7 +19,7 @@ SHOWN = {
 
 
 def figure(document: Mapping[str, Any]) -> Figure:
-    """A panel for each monitor, a line for each run, a colour for each recipe (and λ, η where a recipe has several)."""
+    """A panel for each monitor, a line for each run, a color for each recipe (and λ, η where a recipe has several)."""
     runs = document["runs"]
     cells = {(r["recipe"], r["lam"], r["lr"]): r["recipe"] for r in runs}
     names = list(cells.values())
@@ -32,7 +32,7 @@ def figure(document: Mapping[str, Any]) -> Figure:
                 label = labels[cell] if i == 0 else None
                 axis.plot(run["curves"]["step"], run["curves"][key], color=color, lw=1, label=label)
         axis.set_title(title)
-        axis.set_xlabel("step", color=GREY)
+        axis.set_xlabel("step", color=GRAY)
         if key.endswith("_error"):
             axis.set_yscale("log")
     fig.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=min(3, len(labels)))

@@ -144,9 +144,19 @@ def _level(claim: Claim, group: Group) -> Evidence:
     first, measure = group[seeds[0]], claim.reads.quantity
     found = success_interval(result_of(claim.id, group, seeds, measure))
     other = success_interval(result_of(claim.id, group, seeds, "terminal"))
-    return Evidence(claim, interval_text(claim, found), len(seeds), first.run.size, first.protocol, first.run.reduced,
-                    judge(claim, found, len(seeds)), _files(group.values()), found,
-                    f"terminal {interval_text(claim, other)}", _rank(claim, group, len(seeds)))  # fmt: skip
+    return Evidence(
+        claim,
+        interval_text(claim, found),
+        len(seeds),
+        first.run.size,
+        first.protocol,
+        first.run.reduced,
+        judge(claim, found, len(seeds)),
+        _files(group.values()),
+        found,
+        f"terminal {interval_text(claim, other)}",
+        _rank(claim, group, len(seeds)),
+    )
 
 
 def _difference(claim: Claim, a: Group, b: Group) -> Evidence:
@@ -155,22 +165,27 @@ def _difference(claim: Claim, a: Group, b: Group) -> Evidence:
     rank = _rank(claim, a, len(shared))
     if not shared:
         verdict = judge(claim, Interval(0, 0, 0, 0.95, ""), 0)
-        return Evidence(
-            claim, "–", 0, first.run.size, first.protocol, first.run.reduced, verdict, files, rank=rank
-        )
-    measured = {
-        m: compare(result_of("a", a, shared, m), result_of("b", b, shared, m))
-        for m in ("latched", "terminal")
-    }
+        return Evidence(claim, "–", 0, first.run.size, first.protocol, first.run.reduced, verdict, files, rank=rank)
+    measured = {m: compare(result_of("a", a, shared, m), result_of("b", b, shared, m)) for m in ("latched", "terminal")}
     found = measured[claim.reads.quantity]
     verdict = judge(claim, found.difference, len(shared), found.smallest_detectable)
     floor = max(p.floor.get(claim.reads.quantity, 0.0) for p in (*a.values(), *b.values()))
     if max(found.rate_a.estimate, found.rate_b.estimate) <= floor:
         verdict = Verdict(INCONCLUSIVE, "neither does better than the controls", verdict.exploratory)
     rates = f"{100 * found.rate_a.estimate:.1f} % against {100 * found.rate_b.estimate:.1f} %"
-    return Evidence(claim, f"{interval_text(claim, found.difference)} ({rates})", len(shared), first.run.size,
-                    first.protocol, first.run.reduced, verdict, files, found.difference,
-                    f"terminal {interval_text(claim, measured['terminal'].difference)}", rank)  # fmt: skip
+    return Evidence(
+        claim,
+        f"{interval_text(claim, found.difference)} ({rates})",
+        len(shared),
+        first.run.size,
+        first.protocol,
+        first.run.reduced,
+        verdict,
+        files,
+        found.difference,
+        f"terminal {interval_text(claim, measured['terminal'].difference)}",
+        rank,
+    )
 
 
 def _of_values(claim: Claim, values: Sequence[float]) -> tuple[Interval, float | None]:
@@ -205,9 +220,7 @@ def _horizons(claim: Claim, results: Results) -> list[Evidence]:
         a, b = sides[0][key], sides[1][key]
         depths = sorted(a.keys() & b.keys())
         seeds = (
-            sorted(set.intersection(*(set(g.keys()) for h in depths for g in (a[h], b[h]))), key=str)
-            if depths
-            else []
+            sorted(set.intersection(*(set(g.keys()) for h in depths for g in (a[h], b[h]))), key=str) if depths else []
         )
         if len(depths) < 3 or not seeds:
             continue
@@ -223,15 +236,24 @@ def _horizons(claim: Claim, results: Results) -> list[Evidence]:
         behind = [h for h, g in zip(depths, gap_SH.mean(0), strict=True) if g <= 0]
         if r.quantity == "mean" and behind and verdict.verdict == "reproduced":
             verdict = Verdict(
-                "inconclusive",
-                f"ahead on average, not at H = {', '.join(map(str, behind))}",
-                verdict.exploratory,
+                "inconclusive", f"ahead on average, not at H = {', '.join(map(str, behind))}", verdict.exploratory
             )
         first = a[depths[0]][seeds[0]]
         protocol = any_horizon(first, f"H={depths[0]}…{depths[-1]} ")
-        out.append(Evidence(claim, interval_text(claim, found), len(seeds), first.run.size, protocol, first.run.reduced,
-                            verdict, _files(*(g.values() for x in (a, b) for g in x.values())), found,
-                            rank=_rank(claim, a[depths[0]], len(seeds))))  # fmt: skip
+        out.append(
+            Evidence(
+                claim,
+                interval_text(claim, found),
+                len(seeds),
+                first.run.size,
+                protocol,
+                first.run.reduced,
+                verdict,
+                _files(*(g.values() for x in (a, b) for g in x.values())),
+                found,
+                rank=_rank(claim, a[depths[0]], len(seeds)),
+            )
+        )
     return out
 
 
@@ -271,9 +293,20 @@ def _study(claim: Claim, results: Results) -> list[Evidence]:
         frames = first.study.get("probes", {}).get("frames")
         protocol = f"{first.run.family}, {frames:,} held-out frames" if frames else first.run.family
         rank = (first.run.reduced, first.run.other, -len(group))
-        out.append(Evidence(claim, interval_text(claim, found), len(group), first.run.size, protocol, first.run.reduced,
-                            judge(claim, found, len(group), detectable), _files(s for s, _ in group.values()), found,
-                            rank=rank))  # fmt: skip
+        out.append(
+            Evidence(
+                claim,
+                interval_text(claim, found),
+                len(group),
+                first.run.size,
+                protocol,
+                first.run.reduced,
+                judge(claim, found, len(group), detectable),
+                _files(s for s, _ in group.values()),
+                found,
+                rank=rank,
+            )
+        )
     return out
 
 
@@ -292,9 +325,7 @@ def _with_readings(results: Results) -> list[Trained]:
         if s.study.get("kind") == "lpwm sparsity"
     }
     return [
-        replace(r, monitors={**r.monitors, "active_fraction": held[r.hash, r.step]})
-        if (r.hash, r.step) in held
-        else r
+        replace(r, monitors={**r.monitors, "active_fraction": held[r.hash, r.step]}) if (r.hash, r.step) in held else r
         for r in results.runs
     ]
 
@@ -318,9 +349,7 @@ def _monitors(claim: Claim, results: Results) -> list[Evidence]:
             ours, verdict = interval_text(claim, found), judge(claim, found, len(runs))
         rank = (runs[0].reduced, runs[0].other, -len(runs))
         where = f"{family}{f', {rung}' if rung else ''}: held-out frames where read, else the end of the training log"
-        out.append(
-            Evidence(claim, ours, len(runs), size, where, runs[0].reduced, verdict, (), found, rank=rank)
-        )
+        out.append(Evidence(claim, ours, len(runs), size, where, runs[0].reduced, verdict, (), found, rank=rank))
     return out
 
 
@@ -348,9 +377,19 @@ def _transfer(claim: Claim, results: Results) -> list[Evidence]:
         base, *rest = best.values()
         good = sum(r == base for r in rest)
         text = ", ".join(f"D={d}: {r:g}" for d, r in best.items())
-        out.append(Evidence(claim, f"{good} of {len(rest)} ({text})", 0, _coarse(suffix),
-                            f"{family}/{rung}, {len(rates)} rates", bool(suffix), share(claim, good, len(rest)), (),
-                            rank=(bool(suffix), -len(rest))))  # fmt: skip
+        out.append(
+            Evidence(
+                claim,
+                f"{good} of {len(rest)} ({text})",
+                0,
+                _coarse(suffix),
+                f"{family}/{rung}, {len(rates)} rates",
+                bool(suffix),
+                share(claim, good, len(rest)),
+                (),
+                rank=(bool(suffix), -len(rest)),
+            )
+        )
     return out
 
 
@@ -361,14 +400,22 @@ def _coarse(suffix: str) -> str:
 def _large_rate(claim: Claim, results: Results) -> list[Evidence]:
     out = []
     for (family, rung, suffix), widths in _cells(claim, results).items():
-        scores = [
-            s for by_rate in widths.values() for rate, many in by_rate.items() if rate >= 0.005 for s in many
-        ]
+        scores = [s for by_rate in widths.values() for rate, many in by_rate.items() if rate >= 0.005 for s in many]
         if scores:
             good = sum(s <= 0.02 for s in scores)
-            out.append(Evidence(claim, f"{good} of {len(scores)} cells at most 2 %", 0,
-                                _coarse(suffix), f"{family}/{rung}", bool(suffix),
-                                share(claim, good, len(scores)), (), rank=(bool(suffix), -len(scores))))  # fmt: skip
+            out.append(
+                Evidence(
+                    claim,
+                    f"{good} of {len(scores)} cells at most 2 %",
+                    0,
+                    _coarse(suffix),
+                    f"{family}/{rung}",
+                    bool(suffix),
+                    share(claim, good, len(scores)),
+                    (),
+                    rank=(bool(suffix), -len(scores)),
+                )
+            )
     return out
 
 

@@ -64,9 +64,10 @@ def jaccard(results: Results) -> Figure | None:
 def differences(found: Found) -> Figure | None:
     """Every difference in points that was run, at its first line; the paper's range behind it."""
     lines = [
-        e[0] for c, e in found.items()
+        e[0]
+        for c, e in found.items()
         if c.kind in ("difference", "parity") and c.reads.source == "success" and e and e[0].found
-    ]  # fmt: skip
+    ]
     if not lines:
         return None
     figure = Figure(figsize=(6.6, 0.32 * len(lines) + 1.0))
@@ -79,9 +80,7 @@ def differences(found: Found) -> Figure | None:
         elif line.claim.low or line.claim.kind == "parity":
             axis.barh(y, high - low, left=low, height=0.6, color=PAPER)
         axis.plot([100 * line.found.low, 100 * line.found.high], [y, y], color=INK, lw=2)
-        axis.plot(
-            [100 * line.found.estimate], [y], "o", color=INK, ms=5, mfc="white" if line.reduced else INK
-        )
+        axis.plot([100 * line.found.estimate], [y], "o", color=INK, ms=5, mfc="white" if line.reduced else INK)
     axis.axvline(0, color="#33363b", lw=0.8)
     names = [f"{e.claim.row}: {e.claim.text}" for e in lines]
     axis.set_yticks(range(len(lines)), names)
@@ -107,12 +106,7 @@ def piecewise(found: Found) -> Figure | None:
                     ink = palette.LIGHT[j]
                     axis.plot([x, x], [100 * line.found.low, 100 * line.found.high], color=ink, lw=2)
                     axis.plot(
-                        [x],
-                        [100 * line.found.estimate],
-                        "o",
-                        color=ink,
-                        ms=5,
-                        mfc="white" if line.reduced else ink,
+                        [x], [100 * line.found.estimate], "o", color=ink, ms=5, mfc="white" if line.reduced else ink
                     )
         ticks = [4 * i + j for i in range(2) for j in range(3)]
         axis.set_xticks(ticks, [METHODS[m] for _ in range(2) for m in ORDER], rotation=40, ha="right")
@@ -129,9 +123,7 @@ def horizons(results: Results) -> Figure | None:
         p = next(iter(group.values()))
         got = success_interval(result_of("x", group, sorted(group, key=str), "latched"))
         planner = f"{p.planner}, {p.episodes} goals"  # one for a whole curve
-        panel = curves.setdefault(
-            (p.run.family, f"{p.run.suffix or 'paper'}, {p.budget} steps\n{planner}"), {}
-        )
+        panel = curves.setdefault((p.run.family, f"{p.run.suffix or 'paper'}, {p.budget} steps\n{planner}"), {})
         panel.setdefault(p.run.parts[2], {})[p.horizon] = (got.estimate, got.low, got.high)
     panels = {
         k: {m: c for m, c in v.items() if len(c) >= 3}
@@ -148,12 +140,8 @@ def horizons(results: Results) -> Figure | None:
         for method, points in sorted(panel.items()):
             at = sorted(points)
             ink = palette.LIGHT[ORDER.index(method) if method in ORDER else 3]
-            axis.plot(
-                at, [100 * points[h][0] for h in at], "o-", color=ink, ms=3, label=METHODS.get(method, method)
-            )
-            axis.fill_between(
-                at, *([100 * points[h][k] for h in at] for k in (1, 2)), color=ink, alpha=0.13, lw=0
-            )
+            axis.plot(at, [100 * points[h][0] for h in at], "o-", color=ink, ms=3, label=METHODS.get(method, method))
+            axis.fill_between(at, *([100 * points[h][k] for h in at] for k in (1, 2)), color=ink, alpha=0.13, lw=0)
         axis.set(title=f"{family} {size}", xlabel="horizon H", ylabel="success (%)", ylim=(0, 100))
         axis.legend()
     for axis in axes[len(panels) :]:

@@ -73,7 +73,7 @@ def page(found: Found, results: Results, notes: Mapping[str, str], figures: list
         RULE,
         "## At a glance",
         glance(found),
-        _figure(figures, "differences.png", "Differences with 95 % intervals; grey: what the paper reports"),
+        _figure(figures, "differences.png", "Differences with 95 % intervals; gray: what the paper reports"),
     ]
     for row, title in ROWS.items():
         lines = {c: e for c, e in found.items() if c.row == row}
@@ -81,16 +81,22 @@ def page(found: Found, results: Results, notes: Mapping[str, str], figures: list
         if row == "piecewise-2x2":
             blocks.append(_figure(figures, "piecewise.png", "Random goals: ours beside the paper's"))
         if row == "probes":
-            blocks.append(
-                _figure(figures, "jaccard.png", "Jaccard index of supports with that at +, one seed of each")
-            )
+            blocks.append(_figure(figures, "jaccard.png", "Jaccard index of supports with that at +, one seed of each"))
             blocks.append(_figure(figures, "horizons.png", "Success against the horizon"))
     if results.targets or claims_targets.ROW in notes:
         name, caption = f"{claims_targets.FIGURE}.png", claims_targets.CAPTION
-        blocks += [f"## {claims_targets.TITLE}", claims_targets.section(results.targets),
-                   _figure(figures, name, caption), notes.get(claims_targets.ROW, "")]  # fmt: skip
-    blocks += ["## Every evaluation, beside its controls", controls(results), "## Where the numbers come from",
-               provenance(results)]  # fmt: skip
+        blocks += [
+            f"## {claims_targets.TITLE}",
+            claims_targets.section(results.targets),
+            _figure(figures, name, caption),
+            notes.get(claims_targets.ROW, ""),
+        ]
+    blocks += [
+        "## Every evaluation, beside its controls",
+        controls(results),
+        "## Where the numbers come from",
+        provenance(results),
+    ]
     return "\n\n".join(b for b in blocks if b) + "\n"
 
 
@@ -120,9 +126,7 @@ def glance(found: Found) -> str:
         ours, seeds = (first.ours, _seeds(first)) if first else ("–", "–")
         rows.append([claim_title(claim), claim.paper, ours, seeds, size, verdict_text(first)])
     silent = sum(c.row == "active" and not e for c, e in found.items())
-    counts = ", ".join(
-        f"{n} {v}" for v in VERDICTS if (n := sum(verdict_of(lines) == v for lines in found.values()))
-    )
+    counts = ", ".join(f"{n} {v}" for v in VERDICTS if (n := sum(verdict_of(lines) == v for lines in found.values())))
     reduced = sum(bool(lines) and lines[0].reduced for lines in found.values())
     tail = f"\n\n{silent} further numbers (active fraction by rung and width) were not run." if silent else ""
     return (
@@ -164,15 +168,24 @@ def controls(results: Results) -> str:
     for file, document_ in results.documents.items():
         if document_.get("kind") != "lpwm evaluation":
             continue
-        along = document_["settings"].get("along")
+        along = document_["settings"].get("path_discount", document_["settings"].get("along"))
         way = f" along {along:g}" if along else ""
         for cell in document_["cells"]:
             for row in cell["rows"] if cell["goals"] != "image" else ():
                 for budget, values in row["budgets"].items():
                     seeds = "control" if row["control"] else str(len(row["seeds"]))
                     goals = f"{cell['goals']} H={cell['horizon']} R={cell['receding']}{way}"
-                    rows.append([file, goals, row["name"], seeds, budget,
-                                 percent(values["latched"]), percent(values["terminal"])])  # fmt: skip
+                    rows.append(
+                        [
+                            file,
+                            goals,
+                            row["name"],
+                            seeds,
+                            budget,
+                            percent(values["latched"]),
+                            percent(values["terminal"]),
+                        ]
+                    )
     if not rows:
         return "None yet."
     heads = ["file", "goals", "method", "seeds", "steps", "latched, %", "terminal, %"]
@@ -189,8 +202,18 @@ def provenance(results: Results) -> str:
         else:
             rows.append(_provenance(file, d))
     rows += [_sweep(folder, cells) for folder, cells in sweeps.items()]
-    heads = ["file", "recipes", "run hashes", "seeds", "commit", "versions", "device", "training minutes",
-             "evaluation minutes", "provenance missing"]  # fmt: skip
+    heads = [
+        "file",
+        "recipes",
+        "run hashes",
+        "seeds",
+        "commit",
+        "versions",
+        "device",
+        "training minutes",
+        "evaluation minutes",
+        "provenance missing",
+    ]
     text = pipes(heads, rows) if rows else "No result yet."
     for line in conflicts(results):
         text += f"\n\n**Evaluated twice with different outcomes** (the first file counts): {line}."
@@ -228,14 +251,20 @@ def _provenance(file: str, d: Mapping[str, Any]) -> list[str]:
 def _sweep(folder: str, cells: list[Mapping[str, Any]]) -> list[str]:
     names = sorted({c["cell"]["name"] for c in cells})
     seeds = sorted({str(c["cell"]["config"]["train"]["seed"]) for c in cells})
-    spent = {
-        k: sum(c["result"].get("seconds", {}).get(k, 0) for c in cells) / 60 for k in ("train", "evaluate")
-    }
+    spent = {k: sum(c["result"].get("seconds", {}).get(k, 0) for c in cells) / 60 for k in ("train", "evaluate")}
     versions = ", ".join(sorted({str(c.get("lpwm", "?")) for c in cells}))
     return [
-        f"{folder} ({len(cells)} cells)", ", ".join(names), "in the ledger", ", ".join(seeds), "–", f"lpwm {versions}",
-        "–", f"{spent['train']:.1f} in all", f"{spent['evaluate']:.1f}", "commit, source, device",
-    ]  # fmt: skip
+        f"{folder} ({len(cells)} cells)",
+        ", ".join(names),
+        "in the ledger",
+        ", ".join(seeds),
+        "–",
+        f"lpwm {versions}",
+        "–",
+        f"{spent['train']:.1f} in all",
+        f"{spent['evaluate']:.1f}",
+        "commit, source, device",
+    ]
 
 
 def e_hash(entry: Mapping[str, Any]) -> str:
@@ -252,19 +281,34 @@ def document(found: Found) -> dict[str, Any]:
         "kind": MADE,
         "claims": [
             {
-                "id": claim.id, "row": claim.row, "text": claim.text, "paper": claim.paper, "kind": claim.kind,
-                "low": claim.low, "high": claim.high, "verdict": verdict_of(lines),
+                "id": claim.id,
+                "row": claim.row,
+                "text": claim.text,
+                "paper": claim.paper,
+                "kind": claim.kind,
+                "low": claim.low,
+                "high": claim.high,
+                "verdict": verdict_of(lines),
                 "lines": [
-                    {"ours": e.ours, "also": e.also, "seeds": e.seeds, "size": e.size, "reduced": e.reduced,
-                     "protocol": e.protocol, "files": list(e.files), "verdict": e.verdict.verdict, "why": e.verdict.why,
-                     "exploratory": e.verdict.exploratory,
-                     **_numbers(e)}
+                    {
+                        "ours": e.ours,
+                        "also": e.also,
+                        "seeds": e.seeds,
+                        "size": e.size,
+                        "reduced": e.reduced,
+                        "protocol": e.protocol,
+                        "files": list(e.files),
+                        "verdict": e.verdict.verdict,
+                        "why": e.verdict.why,
+                        "exploratory": e.verdict.exploratory,
+                        **_numbers(e),
+                    }
                     for e in lines
                 ],
             }
             for claim, lines in found.items()
         ],
-    }  # fmt: skip
+    }
 
 
 def _numbers(line: Evidence) -> dict[str, float | None]:

@@ -41,17 +41,45 @@ NEEDED = (
 )
 MADE = "lpwm claims"  # the kind of the file that is written here
 # Longest first: a family is the recipe of the paper's size, what follows its name is a size.
-FAMILIES = ("piecewise-2x2-visible", "piecewise-3x3-visible", "piecewise-2x2", "piecewise-3x3", "two-room", "pusht",
-            "wall", "cube", "tiny")  # fmt: skip
-SIZES = {"frames": "model.encoder.image", "patch": "model.encoder.patch", "width": "model.encoder.width",
-         "layers": "model.encoder.depth", "latent": "model.latent", "rung": "model.predictor.rung",
-         "steps": "train.steps", "batch": "train.batch", "episodes": "data.episodes",
-         "length": "data.steps"}  # fmt: skip
+FAMILIES = (
+    "piecewise-2x2-visible",
+    "piecewise-3x3-visible",
+    "piecewise-2x2",
+    "piecewise-3x3",
+    "two-room",
+    "pusht",
+    "wall",
+    "cube",
+    "tiny",
+)
+SIZES = {
+    "frames": "model.encoder.image_size",
+    "patch": "model.encoder.patch",
+    "width": "model.encoder.width",
+    "layers": "model.encoder.depth",
+    "latent": "model.latent",
+    "rung": "model.predictor.rung",
+    "steps": "train.steps",
+    "batch": "train.batch",
+    "episodes": "data.episodes",
+    "length": "data.steps",
+}
 CURVES, CURVE = "lpwm training curves", ("recipe", "seed", "lam", "lr", "training", "curves")
 # Differences in these change nothing that is claimed, or are told apart otherwise (the seed, the weight of TJ).
-ASIDE = ("train.seed", "train.stop_dead", "objective.tj_weight", "train.compile", "train.kernels", "train.log_every",
-         "train.eval_every", "train.eval_batches", "train.checkpoint_every", "train.keep", "train.accumulate",
-         "data.file")  # fmt: skip
+ASIDE = (
+    "train.seed",
+    "train.stop_dead",
+    "objective.tj_weight",
+    "train.compile",
+    "train.kernels",
+    "train.log_every",
+    "train.eval_every",
+    "train.eval_batches",
+    "train.checkpoint_every",
+    "train.keep",
+    "train.accumulate",
+    "data.file",
+)
 
 
 @dataclass(frozen=True)
@@ -158,9 +186,7 @@ class Planned:
     digest: str  # of the episodes
     success: Mapping[str, np.ndarray]  # measure -> (P, E)
     files: tuple[str, ...]
-    floor: Mapping[str, float] = field(
-        default_factory=dict
-    )  # what doing nothing or acting at random reaches there
+    floor: Mapping[str, float] = field(default_factory=dict)  # what doing nothing or acting at random reaches there
 
     @property
     def open_loop(self) -> bool:
@@ -190,8 +216,15 @@ class Planned:
     def way(self) -> tuple[Any, ...]:
         """Size and protocol, whichever the episodes are."""
         s = self.settings
-        return (self.run.family, self.run.parts[1], self.run.size, self._told("episodes"),
-                s.get("context"), s.get("precision"), json.dumps(s["options"], sort_keys=True))  # fmt: skip
+        return (
+            self.run.family,
+            self.run.parts[1],
+            self.run.size,
+            self._told("episodes"),
+            s.get("context"),
+            s.get("precision"),
+            json.dumps(s["options"], sort_keys=True),
+        )
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -234,9 +267,7 @@ class Results:
 def read_results(folder: str | Path) -> Results:
     root = Path(folder)
     if not root.is_dir():
-        raise UserError(
-            f"there is no folder {root}: give the one that holds the JSON of lpwm eval and lpwm interpret."
-        )
+        raise UserError(f"there is no folder {root}: give the one that holds the JSON of lpwm eval and lpwm interpret.")
     found = Results([], [], [], {}, {})
     for path in sorted(root.rglob("*.json")):
         name = path.relative_to(root).as_posix()
@@ -281,14 +312,22 @@ def _take(found: Results, name: str, document: Any, kind: str | None) -> None:
 
 def _as_in_the_paper(planned: Iterable[Planned]) -> Iterator[Planned]:
     """Not those whose planner counts the way, too: no claim of the paper is about it."""
-    return (p for p in planned if not p.settings.get("along"))
+    return (p for p in planned if not p.settings.get("path_discount", p.settings.get("along")))
 
 
 def trained(entry: Mapping[str, Any], run_hash: str) -> Trained:
     """From the entry of a run in an evaluation or a study, of before provenance was recorded too."""
     name = entry.get("recipe") or recipe_of(str(entry["method"]).rsplit(" ", 1)[0])
-    return Trained(name, run_hash, entry["seed"], int(entry["step"]), entry.get("config"), entry.get("monitors") or {},
-                   entry.get("training") or {}, "; ".join(entry.get("events") or ()))  # fmt: skip
+    return Trained(
+        name,
+        run_hash,
+        entry["seed"],
+        int(entry["step"]),
+        entry.get("config"),
+        entry.get("monitors") or {},
+        entry.get("training") or {},
+        "; ".join(entry.get("events") or ()),
+    )
 
 
 def recipe_of(label: str) -> str:
@@ -317,12 +356,19 @@ def _evaluation(document: Mapping[str, Any], file: str) -> Iterator[Planned]:
                 if entry is None:  # a control, or a vote of several
                     continue
                 for budget, values in row["budgets"].items():
-                    success = {
-                        m: np.array(values["success"][m][i], dtype=bool) for m in ("latched", "terminal")
-                    }
-                    yield Planned(trained(entry, entry["run_hash"]), cell["goals"], cell["horizon"], cell["receding"],
-                                  int(budget), document["settings"], document["episode_sets"][cell["goals"]]["digest"],
-                                  success, (file,), _floor(cell, budget))  # fmt: skip
+                    success = {m: np.array(values["success"][m][i], dtype=bool) for m in ("latched", "terminal")}
+                    yield Planned(
+                        trained(entry, entry["run_hash"]),
+                        cell["goals"],
+                        cell["horizon"],
+                        cell["receding"],
+                        int(budget),
+                        document["settings"],
+                        document["episode_sets"][cell["goals"]]["digest"],
+                        success,
+                        (file,),
+                        _floor(cell, budget),
+                    )
 
 
 def _floor(cell: Mapping[str, Any], budget: str) -> dict[str, float]:
@@ -334,17 +380,29 @@ def _floor(cell: Mapping[str, Any], budget: str) -> dict[str, float]:
 def _ledger(found: Results, record: Mapping[str, Any], file: str) -> Iterator[Planned]:
     """The record of a sweep's cell: successes as strings of 0 and 1."""
     cell, result = record["cell"], record["result"]
-    run = Trained(cell["name"], result["run"], cell["config"]["train"]["seed"], int(result["step"]), cell["config"],
-                  {**result.get("train", {}), **result.get("held_out", {})},
-                  {"minutes": round(result.get("seconds", {}).get("train", 0) / 60, 2)},
-                  result.get("dead", ""))  # fmt: skip
+    run = Trained(
+        cell["name"],
+        result["run"],
+        cell["config"]["train"]["seed"],
+        int(result["step"]),
+        cell["config"],
+        {**result.get("train", {}), **result.get("held_out", {})},
+        {"minutes": round(result.get("seconds", {}).get("train", 0) / 60, 2)},
+        result.get("dead", ""),
+    )
     found.runs.append(run)
     for name, entries in result["evals"].items():
         for entry in entries:
             for budget, values in entry["budgets"].items():
-                success = {
-                    m: np.array([[c == "1" for c in line] for line in v["success"]])
-                    for m, v in values.items()
-                }
-                yield Planned(run, entry["goals"], entry["horizon"], entry["receding"], int(budget),
-                              cell["evals"][name], entry["episodes"], success, (file,))  # fmt: skip
+                success = {m: np.array([[c == "1" for c in line] for line in v["success"]]) for m, v in values.items()}
+                yield Planned(
+                    run,
+                    entry["goals"],
+                    entry["horizon"],
+                    entry["receding"],
+                    int(budget),
+                    cell["evals"][name],
+                    entry["episodes"],
+                    success,
+                    (file,),
+                )

@@ -18,7 +18,7 @@ from lpwm.interpret.targets_table import (
 from lpwm.report.markup import pipes
 
 ROW, TITLE = "targets", "Beyond the paper: does activity follow the target?"
-FIGURE, CAPTION = "target-study", "Realised against asked activity, then prediction, probes and planning"
+FIGURE, CAPTION = "target-study", "Realized against asked activity, then prediction, probes and planning"
 
 
 def section(studies: Mapping[str, Mapping[str, Any]]) -> str:

@@ -111,11 +111,7 @@ def scaled(claim: Claim, value: float, signed: bool = False) -> str:
     sign = "+" if signed else ""
     if plain_unit(claim):
         return f"{value:{sign}.3f}"
-    return (
-        f"{100 * value:{sign}.1f} points"
-        if claim.kind in ("difference", "parity")
-        else f"{100 * value:.1f} %"
-    )
+    return f"{100 * value:{sign}.1f} points" if claim.kind in ("difference", "parity") else f"{100 * value:.1f} %"
 
 
 def interval_text(claim: Claim, found: Interval) -> str:

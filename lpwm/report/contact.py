@@ -15,13 +15,13 @@ from matplotlib.figure import Figure
 from lpwm.interpret.contact import FACTORS, sweep
 from lpwm.interpret.supports import unpack
 from lpwm.report import palette
-from lpwm.report.drawn import GREY, Make, picture, save
+from lpwm.report.drawn import GRAY, Make, picture, save
 from lpwm.report.markup import table
 from lpwm.report.tables import fixed
 from lpwm.stats import t_interval
 
 Study = Mapping[str, Any]
-COLOUR = {name: palette.LIGHT[k] for k, name in enumerate(FACTORS)}
+COLOR = {name: palette.LIGHT[k] for k, name in enumerate(FACTORS)}
 TITLE = {"effector": "effector motion", "cube": "cube motion", "contact": "gripper contact"}
 SHADE = "#E9B44C"
 
@@ -41,20 +41,14 @@ def pooled(group: Sequence[Study], factor: str) -> dict[str, Any] | None:
     return found[0] if len(found) == 1 else dataclasses.asdict(t_interval([f["estimate"] for f in found]))
 
 
-def planning(
-    evaluations: Sequence[Mapping[str, Any]], studies: Sequence[Study]
-) -> dict[str, list[dict[str, Any]]]:
+def planning(evaluations: Sequence[Mapping[str, Any]], studies: Sequence[Study]) -> dict[str, list[dict[str, Any]]]:
     """Success beside each weight: {cell title: [{name, weight, rate, low, high}]}; controls have no weight.
 
     From the newest evaluation that has a run of these; terminal success at its largest budget.
     """
     weight = {s["run"]["hash"]: s["tj_weight"] for s in studies}
     for evaluation in reversed(evaluations):
-        named = {
-            r["method"] or r["name"]: weight[r["run_hash"]]
-            for r in evaluation["runs"]
-            if r["run_hash"] in weight
-        }
+        named = {r["method"] or r["name"]: weight[r["run_hash"]] for r in evaluation["runs"] if r["run_hash"] in weight}
         if not named:
             continue
         out: dict[str, list[dict[str, Any]]] = {}
@@ -91,15 +85,12 @@ def episode(studies: Sequence[Study]) -> Figure:
         for name in ("effector", "cube"):
             values = np.array(shown[name])
             top = max(values.max(), 1e-12)
-            axis.plot(at, values / top, color=COLOUR[name], lw=1.1, label=f"{TITLE[name]}, largest = 1")
+            axis.plot(at, values / top, color=COLOR[name], lw=1.1, label=f"{TITLE[name]}, largest = 1")
         axis.fill_between([], [], color=SHADE, alpha=0.28, label=TITLE["contact"])
         r = ", ".join(
-            f"r {n} {v:+.2f}" if v is not None else f"{n} never varies"
-            for n, v in shown["correlations"].items()
+            f"r {n} {v:+.2f}" if v is not None else f"{n} never varies" for n, v in shown["correlations"].items()
         ).replace("-", "−")
-        axis.set_title(
-            f"temporal-Jaccard weight {s['tj_weight']:g}, episode {shown['episode']}: {r}", fontsize=8
-        )
+        axis.set_title(f"temporal-Jaccard weight {s['tj_weight']:g}, episode {shown['episode']}: {r}", fontsize=8)
         axis.set(ylim=(0, 1.05), xlim=(0, len(at)))
     fig.axes[-1].set_xlabel(f"action block of {groups[0]['example']['frameskip']} raw steps")
     handles, names = fig.axes[0].get_legend_handles_labels()
@@ -125,9 +116,7 @@ def raster(studies: Sequence[Study]) -> Figure:
     return fig
 
 
-def weights(
-    studies: Sequence[Study], success: Mapping[str, Sequence[Mapping[str, Any]]] | None = None
-) -> Figure:
+def weights(studies: Sequence[Study], success: Mapping[str, Sequence[Mapping[str, Any]]] | None = None) -> Figure:
     """Correlations against the weight, and planning success below where it was measured."""
     groups = by_weight(studies)
     at = {w: i for i, w in enumerate(groups)}
@@ -136,23 +125,15 @@ def weights(
     axes = fig.subplots(rows, 1, squeeze=False, sharex=True)[:, 0]
     for k, name in enumerate(FACTORS):
         points = [(at[w] + 0.06 * (k - 1), pooled(g, name)) for w, g in groups.items()]
-        _line(
-            axes[0],
-            [(x, f["estimate"], f["low"], f["high"]) for x, f in points if f],
-            COLOUR[name],
-            TITLE[name],
-        )
-    axes[0].axhline(0, color=GREY, lw=0.8, ls=":")
+        _line(axes[0], [(x, f["estimate"], f["low"], f["high"]) for x, f in points if f], COLOR[name], TITLE[name])
+    axes[0].axhline(0, color=GRAY, lw=0.8, ls=":")
     axes[0].set(ylabel="correlation with 1 − J", title="What changes the support")
     axes[0].set_ylim(min(-0.2, axes[0].get_ylim()[0]), 1)
     axes[0].legend(fontsize=7)
     if success:
         for k, (title, found) in enumerate(success.items()):
             rates = [
-                (
-                    at[f["weight"]] + 0.06 * (k - (len(success) - 1) / 2),
-                    *(100 * f[n] for n in ("rate", "low", "high")),
-                )
+                (at[f["weight"]] + 0.06 * (k - (len(success) - 1) / 2), *(100 * f[n] for n in ("rate", "low", "high")))
                 for f in found
                 if f["weight"] is not None
             ]
@@ -172,18 +153,14 @@ def _controls(axis: Axes, found: Sequence[Mapping[str, Any]]) -> None:
     for f in sorted(found, key=lambda f: f["rate"]):
         rate = 100 * f["rate"]
         at = max(rate, at + 5.5)
-        axis.axhline(rate, color=GREY, lw=0.8, ls=":")
-        axis.text(
-            1.01, at, f["name"], transform=axis.get_yaxis_transform(), fontsize=6.5, color=GREY, va="center"
-        )
+        axis.axhline(rate, color=GRAY, lw=0.8, ls=":")
+        axis.text(1.01, at, f["name"], transform=axis.get_yaxis_transform(), fontsize=6.5, color=GRAY, va="center")
 
 
-def _line(axis: Axes, points: Sequence[tuple[float, ...]], colour: str, name: str) -> None:
+def _line(axis: Axes, points: Sequence[tuple[float, ...]], color: str, name: str) -> None:
     if points:
         x, y, low, high = (np.array(c) for c in zip(*points, strict=True))
-        axis.errorbar(
-            x, y, np.abs(np.stack((y - low, high - y))), color=colour, fmt="o-", capsize=2, lw=1.3, label=name
-        )
+        axis.errorbar(x, y, np.abs(np.stack((y - low, high - y))), color=color, fmt="o-", capsize=2, lw=1.3, label=name)
 
 
 def figures(studies: Sequence[Study], evaluations: Sequence[Mapping[str, Any]] = ()) -> dict[str, Make]:
@@ -195,8 +172,12 @@ def figures(studies: Sequence[Study], evaluations: Sequence[Mapping[str, Any]] =
     }
 
 
-def write(studies: Sequence[Study], folder: str | Path, evaluations: Sequence[Mapping[str, Any]] = (),
-          formats: Sequence[str] = ("png", "pdf")) -> list[Path]:  # fmt: skip
+def write(
+    studies: Sequence[Study],
+    folder: str | Path,
+    evaluations: Sequence[Mapping[str, Any]] = (),
+    formats: Sequence[str] = ("png", "pdf"),
+) -> list[Path]:
     return save(folder, figures(studies, evaluations), formats)
 
 
@@ -219,10 +200,17 @@ def section(
     )
     heads = ["Run", "Weight", "1 − J", *(TITLE[f].capitalize() for f in FACTORS)]
     rows = [
-        ("", [escape(name(s)), f"{s['tj_weight']:g}", fixed(s["instability"]),
-              *(_cell(s["correlations"][f]) for f in FACTORS)])
+        (
+            "",
+            [
+                escape(name(s)),
+                f"{s['tj_weight']:g}",
+                fixed(s["instability"]),
+                *(_cell(s["correlations"][f]) for f in FACTORS),
+            ],
+        )
         for s in first
-    ]  # fmt: skip
+    ]
     drawn = figures(studies, evaluations)
     alt = "The numbers are in the table above."
     return (
@@ -230,20 +218,14 @@ def section(
         + table("<b>Support instability and its causes</b>", heads, rows)
         + "".join(
             (
-                picture(
-                    drawn["contact-weights"],
-                    "Correlations and planning against the temporal-Jaccard weight",
-                    alt,
-                ),
+                picture(drawn["contact-weights"], "Correlations and planning against the temporal-Jaccard weight", alt),
                 picture(
                     drawn["contact-episode"],
                     "One held-out episode a weight",
                     "Instability beside motion; contact shaded.",
                 ),
                 picture(
-                    drawn["contact-raster"],
-                    "Their supports",
-                    "Units that are on, frame by frame; contact shaded.",
+                    drawn["contact-raster"], "Their supports", "Units that are on, frame by frame; contact shaded."
                 ),
             )
         )

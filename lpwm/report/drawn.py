@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from lpwm.core.files import disk_errors, make_folder
 
-GREY = "#6b6f76"
+GRAY = "#6b6f76"
 Make = Callable[[], Figure]
 
 
@@ -23,9 +23,7 @@ def style() -> Any:
     return matplotlib.rc_context(fname=str(resources.files("lpwm.report") / "assets" / "lpwm.mplstyle"))
 
 
-def save(
-    folder: str | Path, figures: Mapping[str, Make], formats: Sequence[str] = ("png", "pdf")
-) -> list[Path]:
+def save(folder: str | Path, figures: Mapping[str, Make], formats: Sequence[str] = ("png", "pdf")) -> list[Path]:
     """Every figure as NAME.png and NAME.pdf; the files written. The same numbers give the same files."""
     place, written = Path(folder), []
     make_folder(place)

@@ -1,4 +1,4 @@
-"""The page's figures for paper: PNG and PDF, one style, the same numbers and colours."""
+"""The page's figures for paper: PNG and PDF, one style, the same numbers and colors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from lpwm.report.readings import figures as reading_figures
 from lpwm.report.scene import scene
 from lpwm.report.tables import cells, headline
 
-GREY, FAINT, WALL = "#6b6f76", "#c9c5ba", "#33363b"
+GRAY, FAINT, WALL = "#6b6f76", "#c9c5ba", "#33363b"
 DASHES = {"solid": "-", "dot": ":", "dash": "--", "dashdot": "-."}
 Made = tuple[str, Figure]
 
@@ -63,8 +63,12 @@ def draw(found: Found) -> list[Made]:
     for section in dict.fromkeys(p["section"] for p in drawn):
         made.append((section, _curves([p for p in drawn if p["section"] == section])))
     parts: tuple[tuple[str, Callable[[Found], Figure | None]], ...] = (
-        ("success", _success), ("maps", _maps), ("probes", _probes), ("episodes", _episodes), ("raster", _raster),
-    )  # fmt: skip
+        ("success", _success),
+        ("maps", _maps),
+        ("probes", _probes),
+        ("episodes", _episodes),
+        ("raster", _raster),
+    )
     for name, make in parts:
         figure = make(found)
         if figure is not None:
@@ -72,8 +76,8 @@ def draw(found: Found) -> list[Made]:
     return made + [(name, make_reading()) for name, make_reading in reading_figures(found).items()]
 
 
-def colour(index: int) -> str:
-    return GREY if index < 0 else palette.LIGHT[index]
+def color(index: int) -> str:
+    return GRAY if index < 0 else palette.LIGHT[index]
 
 
 def _curves(drawn: Sequence[Mapping[str, Any]]) -> Figure:
@@ -84,11 +88,11 @@ def _curves(drawn: Sequence[Mapping[str, Any]]) -> Figure:
     for axis, plot in zip(axes, drawn, strict=False):
         for t in plot["traces"]:
             y = [np.nan if v is None else v for v in t["y"]]
-            style = {"color": colour(t["colour"]), "ls": DASHES[t["dash"]], "label": t["name"]}
+            style = {"color": color(t["color"]), "ls": DASHES[t["dash"]], "label": t["name"]}
             axis.plot(t["x"], y, marker="o" if t["markers"] else None, **style)
             if t["low"]:
                 low, high = ([np.nan if v is None else v for v in t[k]] for k in ("low", "high"))
-                axis.fill_between(t["x"], low, high, color=colour(t["colour"]), alpha=0.13, lw=0)
+                axis.fill_between(t["x"], low, high, color=color(t["color"]), alpha=0.13, lw=0)
         axis.set(title=plot["title"], xlabel=plot["x"], ylabel=plot["y"])
         if plot["log"]:
             axis.set_yscale("log")
@@ -123,7 +127,7 @@ def _success(found: Found) -> Figure | None:
             value = row["budgets"][str(cell["budgets"][-1])]["terminal"]
             name, index = found.look(row, cell["evaluation"])
             names.append(name)
-            ink = colour(index)
+            ink = color(index)
             axis.plot([100 * value["low"], 100 * value["high"]], [y, y], color=ink, lw=2)
             axis.plot([100 * value["rate"]], [y], "o", color=ink, ms=5)
         axis.set_yticks(range(len(ordered)), names)
@@ -182,7 +186,7 @@ def _probes(found: Found) -> Figure | None:
         features = list(dict.fromkeys(f for s in studies for f in s["probes"][target]))
         for i, study in enumerate(studies):
             run = found.by_hash(study["run"]["hash"])
-            ink = colour(found.colour(run))
+            ink = color(found.color(run))
             for j, feature in enumerate(features):
                 score = study["probes"][target].get(feature)
                 if score is None:
@@ -192,8 +196,14 @@ def _probes(found: Found) -> Figure | None:
                 axis.plot([score["low"], score["high"]], [y, y], color=ink, lw=2)
                 filled = {"mfc": "white"} if study["settings"]["visible"] else {}
                 axis.plot([score["estimate"]], [y], "o", color=ink, ms=4.5, label=label, **filled)
-                axis.plot([score["shuffled"]["estimate"]], [y], "|", color=GREY, ms=7,
-                          label="labels shuffled" if (i, j) == (0, 0) else None)  # fmt: skip
+                axis.plot(
+                    [score["shuffled"]["estimate"]],
+                    [y],
+                    "|",
+                    color=GRAY,
+                    ms=7,
+                    label="labels shuffled" if (i, j) == (0, 0) else None,
+                )
         axis.set_yticks(range(len(features)), [FEATURES.get(f, f).removeprefix("From ") for f in features])
         axis.set_ylim(len(features) - 0.5, -0.5)
         axis.set_xlim(min(-0.02, axis.get_xlim()[0]), 1.02)
@@ -222,7 +232,7 @@ def _episodes(found: Found) -> Figure | None:
             _scene(axis, drawn)
             path, goal = np.array(entry["path"][i]), entry["goal"][i]
             name, index = found.look(entry)
-            ink = colour(index)
+            ink = color(index)
             axis.add_patch(Circle(goal, drawn["within"], fill=False, ls="--", lw=0.9, ec="#1c1e22"))
             axis.plot(path[:, 0], path[:, 1], color=ink, lw=1.2)
             axis.plot(*path[0], "o", mfc="white", mec=ink, ms=3.5)
@@ -254,17 +264,23 @@ def _raster(found: Found) -> Figure | None:
         active = unpack(study["raster"]["supports"])[:, study["supports"]["unit_order"]]
         zones = np.asarray(study["raster"]["zones"])
         run = found.by_hash(study["run"]["hash"])
-        ink = matplotlib.colors.to_rgb(colour(found.colour(run)))
-        axis.imshow(
-            np.where(active.T[..., None], ink, (0.957, 0.949, 0.925)), aspect="auto", interpolation="nearest"
-        )
+        ink = matplotlib.colors.to_rgb(color(found.color(run)))
+        axis.imshow(np.where(active.T[..., None], ink, (0.957, 0.949, 0.925)), aspect="auto", interpolation="nearest")
         for t in np.flatnonzero(np.diff(zones)):
             axis.axvline(t + 0.5, color="#1c1e22", lw=0.6)
         starts = np.concatenate(([0], np.flatnonzero(np.diff(zones)) + 1))
         for a, b in zip(starts, [*starts[1:], len(zones)], strict=True):
             if b - a > 0.06 * len(zones):
-                axis.text((a + b - 1) / 2, 1.01, f"zone {zones[a]}", fontsize=7, color=GREY, ha="center", va="bottom",
-                          transform=axis.get_xaxis_transform())  # fmt: skip
+                axis.text(
+                    (a + b - 1) / 2,
+                    1.01,
+                    f"zone {zones[a]}",
+                    fontsize=7,
+                    color=GRAY,
+                    ha="center",
+                    va="bottom",
+                    transform=axis.get_xaxis_transform(),
+                )
         axis.set(ylabel=f"{active.shape[1]} units", yticks=[])
         axis.set_title(study_label(found, study), pad=12)
         axis.grid(visible=False)

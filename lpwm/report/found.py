@@ -34,14 +34,12 @@ class Found:
                         return run
         return next((r for r in self.runs if method_key(r["name"]) == method_key(method)), None)
 
-    def colour(self, run: Mapping[str, Any] | None) -> int:
-        """Index into the palette: runs that differ in their seed alone share one; grey for no run of these."""
+    def color(self, run: Mapping[str, Any] | None) -> int:
+        """Index into the palette: runs that differ in their seed alone share one; gray for no run of these."""
         keys = list(dict.fromkeys(r["key"] for r in self.runs))
         return keys.index(run["key"]) % len(palette.LIGHT) if run is not None else -1
 
-    def ordered(
-        self, rows: Sequence[Mapping[str, Any]], evaluation: int | None = None
-    ) -> list[Mapping[str, Any]]:
+    def ordered(self, rows: Sequence[Mapping[str, Any]], evaluation: int | None = None) -> list[Mapping[str, Any]]:
         """Rows of methods in the order of their runs, then what is no run of these, controls last."""
 
         def rank(row: Mapping[str, Any]) -> tuple[bool, int]:
@@ -51,15 +49,13 @@ class Found:
         return sorted(rows, key=rank)
 
     def look(self, row: Mapping[str, Any], evaluation: int | None = None) -> tuple[str, int]:
-        """What a row of an evaluation (or a group of episodes) is called here, and its colour."""
+        """What a row of an evaluation (or a group of episodes) is called here, and its color."""
         run = None if row["control"] else self.run_of(row["name"], evaluation)
-        return (str(run["title"]) if run is not None else str(row["name"])), self.colour(run)
+        return (str(run["title"]) if run is not None else str(row["name"])), self.color(run)
 
     def plain(self, text: str) -> str:
         """A sentence of an evaluation with the methods called as everywhere else here."""
-        for entry in sorted(
-            (r for e in self.evaluations for r in e["runs"]), key=lambda r: -len(r["method"])
-        ):
+        for entry in sorted((r for e in self.evaluations for r in e["runs"]), key=lambda r: -len(r["method"])):
             run = self.by_hash(entry["run_hash"])
             if run is not None and entry.get("vote") is None:
                 text = text.replace(f"{entry['method']} ", f"{run['title']} ").replace(

@@ -89,9 +89,7 @@ def run_of(folder: Path) -> dict[str, Any]:
     return run
 
 
-def _evaluations(
-    paths: Sequence[Path], more: Sequence[Path], hashes: set[str]
-) -> tuple[list[dict[str, Any]], int]:
+def _evaluations(paths: Sequence[Path], more: Sequence[Path], hashes: set[str]) -> tuple[list[dict[str, Any]], int]:
     """Evaluations whose runs are all given; how many kept in these folders had other runs too.
 
     An evaluation of several runs lies in the folder of the first, so folders beside the given ones are read too.
@@ -167,9 +165,7 @@ def stored_episodes(
     device = "cpu" if evaluation["device"] == "cpu" else "cuda"  # part of the name; nothing runs on it
     out = []
     for compiled in (False, True):
-        runner = Evaluator(
-            team.agents, team.world, config, sets, device=device, store=Store(place), compile=compiled
-        )
+        runner = Evaluator(team.agents, team.world, config, sets, device=device, store=Store(place), compile=compiled)
         for cell in headline(cells([evaluation])):
             where = (cell["goals"], cell["horizon"], cell["receding"])
             jobs = [(a.method or a.name, False, a.seed, runner.agent_job(a, *where, 0)) for a in team.agents]
@@ -179,8 +175,18 @@ def stored_episodes(
             for name, control, seed, job in jobs:
                 if runner.stored(job):
                     record, _ = runner.run(job)
-                    out.append(episode_entry(record, sets[cell["goals"]].goal_BS.numpy(), team.world, name=name,
-                                             control=control, seed=seed, where=where, count=count))  # fmt: skip
+                    out.append(
+                        episode_entry(
+                            record,
+                            sets[cell["goals"]].goal_BS.numpy(),
+                            team.world,
+                            name=name,
+                            control=control,
+                            seed=seed,
+                            where=where,
+                            count=count,
+                        )
+                    )
         if any(not entry["control"] for entry in out):
             break
     return out
@@ -197,11 +203,16 @@ def evaluated_episodes(evaluation: Evaluation, count: int = EPISODES) -> list[di
             if row.name != "do nothing":
                 out.append(
                     episode_entry(
-                        row.records[0][0], episodes.goal_BS.numpy(), evaluation.world, name=row.name,
-                        control=row.control, seed=row.seeds[0], where=(cell.goals, cell.horizon, cell.receding),
+                        row.records[0][0],
+                        episodes.goal_BS.numpy(),
+                        evaluation.world,
+                        name=row.name,
+                        control=row.control,
+                        seed=row.seeds[0],
+                        where=(cell.goals, cell.horizon, cell.receding),
                         count=count,
                     )
-                )  # fmt: skip
+                )
     return out
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 def section(name: str, title: str, content: str) -> str:
     head = f'<h2 id="{name}-h">{escape(title)}</h2>'
-    return f'<section id="{name}" aria-labelledby="{name}-h">{head}{content}</section>'
+    return f'<section id="{name}" aria-labeledby="{name}-h">{head}{content}</section>'
 
 
 def table(caption: str, heads: Sequence[str], rows: Iterable[tuple[str, Sequence[str]]]) -> str:
@@ -36,14 +36,12 @@ def pipes(heads: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
 
 
 def swatch(kind: int | str) -> str:
-    """A dash of the palette's colour, or of a class of its own; −1 is the thin one of controls."""
+    """A dash of the palette's color, or of a class of its own; −1 is the thin one of controls."""
     name = kind if isinstance(kind, str) else "none" if kind < 0 else f"c{kind}"
     return f'<span class="swatch {name}" aria-hidden="true"></span>'
 
 
-def bar(
-    value: float | None, low: float | None, high: float | None, colour: int, chance: float | None = None
-) -> str:
+def bar(value: float | None, low: float | None, high: float | None, color: int, chance: float | None = None) -> str:
     """An estimate and its interval on a line from 0 to 1, beside the number that says it."""
     if value is None:
         return ""
@@ -55,8 +53,8 @@ def bar(
     if chance is not None:
         marks += f'<line class="chance" x1="{at(chance)}" x2="{at(chance)}" y1="1" y2="13"/>'
     if low is not None and high is not None:
-        marks += f'<line class="whisker s{colour}" x1="{at(low)}" x2="{at(high)}" y1="7" y2="7"/>'
-    marks += f'<circle class="f{colour}" cx="{at(value)}" cy="7" r="3"/>'
+        marks += f'<line class="whisker s{color}" x1="{at(low)}" x2="{at(high)}" y1="7" y2="7"/>'
+    marks += f'<circle class="f{color}" cx="{at(value)}" cy="7" r="3"/>'
     return f'<svg class="bar" viewBox="0 0 100 14" aria-hidden="true" focusable="false">{marks}</svg>'
 
 
@@ -72,7 +70,7 @@ def figures_of(drawn: Sequence[Mapping[str, Any]], section: str, intro: str) -> 
     figures = ""
     for p in mine:
         name = p["id"]
-        labels = f'role="img" aria-labelledby="{name}-t" aria-describedby="{name}-s"'
+        labels = f'role="img" aria-labeledby="{name}-t" aria-describedby="{name}-s"'
         figures += (
             f'<figure><figcaption id="{name}-t">{escape(p["title"])}</figcaption>'
             f'<div class="plot" id="{name}" {labels}></div>'

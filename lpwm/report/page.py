@@ -53,9 +53,16 @@ def write(
     commands     the command lines that made all this, for the footer
     """
     text = render(
-        runs, evaluations, studies, episodes=episodes, readings=readings, title=title, notes=notes,
-        commands=commands, when=when,
-    )  # fmt: skip
+        runs,
+        evaluations,
+        studies,
+        episodes=episodes,
+        readings=readings,
+        title=title,
+        notes=notes,
+        commands=commands,
+        when=when,
+    )
     data = text.encode()
     if len(data) > LIMIT:
         raise UserError(
@@ -86,11 +93,11 @@ def render(
     found = found_of(runs, evaluations, studies, episodes, readings)
     replayed = []
     for entry in found.ordered(episodes):
-        name, colour = found.look(entry)
-        replayed.append({**entry, "name": name, "colour": colour})
+        name, color = found.look(entry)
+        replayed.append({**entry, "name": name, "color": color})
     body = sections.body(found)
     data = {
-        "colours": {"light": palette.LIGHT, "dark": palette.DARK, "map": palette.stops()},
+        "colors": {"light": palette.LIGHT, "dark": palette.DARK, "map": palette.stops()},
         "studies": [study_data(found, s) for s in found.studies],
         "episodes": replayed,
         "scenes": _scenes(replayed),

@@ -1,7 +1,7 @@
 """The curves of a report as data: what the page gives to plotly and the figures to matplotlib.
 
 A plot is {"id", "title", "section", "x", "y", "log", "range", "summary", "traces"}; a trace is {"name", "x", "y",
-"colour" (an index into the palette; −1 is grey), "dash", "low", "high", "markers"}.
+"color" (an index into the palette; −1 is gray), "dash", "low", "high", "markers"}.
 """
 
 from __future__ import annotations
@@ -14,12 +14,7 @@ from lpwm.report.tables import cells, horizon_series, series, short, significant
 
 def plots(found: Found) -> list[dict[str, Any]]:
     """Every plot that has something to show."""
-    made = [
-        *(_logged(found, *row) for row in LOGGED),
-        _depth(found),
-        *_distance(found),
-        *_horizon(found),
-    ]
+    made = [*(_logged(found, *row) for row in LOGGED), _depth(found), *_distance(found), *_horizon(found)]
     return [p for p in made if p["traces"]]
 
 
@@ -30,7 +25,7 @@ LOGGED: tuple[tuple[str, str, str, tuple[str, ...], bool], ...] = (
     ("active", "Active units", "share of z > 0", ("active_fraction",), False),
     ("dimension", "Effective dimension", "tr(C)² / ‖C‖²", ("effective_dimension",), False),
     ("instability", "Change of the support", "1 − J", ("support_instability",), False),
-)  # fmt: skip
+)
 
 
 def _logged(found: Found, name: str, title: str, y: str, names: tuple[str, ...], log: bool) -> dict[str, Any]:
@@ -39,8 +34,15 @@ def _logged(found: Found, name: str, title: str, y: str, names: tuple[str, ...],
         for logged, dash in zip(names, ("solid", "dot"), strict=False):
             steps, values = series(run["record"].get("train", []), logged)
             if any(v is not None for v in values):
-                traces.append(_trace(run["label"] + ("" if logged == names[0] else ", copying"), steps, values,
-                                     colour=found.colour(run), dash=dash))  # fmt: skip
+                traces.append(
+                    _trace(
+                        run["label"] + ("" if logged == names[0] else ", copying"),
+                        steps,
+                        values,
+                        color=found.color(run),
+                        dash=dash,
+                    )
+                )
     last = "; ".join(f"{t['name']} {short(t['y'][-1])}" for t in traces)
     shown = [0.0, 1.0] if name in ("active", "instability") else None
     summary = f"Last values: {last}."
@@ -55,11 +57,27 @@ def _depth(found: Found) -> dict[str, Any]:
             values = val[-1].get(logged) or []
             if values:
                 name = run["label"] + ("" if logged == "error_depth" else ", copying")
-                traces.append(_trace(name, list(range(1, len(values) + 1)), [significant(v) for v in values],
-                                     colour=found.colour(run), dash=dash, markers=True))  # fmt: skip
+                traces.append(
+                    _trace(
+                        name,
+                        list(range(1, len(values) + 1)),
+                        [significant(v) for v in values],
+                        color=found.color(run),
+                        dash=dash,
+                        markers=True,
+                    )
+                )
     last = "; ".join(f"{t['name']} {short(t['y'][-1])}" for t in traces)
-    return _plot("depth", "Held-out error by rollout depth", "training", "blocks predicted ahead", "relative error",
-                 traces, log=True, summary=f"At the greatest depth: {last}.")  # fmt: skip
+    return _plot(
+        "depth",
+        "Held-out error by rollout depth",
+        "training",
+        "blocks predicted ahead",
+        "relative error",
+        traces,
+        log=True,
+        summary=f"At the greatest depth: {last}.",
+    )
 
 
 def _distance(found: Found) -> list[dict[str, Any]]:
@@ -75,17 +93,30 @@ def _distance(found: Found) -> list[dict[str, Any]]:
         run = found.by_hash(entry.get("run_hash", ""))
         mean, sd = curve["relative"], curve["sd"]
         traces.append(
-            _trace(run["label"] if run else name, [significant(m) for m in middle], [significant(v) for v in mean],
-                   colour=found.colour(run), markers=True,
-                   low=[_minus(v, s, -1) for v, s in zip(mean, sd, strict=True)],
-                   high=[_minus(v, s, 1) for v, s in zip(mean, sd, strict=True)])
-        )  # fmt: skip
+            _trace(
+                run["label"] if run else name,
+                [significant(m) for m in middle],
+                [significant(v) for v in mean],
+                color=found.color(run),
+                markers=True,
+                low=[_minus(v, s, -1) for v, s in zip(mean, sd, strict=True)],
+                high=[_minus(v, s, 1) for v, s in zip(mean, sd, strict=True)],
+            )
+        )
     ranks = "; ".join(
-        f"{t['name']} {short(c['spearman'])}"
-        for t, c in zip(traces, measured[-1]["curves"].values(), strict=True)
+        f"{t['name']} {short(c['spearman'])}" for t, c in zip(traces, measured[-1]["curves"].values(), strict=True)
     )
-    return [_plot("distance", "Latent distance against state distance", "distance", "state distance (world units)",
-                  "latent distance, far pairs = 1", traces, summary=f"Rank correlation: {ranks}.")]  # fmt: skip
+    return [
+        _plot(
+            "distance",
+            "Latent distance against state distance",
+            "distance",
+            "state distance (world units)",
+            "latent distance, far pairs = 1",
+            traces,
+            summary=f"Rank correlation: {ranks}.",
+        )
+    ]
 
 
 def _minus(value: float | None, sd: float | None, sign: int) -> float | None:
@@ -100,17 +131,32 @@ def _horizon(found: Found) -> list[dict[str, Any]]:
         for one in (s for s in swept if s["goals"] == goals):
             at = sorted(one["points"])
             rate, low, high = ([significant(100 * one["points"][h][i]) for h in at] for i in range(3))
-            title, colour = found.look(one, one["evaluation"])
+            title, color = found.look(one, one["evaluation"])
             traces.append(
-                _trace(f"{title}, {one['way']}", at, rate, low=low, high=high, markers=True, colour=colour,
-                       dash="solid" if one["way"] == "R = 1" else "dash")
-            )  # fmt: skip
+                _trace(
+                    f"{title}, {one['way']}",
+                    at,
+                    rate,
+                    low=low,
+                    high=high,
+                    markers=True,
+                    color=color,
+                    dash="solid" if one["way"] == "R = 1" else "dash",
+                )
+            )
         budget = next(s["budget"] for s in swept if s["goals"] == goals)
         out.append(
-            _plot(f"horizon-{goals}", f"{goals.capitalize()} goals", "horizon", "horizon H (blocks)",
-                  f"terminal success at {budget} steps (%)", traces, shown=[0.0, 100.0],
-                  summary="Solid: one block executed of each plan; dashed: all of it. Bars are 95 % intervals.")
-        )  # fmt: skip
+            _plot(
+                f"horizon-{goals}",
+                f"{goals.capitalize()} goals",
+                "horizon",
+                "horizon H (blocks)",
+                f"terminal success at {budget} steps (%)",
+                traces,
+                shown=[0.0, 100.0],
+                summary="Solid: one block executed of each plan; dashed: all of it. Bars are 95 % intervals.",
+            )
+        )
     return out
 
 
@@ -119,22 +165,13 @@ def _trace(
     x: list[Any],
     y: list[float | None],
     *,
-    colour: int,
+    color: int,
     dash: str = "solid",
     markers: bool = False,
     low: list[float | None] | None = None,
     high: list[float | None] | None = None,
 ) -> dict[str, Any]:
-    return {
-        "name": name,
-        "x": x,
-        "y": y,
-        "colour": colour,
-        "dash": dash,
-        "markers": markers,
-        "low": low,
-        "high": high,
-    }
+    return {"name": name, "x": x, "y": y, "color": color, "dash": dash, "markers": markers, "low": low, "high": high}
 
 
 def _plot(
@@ -149,5 +186,14 @@ def _plot(
     shown: list[float] | None = None,
     summary: str = "",
 ) -> dict[str, Any]:
-    return {"id": f"plot-{name}", "title": title, "section": section, "x": x, "y": y, "log": log, "range": shown,
-            "summary": summary, "traces": traces}  # fmt: skip
+    return {
+        "id": f"plot-{name}",
+        "title": title,
+        "section": section,
+        "x": x,
+        "y": y,
+        "log": log,
+        "range": shown,
+        "summary": summary,
+        "traces": traces,
+    }

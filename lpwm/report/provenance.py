@@ -29,9 +29,7 @@ def provenance(found: Found, commands: Sequence[str]) -> str:
         heads = ["Evaluation", "Episode sets", "Seeds", "At step", "Device", "Versions"]
         rows = [("", _evaluation(n, e)) for n, e in enumerate(found.evaluations, start=1)]
         parts.append(table("Evaluations", heads, rows))
-    versions = (
-        f"Page made by lpwm {__version__} with Python {platform.python_version()}; curves by plotly.js."
-    )
+    versions = f"Page made by lpwm {__version__} with Python {platform.python_version()}; curves by plotly.js."
     parts.append(f"<p>{escape(versions)}</p>")
     if commands:
         text = "\n".join(escape(c) for c in commands)

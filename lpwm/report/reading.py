@@ -30,13 +30,13 @@ def arena(found: Found) -> str | None:
             f'<label>Right <select id="arena-right">{options}</select></label></div>'
         )
     return (
-        "<p>Each cell is a place of the dot; its colour is the Jaccard index between the support of the code there and "
+        "<p>Each cell is a place of the dot; its color is the Jaccard index between the support of the code there and "
         "the support at the marked cell, |a ∧ b| / |a ∨ b|. Choose the marked cell with a click or the arrow keys. "
         "Of a dense code the sign pattern stands in for the support.</p>"
         f'{choose}<div class="pair" id="arena-panels"></div>'
         '<p class="readout" id="arena-readout" role="status"></p>'
-        f'{sharpness_table(found)}'
-    )  # fmt: skip
+        f"{sharpness_table(found)}"
+    )
 
 
 def study_data(found: Found, study: Mapping[str, Any]) -> dict[str, Any]:
@@ -46,7 +46,7 @@ def study_data(found: Found, study: Mapping[str, Any]) -> dict[str, Any]:
     out = {
         "label": study_label(found, study),
         "sparse": study["run"]["sparse"],
-        "colour": found.colour(run),
+        "color": found.color(run),
         "n": grid["resolution"],
         "x": grid["x"],
         "y": grid["y"],
@@ -69,12 +69,20 @@ def sharpness_table(found: Found) -> str:
     for study in found.studies:
         s = study["sharpness"]
         shifted, matched = s["translated"], s["matched_translated"]
-        rows.append(("", [
-            f"{swatch(_study_colour(found, study))}{escape(study_label(found, study))}",
-            f'<span class="num">{_interval(s["sharpness"])}</span>', fixed(s["within"]), fixed(s["across"]),
-            f"{fixed(shifted['mean'])} <span class='muted'>[{fixed(shifted['low'])}, {fixed(shifted['high'])}]</span>",
-            f"{fixed(s['matched'])} <span class='muted'>(shifted {fixed(matched['mean'])})</span>",
-        ]))  # fmt: skip
+        rows.append(
+            (
+                "",
+                [
+                    f"{swatch(_study_color(found, study))}{escape(study_label(found, study))}",
+                    f'<span class="num">{_interval(s["sharpness"])}</span>',
+                    fixed(s["within"]),
+                    fixed(s["across"]),
+                    f"{fixed(shifted['mean'])} "
+                    f"<span class='muted'>[{fixed(shifted['low'])}, {fixed(shifted['high'])}]</span>",
+                    f"{fixed(s['matched'])} <span class='muted'>(shifted {fixed(matched['mean'])})</span>",
+                ],
+            )
+        )
     caption = (
         "<b>Sharpness of zone borders</b>: mean Jaccard index within the marked cell's zone minus outside it, averaged "
         "over all cells. Near places share units whatever the zones, so the same number with the borders moved stands "
@@ -83,9 +91,9 @@ def sharpness_table(found: Found) -> str:
     return table(caption, heads, rows)
 
 
-def _study_colour(found: Found, study: Mapping[str, Any]) -> int:
+def _study_color(found: Found, study: Mapping[str, Any]) -> int:
     run = found.by_hash(study["run"]["hash"])
-    return found.colour(run)
+    return found.color(run)
 
 
 def probes(found: Found) -> str | None:
@@ -113,9 +121,9 @@ def _probe_table(found: Found, studies: Sequence[Mapping[str, Any]], target: str
     features = list(dict.fromkeys(f for s in studies for f in s["probes"][target]))
     rows = []
     for study in studies:
-        colour, scores = _study_colour(found, study), study["probes"][target]
+        color, scores = _study_color(found, study), study["probes"][target]
         chance = study["probes"]["majority"] if target == "zone" else 0.0
-        line = [f"{swatch(colour)}{escape(study_label(found, study))}"]
+        line = [f"{swatch(color)}{escape(study_label(found, study))}"]
         for feature in features:
             score = scores.get(feature)
             if score is None:
@@ -124,13 +132,11 @@ def _probe_table(found: Found, studies: Sequence[Mapping[str, Any]], target: str
             warn = "" if score.get("converged", True) else " <span class='muted'>(not converged)</span>"
             line.append(
                 f'<span class="num">{_interval(score)}{warn}</span>'
-                f"{bar(score['estimate'], score['low'], score['high'], colour, chance)}"
+                f"{bar(score['estimate'], score['low'], score['high'], color, chance)}"
                 f'<span class="muted num">shuffled {fixed(score["shuffled"]["estimate"])}</span>'
             )
         rows.append(("", line))
-    return (
-        f'<div class="block">{table(caption, ["Code", *(FEATURES.get(f, f) for f in features)], rows)}</div>'
-    )
+    return f'<div class="block">{table(caption, ["Code", *(FEATURES.get(f, f) for f in features)], rows)}</div>'
 
 
 def raster(found: Found) -> str | None:

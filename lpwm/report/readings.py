@@ -23,9 +23,7 @@ BUNDLE = "lpwm readings"  # what lpwm interpret --what … writes: several of th
 KINDS = (*OF_RUNS, *ALONE, BUNDLE)
 
 
-def pick(
-    documents: Iterable[tuple[float, Mapping[str, Any]]], hashes: Sequence[str]
-) -> list[Mapping[str, Any]]:
+def pick(documents: Iterable[tuple[float, Mapping[str, Any]]], hashes: Sequence[str]) -> list[Mapping[str, Any]]:
     """The newest reading of each kind of each of these runs, in their order; and the newest of those about no run.
 
     documents: (time, document) pairs.
@@ -72,12 +70,15 @@ def sections(found: Found) -> list[tuple[str, str, str | None, str]]:
     cube = any(r["record"]["world"]["name"] == "cube" for r in found.runs)
     return [
         ("sparsity", "How sparse", sparsity(found), ""),
-        ("contact", "What changes the support",
-         contact.section(of_kind(found, CONTACT), found.evaluations, lambda s: run_label(found, s)),
-         "what changes the support: lpwm interpret --what contact RUN…" if cube else ""),
+        (
+            "contact",
+            "What changes the support",
+            contact.section(of_kind(found, CONTACT), found.evaluations, lambda s: run_label(found, s)),
+            "what changes the support: lpwm interpret --what contact RUN…" if cube else "",
+        ),
         ("targets", "Does activity follow the target?", targets.section(of_kind(found, TARGETS)), ""),
         ("theory", "The proposition", proposition(found), ""),
-    ]  # fmt: skip
+    ]
 
 
 def sparsity(found: Found) -> str | None:
@@ -103,25 +104,26 @@ def sparsity(found: Found) -> str | None:
                 rows.append(("", ['<span class="muted">the paper’s</span>', *beside]))
         heads = ["Predictor", *(f"D = {D}" for D in group["widths"])]
         html += table(f"<b>Active fraction</b>, {escape(group['title'])}{asked}", heads, rows)
-    heads = [
-        "Run",
-        "Active",
-        "Asked",
-        "At least",
-        "Dead units",
-        "Always on",
-        "Units on, median",
-        "Eff. dimension",
-    ]
+    heads = ["Run", "Active", "Asked", "At least", "Dead units", "Always on", "Units on, median", "Eff. dimension"]
     rows = []
     for r in readings:
         run = found.by_hash(r["run"]["hash"])
         asked = fixed(r["target"]["active_fraction"]) if r["target"] else "–"
-        rows.append(("", [
-            f"{swatch(found.colour(run))}{escape(run_label(found, r))}", _fraction(r["active_fraction"]), asked,
-            fixed(r["at_least"]), f"{r['dead_units']} of {r['run']['latent']}", str(r["always_on_units"]),
-            f"{r['units_on'][2]:g}", short(r["effective_dimension"]),
-        ]))  # fmt: skip
+        rows.append(
+            (
+                "",
+                [
+                    f"{swatch(found.color(run))}{escape(run_label(found, r))}",
+                    _fraction(r["active_fraction"]),
+                    asked,
+                    fixed(r["at_least"]),
+                    f"{r['dead_units']} of {r['run']['latent']}",
+                    str(r["always_on_units"]),
+                    f"{r['units_on'][2]:g}",
+                    short(r["effective_dimension"]),
+                ],
+            )
+        )
     return html + table("Every run; intervals over trajectories", heads, rows)
 
 
@@ -140,13 +142,22 @@ def proposition(found: Found) -> str | None:
     first = dict(documents[-1])
     heads = ["System", "d", "L", "d × slope, worst", "d × slope, mean", "Bounds"]
     rows = [
-        ("", [escape(s["name"]), str(s["d"]), f"{s['lipschitz']:g}", fixed(s["d"] * s["slope_worst"]),
-              fixed(s["d"] * s["slope_mean"]), "hold" if all(r["holds"] for r in s["rows"]) else "broken"])
+        (
+            "",
+            [
+                escape(s["name"]),
+                str(s["d"]),
+                f"{s['lipschitz']:g}",
+                fixed(s["d"] * s["slope_worst"]),
+                fixed(s["d"] * s["slope_mean"]),
+                "hold" if all(r["holds"] for r in s["rows"]) else "broken",
+            ],
+        )
         for s in first["systems"]
-    ]  # fmt: skip
+    ]
     intro = (
         "<p>Any Lipschitz map is linear on one-hot codes: cut the states into N cells, and a matrix with a single 1 in "
-        "every column moves the code of a cell to that of the cell its centre goes to. The decoded error is at most "
+        "every column moves the code of a cell to that of the cell its center goes to. The decoded error is at most "
         "(L + 1)ε after one step, and falls as N to the power −1/d. Piecewise jumps at its zone borders: there the "
         "worst error stays at the height of the jump, and only the share of states it concerns shrinks.</p>"
     )
@@ -154,6 +165,9 @@ def proposition(found: Found) -> str | None:
         intro
         + table("Slopes; −1 is the proposition's", heads, rows)
         + picture(made["theory-slopes"], "Error against cells", "Errors fall along the slope −1/d, below their bounds.")
-        + picture(made["theory-borders"], "Piecewise at its zone borders",
-                  "Errors exceed the bound along zone borders; their worst stays near the jump, their share falls.")
-    )  # fmt: skip
+        + picture(
+            made["theory-borders"],
+            "Piecewise at its zone borders",
+            "Errors exceed the bound along zone borders; their worst stays near the jump, their share falls.",
+        )
+    )

@@ -11,7 +11,7 @@ from lpwm import worlds
 from lpwm.core.errors import UserError
 from lpwm.worlds import wall as wall_world
 from lpwm.worlds.piecewise import BORDER, FRAME, LINE, RADIUS, Piecewise
-from lpwm.worlds.two_room import CENTRE, TwoRoom
+from lpwm.worlds.two_room import CENTER, TwoRoom
 from lpwm.worlds.wall import Wall
 
 Rect = list[float]  # x, y, width, height
@@ -26,27 +26,18 @@ def _piecewise(world: Piecewise) -> dict[str, Any]:
     inside = FRAME - 2 * BORDER
     edges = [BORDER + k * inside / world.g for k in range(1, world.g)]
     lines = [[e, BORDER, e, FRAME - BORDER] for e in edges] + [[BORDER, e, FRAME - BORDER, e] for e in edges]
-    centres = [BORDER + (k + 0.5) * inside / world.g for k in range(world.g)]
-    at = torch.tensor([[x, y] for y in centres for x in centres])
+    centers = [BORDER + (k + 0.5) * inside / world.g for k in range(world.g)]
+    at = torch.tensor([[x, y] for y in centers for x in centers])
     pushes = torch.cat((at, world.bias(at)), 1).tolist()
-    return {
-        "walls": _border(),
-        "lines": lines,
-        "pushes": [[round(v, 3) for v in p] for p in pushes],
-        "dot": RADIUS,
-    }
+    return {"walls": _border(), "lines": lines, "pushes": [[round(v, 3) for v in p] for p in pushes], "dot": RADIUS}
 
 
 def _two_room(world: TwoRoom) -> dict[str, Any]:
-    left, edges = CENTRE - world.thickness / 2, [float(BORDER)]
-    for centre in sorted(world.doors):
-        edges += [centre - world.door_half, centre + world.door_half]
+    left, edges = CENTER - world.thickness / 2, [float(BORDER)]
+    for center in sorted(world.doors):
+        edges += [center - world.door_half, center + world.door_half]
     edges.append(float(FRAME - BORDER))
-    pieces = [
-        [left, a, float(world.thickness), b - a]
-        for a, b in zip(edges[::2], edges[1::2], strict=True)
-        if b > a
-    ]
+    pieces = [[left, a, float(world.thickness), b - a] for a, b in zip(edges[::2], edges[1::2], strict=True) if b > a]
     return {"walls": _border() + pieces, "dot": RADIUS}
 
 
@@ -54,8 +45,12 @@ def _wall(world: Wall) -> dict[str, Any]:
     (left, right), (top, bottom) = world.faces, world.jambs
     low, high = wall_world.LOW, wall_world.HIGH
     side = high - low
-    border = [[low - 1, low - 1, side + 2, 1], [low - 1, high, side + 2, 1],
-              [low - 1, low, 1, side], [high, low, 1, side]]  # fmt: skip
+    border = [
+        [low - 1, low - 1, side + 2, 1],
+        [low - 1, high, side + 2, 1],
+        [low - 1, low, 1, side],
+        [high, low, 1, side],
+    ]
     pieces = [[left, low, right - left, top - low], [left, bottom, right - left, high - bottom]]
     return {"walls": border + pieces, "dot": wall_world.DOT}
 
@@ -76,14 +71,7 @@ def scene(world: Mapping[str, Any]) -> dict[str, Any] | None:
     if spec.name == "cube":  # metres, seen at a slant: no path lies on its frames
         return None
     drawn = DRAWN.get(type(made), lambda _: {"walls": [], "dot": spec.frame / 40})(made)
-    return {
-        "name": spec.name,
-        "frame": spec.frame,
-        "within": spec.success_within,
-        "lines": [],
-        "pushes": [],
-        **drawn,
-    }
+    return {"name": spec.name, "frame": spec.frame, "within": spec.success_within, "lines": [], "pushes": [], **drawn}
 
 
 def title(world: Mapping[str, Any]) -> str:

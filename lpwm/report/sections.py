@@ -20,9 +20,7 @@ DISTANCE = (
     "Where the curve is flat, all goals look equally far. "
     "The bands are one standard deviation between pairs of states.</p>"
 )
-HORIZON = (
-    "<p>How far ahead plans may look before the model's errors cost more than the foresight is worth.</p>"
-)
+HORIZON = "<p>How far ahead plans may look before the model's errors cost more than the foresight is worth.</p>"
 
 
 @dataclass(frozen=True)
@@ -40,13 +38,21 @@ def body(found: Found) -> Body:
         ("arena", "Supports in the arena", arena(found), "supports in the arena: lpwm interpret RUN…"),
         ("probes", "What the code says", probes(found), "probes: lpwm interpret RUN…"),
         ("episodes", "Episodes", episodes(found), "episodes to replay: lpwm eval RUN… (keeps them beside the runs)"),
-        ("distance", "Latent and state distance", figures_of(drawn, "distance", DISTANCE),
-         "latent against state distance: lpwm eval RUN… (without --preset open)"),
-        ("horizon", "Success against horizon", figures_of(drawn, "horizon", HORIZON),
-         "success against horizon: lpwm eval RUN… --preset horizons"),
+        (
+            "distance",
+            "Latent and state distance",
+            figures_of(drawn, "distance", DISTANCE),
+            "latent against state distance: lpwm eval RUN… (without --preset open)",
+        ),
+        (
+            "horizon",
+            "Success against horizon",
+            figures_of(drawn, "horizon", HORIZON),
+            "success against horizon: lpwm eval RUN… --preset horizons",
+        ),
         ("raster", "Support raster", raster(found), "the support raster: lpwm interpret RUN…"),
         *readings(found),
-    ]  # fmt: skip
+    ]
     there = [(name, title, html) for name, title, html, _ in made if html]
     nav = "".join(f'<li><a href="#{name}">{escape(title)}</a></li>' for name, title, _ in there)
     html = trained(found)
@@ -57,9 +63,7 @@ def body(found: Found) -> Body:
         items = "".join(f"<li>{_command(line)}</li>" for line in missing)
         intro = "<p>These were not measured yet; each line names the command that does.</p>"
         html += section("missing", "Not in this report", f'{intro}<ul class="plain">{items}</ul>')
-    nav = (
-        f'<li><a href="#trained">What was trained</a></li>{nav}<li><a href="#provenance">Provenance</a></li>'
-    )
+    nav = f'<li><a href="#trained">What was trained</a></li>{nav}<li><a href="#provenance">Provenance</a></li>'
     return Body(nav, html)
 
 
@@ -80,31 +84,28 @@ def lead(found: Found) -> str:
 
 
 def trained(found: Found) -> str:
-    heads = [
-        "Run",
-        "Code",
-        "Predictor",
-        "Step",
-        "Seed",
-        "Held-out error (copying)",
-        "Active",
-        "Eff. dimension",
-    ]
+    heads = ["Run", "Code", "Predictor", "Step", "Seed", "Held-out error (copying)", "Active", "Eff. dimension"]
     rows = []
     for r in found.runs:
         error = f"{short(r['error'])} <span class='muted'>({short(r['copy'])})</span>"
         rows.append(
-            ("", [
-                f"{swatch(found.colour(r))}{escape(r['full'])}",
-                f"{'sparse' if r['sparse'] else 'dense'}, D = {r['latent']}",
-                f"{escape(r['predictor'])}, k = {r['history']}",
-                f"{r['step']:,}" + (f" of {r['of']:,}" if r["step"] != r["of"] else ""),
-                str(r["seed"]), error, short(r["active"]), short(r["dimension"]),
-            ])
-        )  # fmt: skip
+            (
+                "",
+                [
+                    f"{swatch(found.color(r))}{escape(r['full'])}",
+                    f"{'sparse' if r['sparse'] else 'dense'}, D = {r['latent']}",
+                    f"{escape(r['predictor'])}, k = {r['history']}",
+                    f"{r['step']:,}" + (f" of {r['of']:,}" if r["step"] != r["of"] else ""),
+                    str(r["seed"]),
+                    error,
+                    short(r["active"]),
+                    short(r["dimension"]),
+                ],
+            )
+        )
     caption = (
         "Held-out error is relative, one block ahead; in brackets what copying the last frame scores. A model "
-        "that does not beat copying has learnt nothing of the motion."
+        "that does not beat copying has learned nothing of the motion."
     )
     return section("trained", "What was trained", table(caption, heads, rows) + warnings(found))
 
@@ -139,7 +140,7 @@ def results(found: Found) -> str | None:
         ordered = found.ordered(cell["rows"], cell["evaluation"])
         rows = [("control" if r["control"] else "", _success_row(found, cell, r)) for r in ordered]
         start = "warm start" if cell["warm"] else "each plan from zero"
-        start += f", the way counted ({cell['along']:g})" if cell["along"] else ""
+        start += f", path discount {cell['path_discount']:g}" if cell["path_discount"] else ""
         tested = "" if cell["test"] == "step" else ", success tested after each executed plan"
         caption = (
             f"<b>{escape(cell['goals'].capitalize())} goals</b>, horizon {cell['horizon']}, executes "
@@ -161,21 +162,19 @@ def _folded(blocks: list[str]) -> str:
     """Beyond two tables the rest is folded, random goals first."""
     if not blocks:
         return ""
-    return (
-        f"<details><summary>{len(blocks)} more: other goals and planners</summary>{''.join(blocks)}</details>"
-    )
+    return f"<details><summary>{len(blocks)} more: other goals and planners</summary>{''.join(blocks)}</details>"
 
 
 def _success_row(found: Found, cell: Mapping[str, Any], row: Mapping[str, Any]) -> list[str]:
-    title, colour = found.look(row, cell["evaluation"])
+    title, color = found.look(row, cell["evaluation"])
     n = len(row["seeds"])
     seeds = "" if row["control"] else f" <span class='muted'>{n} seed{'s' if n > 1 else ''}</span>"
-    out = [f"{swatch(colour)}{escape(title)}{seeds}"]
+    out = [f"{swatch(color)}{escape(title)}{seeds}"]
     for budget in reversed(cell["budgets"]):
         for measure in ("terminal", "latched"):
             value = row["budgets"][str(budget)][measure]
             out.append(
-                f'<span class="num">{percent(value)}</span>{bar(value["rate"], value["low"], value["high"], colour)}'
+                f'<span class="num">{percent(value)}</span>{bar(value["rate"], value["low"], value["high"], color)}'
             )
     steps = [
         s
@@ -189,9 +188,8 @@ def _success_row(found: Found, cell: Mapping[str, Any], row: Mapping[str, Any]) 
 
 
 def training(found: Found, drawn: Sequence[Mapping[str, Any]]) -> str | None:
-    intro = (
-        "<p>Losses alone mislead, so every run also logs what tells a working code from a dead one.</p>"
-        + legend((found.colour(r), r["label"]) for r in found.runs)
+    intro = "<p>Losses alone mislead, so every run also logs what tells a working code from a dead one.</p>" + legend(
+        (found.color(r), r["label"]) for r in found.runs
     )
     return figures_of(drawn, "training", intro)
 

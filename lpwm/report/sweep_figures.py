@@ -18,9 +18,15 @@ from lpwm.report import palette
 from lpwm.report.drawn import save, style
 from lpwm.sweep.analysis import LADDER, Best, Difference, Found, Key, Look, Transfer
 
-TITLES = {"deep-adaln": "Deep-AdaLN", "shallow-adaln": "Shallow-AdaLN", "mlp-ltv": "MLP∘LTV", "mlp-lti": "MLP∘LTI",
-          "lti": "LTI(k)", "lti1": "LTI(1)"}  # fmt: skip
-GREY = "#6b6f76"
+TITLES = {
+    "deep-adaln": "Deep-AdaLN",
+    "shallow-adaln": "Shallow-AdaLN",
+    "mlp-ltv": "MLP∘LTV",
+    "mlp-lti": "MLP∘LTI",
+    "lti": "LTI(k)",
+    "lti1": "LTI(1)",
+}
+GRAY = "#6b6f76"
 MARKS = "osD^vP*X"
 Made = tuple[str, str, Figure]  # name, caption, figure
 
@@ -37,9 +43,7 @@ def draw(
                 gaps = [d for d in differences if d.look == look and d.a.key.world == world]
                 figure = ladder([b for b in bests if b.key.world == world], gaps, look)
                 if figure is not None:
-                    caption = (
-                        f"Success by predictor and width, and sparse minus dense. {world}; {look.title}."
-                    )
+                    caption = f"Success by predictor and width, and sparse minus dense. {world}; {look.title}."
                     made.append((f"ladder-{slug(world)}-{i + 1}", caption, figure))
         for make in (loops, scatter):
             for world in dict.fromkeys(b.key.world for b in bests):
@@ -63,7 +67,7 @@ def write(folder: str | Path, made: Sequence[Made], formats: Sequence[str] = ("p
     return save(folder, {name: functools.partial(figures.__getitem__, name) for name in figures}, formats)
 
 
-def colours(methods: Sequence[str]) -> Callable[[str], str]:
+def colors(methods: Sequence[str]) -> Callable[[str], str]:
     order = list(dict.fromkeys(methods))
     return lambda m: palette.LIGHT[order.index(m) % len(palette.LIGHT)]
 
@@ -85,10 +89,7 @@ def heat_maps(found: Found, bests: Sequence[Best]) -> list[Made]:
         rungs = [r for r in LADDER if any(p.key.rung == r for p in points)]
         widths = sorted({p.key.latent for p in points})
         figure = Figure(
-            figsize=(
-                1.5 + (0.55 * len(rates) + 0.35) * len(widths),
-                0.9 + (0.36 * len(lams) + 0.55) * len(rungs),
-            )
+            figsize=(1.5 + (0.55 * len(rates) + 0.35) * len(widths), 0.9 + (0.36 * len(lams) + 0.55) * len(rungs))
         )
         axes = figure.subplots(len(rungs), len(widths), squeeze=False, sharex=True, sharey=True)
         image: Any = None
@@ -104,7 +105,7 @@ def heat_maps(found: Found, bests: Sequence[Best]) -> list[Made]:
         figure.colorbar(image, ax=axes, label="success (%)", shrink=0.8)
         kind = "μP" if mup else "plain"
         caption = (
-            f"{method} on {world}, {kind} parametrisation: success in %, mean over seeds ({look.title}). Boxed: the "
+            f"{method} on {world}, {kind} parametrization: success in %, mean over seeds ({look.title}). Boxed: the "
             "cell that the choosing seeds preferred. ×: every seed dead; empty: not run."
         )
         made.append((f"heat-{slug(world)}-{slug(method)}-{slug(kind)}", caption, figure))
@@ -112,13 +113,7 @@ def heat_maps(found: Found, bests: Sequence[Best]) -> list[Made]:
 
 
 def _heat(
-    axis: Any,
-    found: Found,
-    key: Key,
-    look: Look,
-    lams: Sequence[float],
-    rates: Sequence[float],
-    bests: Sequence[Best],
+    axis: Any, found: Found, key: Key, look: Look, lams: Sequence[float], rates: Sequence[float], bests: Sequence[Best]
 ) -> Any:
     values = np.full((len(lams), len(rates)), np.nan)
     for i, lam in enumerate(lams):
@@ -129,15 +124,7 @@ def _heat(
                 values[i, j] = 100 * float(np.mean(scores))
                 dead = all(p.dead for p in here)
                 ink = "white" if values[i, j] < 55 else "black"
-                axis.text(
-                    j,
-                    i,
-                    "×" if dead else f"{values[i, j]:.0f}",
-                    ha="center",
-                    va="center",
-                    color=ink,
-                    fontsize=7,
-                )
+                axis.text(j, i, "×" if dead else f"{values[i, j]:.0f}", ha="center", va="center", color=ink, fontsize=7)
     image = axis.imshow(values, vmin=0, vmax=100, cmap=palette.MAP, origin="lower", aspect="auto")
     axis.set_xticks(range(len(rates)), [f"{r:g}" for r in rates], rotation=45)
     axis.set_yticks(range(len(lams)), [f"{v:g}" for v in lams])
@@ -161,7 +148,7 @@ def ladder(bests: Sequence[Best], differences: Sequence[Difference], look: Look)
     widths = sorted({b.key.latent for b in shown})
     lanes = list(dict.fromkeys((b.key.method, b.key.mup) for b in shown))
     both = len({mup for _, mup in lanes}) > 1
-    ink = colours([m for m, _ in lanes])
+    ink = colors([m for m, _ in lanes])
     rows = 2 if differences else 1
     figure = Figure(figsize=(max(3.4, (0.42 * len(rungs) + 0.9) * len(widths) + 0.6), 2.3 * rows + 0.5))
     axes = figure.subplots(rows, len(widths), squeeze=False, sharey="row", sharex=True)
@@ -172,12 +159,18 @@ def ladder(bests: Sequence[Best], differences: Sequence[Difference], look: Look)
                 if (b.key.method, b.key.mup, b.key.latent) == (method, mup, width):
                     interval, x = b.intervals[look], rungs.index(b.key.rung) + off
                     axis.plot([x, x], [100 * interval.low, 100 * interval.high], color=ink(method), lw=1.6)
-                    axis.plot([x], [100 * interval.estimate], MARKS[i % len(MARKS)], color=ink(method), ms=4.5,
-                              mfc=ink(method) if b.honest else "white")  # fmt: skip
+                    axis.plot(
+                        [x],
+                        [100 * interval.estimate],
+                        MARKS[i % len(MARKS)],
+                        color=ink(method),
+                        ms=4.5,
+                        mfc=ink(method) if b.honest else "white",
+                    )
         axis.set_title(f"D = {width}")
         axis.set_ylim(-3, 103)
     for axis, width in zip(axes[1] if differences else (), widths, strict=False):
-        axis.axhline(0, color=GREY, lw=0.8)
+        axis.axhline(0, color=GRAY, lw=0.8)
         mine = [d for d in differences if d.a.key.latent == width]
         pairs = list(dict.fromkeys((d.a.key.method, d.a.key.mup) for d in differences))
         for d in mine:
@@ -185,8 +178,13 @@ def ladder(bests: Sequence[Best], differences: Sequence[Difference], look: Look)
             x = rungs.index(d.a.key.rung) + (i - (len(pairs) - 1) / 2) * min(0.2, 0.7 / len(pairs))
             gap = d.comparison.difference
             axis.plot([x, x], [100 * gap.low, 100 * gap.high], color=ink(d.a.key.method), lw=1.6)
-            axis.plot([x], [100 * gap.estimate], MARKS[lanes.index((d.a.key.method, d.a.key.mup)) % len(MARKS)],
-                      color=ink(d.a.key.method), ms=4.5)  # fmt: skip
+            axis.plot(
+                [x],
+                [100 * gap.estimate],
+                MARKS[lanes.index((d.a.key.method, d.a.key.mup)) % len(MARKS)],
+                color=ink(d.a.key.method),
+                ms=4.5,
+            )
         axis.set_ylim(-105, 105)
     for axis in axes[-1]:
         axis.set_xticks(range(len(rungs)), [TITLES.get(r, r) for r in rungs], rotation=40, ha="right")
@@ -227,7 +225,7 @@ def loops(bests: Sequence[Best], looks: Sequence[Look]) -> Made | None:
     rungs = [r for r in LADDER if any(b.key.rung == r for b in shown)]
     widths = sorted({b.key.latent for b in shown})
     methods = list(dict.fromkeys(b.key.method for b in shown))
-    ink = colours(methods)
+    ink = colors(methods)
     figure = Figure(figsize=(max(3.6, 1.9 * len(widths) + 1.2), 0.26 * len(rungs) * len(methods) + 1.3))
     axes = figure.subplots(1, len(widths), squeeze=False, sharey=True)[0]
     for axis, width in zip(axes, widths, strict=True):
@@ -245,9 +243,7 @@ def loops(bests: Sequence[Best], looks: Sequence[Look]) -> Made | None:
         axis.set_yticks(range(len(rungs)), [TITLES.get(r, r) for r in rungs])
     for m in methods:
         axes[0].plot([], [], "o", color=ink(m), label=m)
-    axes[0].plot(
-        [], [], "o", mfc="white", color=GREY, label=f"hollow: {pair[0].eval}; filled: {pair[1].eval}"
-    )
+    axes[0].plot([], [], "o", mfc="white", color=GRAY, label=f"hollow: {pair[0].eval}; filled: {pair[1].eval}")
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower left", ncols=2)
     return "loops", f"{pair[0].title} (hollow) against {pair[1].title} (filled).", figure
 
@@ -261,20 +257,15 @@ def scatter(bests: Sequence[Best], looks: Sequence[Look]) -> Made | None:
     shown = [k for k in looks if any(k in b.intervals for b in bests)]
     methods = list(dict.fromkeys(b.key.method for b in bests))
     widths = sorted({b.key.latent for b in bests})
-    ink = colours(methods)
+    ink = colors(methods)
     figure = Figure(figsize=(max(3.4, 2.7 * len(shown)), 3.9))
     axes = figure.subplots(1, len(shown), squeeze=False, sharex=True, sharey=True)[0]
     drawn = 0
     for axis, look in zip(axes, shown, strict=True):
-        axis.plot([0, 100], [0, 100], color=GREY, lw=0.7, ls=":")
+        axis.plot([0, 100], [0, 100], color=GRAY, lw=0.7, ls=":")
         for a in bests:
             for b in bests:
-                if (
-                    a.key.rung != low
-                    or b.key.rung != high
-                    or look not in a.intervals
-                    or look not in b.intervals
-                ):
+                if a.key.rung != low or b.key.rung != high or look not in a.intervals or look not in b.intervals:
                     continue
                 if (a.key.method, a.key.latent, a.key.mup) != (b.key.method, b.key.latent, b.key.mup):
                     continue
@@ -282,8 +273,13 @@ def scatter(bests: Sequence[Best], looks: Sequence[Look]) -> Made | None:
                 c = ink(a.key.method)
                 axis.plot([100 * x.low, 100 * x.high], [100 * y.estimate] * 2, color=c, lw=0.6, alpha=0.5)
                 axis.plot([100 * x.estimate] * 2, [100 * y.low, 100 * y.high], color=c, lw=0.6, alpha=0.5)
-                axis.plot([100 * x.estimate], [100 * y.estimate], MARKS[widths.index(a.key.latent) % len(MARKS)],
-                          color=c, ms=5)  # fmt: skip
+                axis.plot(
+                    [100 * x.estimate],
+                    [100 * y.estimate],
+                    MARKS[widths.index(a.key.latent) % len(MARKS)],
+                    color=c,
+                    ms=5,
+                )
                 drawn += 1
         axis.set(xlim=(-4, 104), ylim=(-4, 104), aspect="equal", title=f"{look.eval}, R = {look.receding}")
         axis.set_xlabel(f"{TITLES.get(high, high)} (%)")
@@ -293,7 +289,7 @@ def scatter(bests: Sequence[Best], looks: Sequence[Look]) -> Made | None:
     for m in methods:
         axes[0].plot([], [], "-", color=ink(m), label=m)
     for i, width in enumerate(widths):
-        axes[0].plot([], [], MARKS[i % len(MARKS)], color=GREY, label=f"D = {width}")
+        axes[0].plot([], [], MARKS[i % len(MARKS)], color=GRAY, label=f"D = {width}")
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower left", ncols=4)
     caption = f"{TITLES.get(low, low)} against {TITLES.get(high, high)}, a point per method and width, 95 % intervals."
     return "scatter", caption, figure
@@ -319,9 +315,7 @@ def transfer_figures(moved: Sequence[Transfer]) -> list[Made]:
                 for d, shade in zip(widths, shades, strict=True):
                     if one is None or d not in one.curves:
                         continue
-                    axis.plot(
-                        one.rates, [100 * v for v in one.curves[d]], "o-", color=shade, label=f"D = {d}"
-                    )
+                    axis.plot(one.rates, [100 * v for v in one.curves[d]], "o-", color=shade, label=f"D = {d}")
                     top = one.rates.index(one.best[d])
                     axis.plot([one.best[d]], [100 * one.curves[d][top]], "o", mfc="none", mec=shade, ms=9)
                 axis.set(xscale="log", ylim=(-4, 104))
@@ -330,12 +324,8 @@ def transfer_figures(moved: Sequence[Transfer]) -> list[Made]:
             row[0].set_ylabel("success (%)")
         for axis in axes[-1]:
             axis.set_xlabel("learning rate η")
-        handles = {
-            name: h for axis in figure.axes for h, name in zip(*axis.get_legend_handles_labels(), strict=True)
-        }
+        handles = {name: h for axis in figure.axes for h, name in zip(*axis.get_legend_handles_labels(), strict=True)}
         figure.legend(handles.values(), handles.keys(), loc="outside lower left", ncols=5)
-        caption = (
-            f"{method} on {world}: success against η, mean over seeds; ringed: the best η of each width."
-        )
+        caption = f"{method} on {world}: success against η, mean over seeds; ringed: the best η of each width."
         made.append((f"transfer-{slug(world)}-{slug(method)}", caption, figure))
     return made

@@ -56,21 +56,38 @@ def report(root: Path, out: Path, title: str = "", figures: Path | None = None) 
     content = as_dict(found, bests, gaps, moved)
     write_whole(numbers, json.dumps(content, indent=1, allow_nan=False) + "\n")
     drawn = sweep_figures.write(figures, made) if figures is not None else []
-    return {"page": str(out), "numbers": str(numbers), "figures": [str(p) for p in drawn], "cells": found.cells,
-            "finished": len(found.points), "best": content["best"]}  # fmt: skip
+    return {
+        "page": str(out),
+        "numbers": str(numbers),
+        "figures": [str(p) for p in drawn],
+        "cells": found.cells,
+        "finished": len(found.points),
+        "best": content["best"],
+    }
 
 
 def render(
-    found: Found, bests: Sequence[Best], gaps: Sequence[Difference], moved: Sequence[Transfer], made: Sequence[Made],
-    title: str = "", when: datetime | None = None,
-) -> str:  # fmt: skip
+    found: Found,
+    bests: Sequence[Best],
+    gaps: Sequence[Difference],
+    moved: Sequence[Transfer],
+    made: Sequence[Made],
+    title: str = "",
+    when: datetime | None = None,
+) -> str:
     stamp = (when or datetime.now(UTC)).strftime("%d %B %Y, %H:%M UTC").lstrip("0")
     dead = sum(bool(p.dead) for p in found.points)
     lead = f"{len(found.points)} of {found.cells} cells finished, {dead} of them dead."
     body = _best_table(found, bests) + _gaps_table(gaps) + _transfer_table(moved) + _figures(made)
     css = (resources.files("lpwm.report") / "assets" / "page.css").read_text(encoding="utf-8")
-    return PAGE.format(title=escape(title or f"Sweep {found.name}"), css=css, lead=escape(lead), made=escape(stamp),
-                       version=escape(__version__), body=body)  # fmt: skip
+    return PAGE.format(
+        title=escape(title or f"Sweep {found.name}"),
+        css=css,
+        lead=escape(lead),
+        made=escape(stamp),
+        version=escape(__version__),
+        body=body,
+    )
 
 
 def _name(b: Best) -> str:
@@ -82,13 +99,30 @@ def _best_table(found: Found, bests: Sequence[Best]) -> str:
     if not bests:
         return section("best", "Best cells", "<p>Nothing was evaluated: give the grid an [eval] table.</p>")
     worlds = {b.key.world for b in bests}
-    heads = ["Method", *([] if len(worlds) == 1 else ["World"]), "λ", "η", "Settings", "Seeds", "Active", "Dead",
-             *(f"{k.eval} R={k.receding} (%)" for k in found.looks)]  # fmt: skip
+    heads = [
+        "Method",
+        *([] if len(worlds) == 1 else ["World"]),
+        "λ",
+        "η",
+        "Settings",
+        "Seeds",
+        "Active",
+        "Dead",
+        *(f"{k.eval} R={k.receding} (%)" for k in found.looks),
+    ]
     rows = []
     for b in bests:
         seeds = f"{len(b.reported_on)}" + ("" if b.honest else " (chose too)")
-        cells = [escape(_name(b)), *([] if len(worlds) == 1 else [escape(b.key.world)]), f"{b.lam:g}", f"{b.lr:g}",
-                 str(b.of), seeds, short(b.active), str(b.dead) if b.dead else "–"]  # fmt: skip
+        cells = [
+            escape(_name(b)),
+            *([] if len(worlds) == 1 else [escape(b.key.world)]),
+            f"{b.lam:g}",
+            f"{b.lr:g}",
+            str(b.of),
+            seeds,
+            short(b.active),
+            str(b.dead) if b.dead else "–",
+        ]
         cells += [b.intervals[k].text().replace(" %", "") if k in b.intervals else "–" for k in found.looks]
         rows.append(("", cells))
     judge = found.looks[0].title
@@ -100,8 +134,11 @@ def _best_table(found: Found, bests: Sequence[Best]) -> str:
     )
     controls = next((p.controls(found.looks[0]) for p in found.points if p.controls(found.looks[0])), {})
     if controls:
-        text += f"<p class='note'>Controls ({escape(judge)}): " + "; ".join(
-            f"{escape(n)} {100 * v:.1f} %" for n, v in controls.items()) + ".</p>"  # fmt: skip
+        text += (
+            f"<p class='note'>Controls ({escape(judge)}): "
+            + "; ".join(f"{escape(n)} {100 * v:.1f} %" for n, v in controls.items())
+            + ".</p>"
+        )
     if not all(b.honest for b in bests):
         text += (
             '<p class="note warn">Some cells were chosen and reported on the same seeds, because there are no others: '
@@ -116,11 +153,20 @@ def _gaps_table(gaps: Sequence[Difference]) -> str:
     rows = []
     for d in gaps:
         c = d.comparison
-        rows.append(("", [
-            f"{escape(d.a.key.method)} − {escape(d.b.key.method)}, {TITLES.get(d.a.key.rung, d.a.key.rung)}, "
-            f"D = {d.a.key.latent}", escape(f"{d.look.eval} R={d.look.receding}"),
-            escape(c.difference.text(signed=True)), str(c.n), f"{100 * c.smallest_detectable:.0f}", escape(c.verdict),
-        ]))  # fmt: skip
+        rows.append(
+            (
+                "",
+                [
+                    f"{escape(d.a.key.method)} − {escape(d.b.key.method)}, {TITLES.get(d.a.key.rung, d.a.key.rung)}, "
+                    f"D = {d.a.key.latent}",
+                    escape(f"{d.look.eval} R={d.look.receding}"),
+                    escape(c.difference.text(signed=True)),
+                    str(c.n),
+                    f"{100 * c.smallest_detectable:.0f}",
+                    escape(c.verdict),
+                ],
+            )
+        )
     heads = ["Difference", "Evaluation", "Success", "Seeds", "Smallest detectable (points)", "Verdict"]
     text = "<p>Paired on the reporting seeds and on the episodes; not corrected for the number of rows.</p>"
     return section("differences", "Sparse minus dense", text + table("Sparse minus dense", heads, rows))
@@ -132,12 +178,20 @@ def _transfer_table(moved: Sequence[Transfer]) -> str:
     rows = []
     for t in moved:
         tops = ", ".join(f"{d}: {r:g}" for d, r in t.best.items())
-        rows.append(("", [escape(f"{t.method}, {TITLES.get(t.rung, t.rung)}, {'μP' if t.mup else 'plain'}"),
-                          f"{t.lam:g}", tops, f"{t.decades:.1f}", f"{100 * t.loss:.1f}"]))  # fmt: skip
+        rows.append(
+            (
+                "",
+                [
+                    escape(f"{t.method}, {TITLES.get(t.rung, t.rung)}, {'μP' if t.mup else 'plain'}"),
+                    f"{t.lam:g}",
+                    tops,
+                    f"{t.decades:.1f}",
+                    f"{100 * t.loss:.1f}",
+                ],
+            )
+        )
     heads = ["Method", "λ", "Best η by D", "Spread (decades)", "Lost by the narrowest model's η (points)"]
-    text = (
-        "<p>A rate transfers if the narrowest model's best one is the best for the wider ones, or nearly.</p>"
-    )
+    text = "<p>A rate transfers if the narrowest model's best one is the best for the wider ones, or nearly.</p>"
     return section("transfer", "Learning rates across widths", text + table("Learning rates", heads, rows))
 
 
@@ -148,8 +202,10 @@ def _figures(made: Sequence[Made]) -> str:
         with style():
             figure.savefig(buffer, format="png", dpi=130)
         data = base64.b64encode(buffer.getvalue()).decode()
-        parts.append(f'<figure class="sweep" id="{name}"><figcaption>{escape(caption)}</figcaption>'
-                     f'<img alt="{escape(caption)}" src="data:image/png;base64,{data}"></figure>')  # fmt: skip
+        parts.append(
+            f'<figure class="sweep" id="{name}"><figcaption>{escape(caption)}</figcaption>'
+            f'<img alt="{escape(caption)}" src="data:image/png;base64,{data}"></figure>'
+        )
     return section("figures", "Figures", "".join(parts)) if parts else ""
 
 
@@ -158,24 +214,47 @@ def as_dict(
 ) -> dict[str, Any]:
     """All numbers of the page."""
     return {
-        "kind": "lpwm sweep report", "name": found.name, "cells": found.cells, "finished": len(found.points),
-        "dead": [p.hash for p in found.points if p.dead], "lpwm": list(found.versions),
-        "looks": [vars(k) for k in found.looks], "select_seeds": list(found.select),
+        "kind": "lpwm sweep report",
+        "name": found.name,
+        "cells": found.cells,
+        "finished": len(found.points),
+        "dead": [p.hash for p in found.points if p.dead],
+        "lpwm": list(found.versions),
+        "looks": [vars(k) for k in found.looks],
+        "select_seeds": list(found.select),
         "best": [
-            {**vars(b.key), "lam": b.lam, "lr": b.lr, "setting": b.setting, "settings": b.of,
-             "chosen_on": list(b.chosen_on), "reported_on": list(b.reported_on), "independent": b.honest,
-             "dead": b.dead, "active_fraction": b.active,
-             "success": {k.title: {"rate": i.estimate, "low": i.low, "high": i.high, "unit": i.unit}
-                         for k, i in b.intervals.items()}}
+            {
+                **vars(b.key),
+                "lam": b.lam,
+                "lr": b.lr,
+                "setting": b.setting,
+                "settings": b.of,
+                "chosen_on": list(b.chosen_on),
+                "reported_on": list(b.reported_on),
+                "independent": b.honest,
+                "dead": b.dead,
+                "active_fraction": b.active,
+                "success": {
+                    k.title: {"rate": i.estimate, "low": i.low, "high": i.high, "unit": i.unit}
+                    for k, i in b.intervals.items()
+                },
+            }
             for b in bests
         ],
-        "sparse_minus_dense": [
-            {**vars(d.a.key), "look": d.look.title, **d.comparison.row()} for d in gaps
-        ],
+        "sparse_minus_dense": [{**vars(d.a.key), "look": d.look.title, **d.comparison.row()} for d in gaps],
         "transfer": [
-            {"world": t.world, "method": t.method, "rung": t.rung, "mup": t.mup, "lam": t.lam, "rates": list(t.rates),
-             "curves": {str(d): [None if v != v else v for v in c] for d, c in t.curves.items()},
-             "best": {str(d): r for d, r in t.best.items()}, "decades": t.decades, "loss": t.loss}
+            {
+                "world": t.world,
+                "method": t.method,
+                "rung": t.rung,
+                "mup": t.mup,
+                "lam": t.lam,
+                "rates": list(t.rates),
+                "curves": {str(d): [None if v != v else v for v in c] for d, c in t.curves.items()},
+                "best": {str(d): r for d, r in t.best.items()},
+                "decades": t.decades,
+                "loss": t.loss,
+            }
             for t in moved
         ],
-    }  # fmt: skip
+    }

@@ -92,7 +92,7 @@ def cells(evaluations: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
                     "horizon": cell["horizon"],
                     "receding": cell["receding"],
                     "warm": settings["warm"] and cell["receding"] < cell["horizon"],
-                    "along": settings.get("along", 0.0),
+                    "path_discount": settings.get("path_discount", settings.get("along", 0.0)),
                     "episodes": settings["episodes"],
                     "solver": settings["solver"],
                     "test": settings["test"],
@@ -149,9 +149,16 @@ def horizon_series(found: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
                 value = row["budgets"][str(budget)]["terminal"]
                 one = series.setdefault(
                     (cell["goals"], way, row["name"]),
-                    {"goals": cell["goals"], "way": way, "name": row["name"], "control": row["control"],
-                     "evaluation": cell["evaluation"], "budget": budget, "points": {}},
-                )  # fmt: skip
+                    {
+                        "goals": cell["goals"],
+                        "way": way,
+                        "name": row["name"],
+                        "control": row["control"],
+                        "evaluation": cell["evaluation"],
+                        "budget": budget,
+                        "points": {},
+                    },
+                )
                 one["points"][cell["horizon"]] = (value["rate"], value["low"], value["high"])
     return [s for s in series.values() if len(s["points"]) >= 3 and s["name"] != "do nothing"]
 

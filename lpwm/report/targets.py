@@ -1,4 +1,4 @@
-"""The target study drawn and told: realised against asked activity, and what coordinate slices changed."""
+"""The target study drawn and told: realized against asked activity, and what coordinate slices changed."""
 
 from __future__ import annotations
 
@@ -24,53 +24,57 @@ from lpwm.interpret.targets_table import (
     ways,
 )
 from lpwm.report import palette
-from lpwm.report.drawn import GREY, picture, save
+from lpwm.report.drawn import GRAY, picture, save
 from lpwm.report.markup import table
 
 MARKS = {0.5: "v", 1.0: "o", 2.0: "s"}
 
 
 def figure(found: Mapping[str, Any]) -> Figure:
-    """Left: realised against asked activity. Then a panel a measure: plain and coordinate slices side by side."""
+    """Left: realized against asked activity. Then a panel a measure: plain and coordinate slices side by side."""
     shown = ["ratio", "zone_support", *ways(dict(found))[:1]]
     fig = Figure(figsize=(2.6 * (len(shown) + 1), 3.1))
     first, *rest = fig.subplots(1, len(shown) + 1)
     axes = sorted({r["cell"]["axis_fraction"] for r in found["cells"]})
-    colour = {a: palette.LIGHT[k % len(palette.LIGHT)] for k, a in enumerate(axes)}
-    first.plot([0, 0.6], [0, 0.6], color=GREY, lw=0.8, ls=":", label="as asked")
+    color = {a: palette.LIGHT[k % len(palette.LIGHT)] for k, a in enumerate(axes)}
+    first.plot([0, 0.6], [0, 0.6], color=GRAY, lw=0.8, ls=":", label="as asked")
     for k, row in enumerate(found["cells"]):
         cell, m = row["cell"], row["measures"]["active"]
         if m is None:
             continue
         x = row["target"]["active"] + 0.004 * (axes.index(cell["axis_fraction"]) - 0.5)
-        ink, mark = colour[cell["axis_fraction"]], MARKS.get(cell["p"], "D")
-        first.errorbar(x, m["estimate"], [[m["estimate"] - m["low"]], [m["high"] - m["estimate"]]], color=ink,
-                       fmt=mark, ms=4, lw=1, capsize=1.5)  # fmt: skip
+        ink, mark = color[cell["axis_fraction"]], MARKS.get(cell["p"], "D")
+        first.errorbar(
+            x,
+            m["estimate"],
+            [[m["estimate"] - m["low"]], [m["high"] - m["estimate"]]],
+            color=ink,
+            fmt=mark,
+            ms=4,
+            lw=1,
+            capsize=1.5,
+        )
         if k == 0 or cell["axis_fraction"] != found["cells"][k - 1]["cell"]["axis_fraction"]:
-            name = (
-                "plain slices"
-                if cell["axis_fraction"] == 0
-                else f"{100 * cell['axis_fraction']:g} % coordinate"
-            )
+            name = "plain slices" if cell["axis_fraction"] == 0 else f"{100 * cell['axis_fraction']:g} % coordinate"
             first.plot([], [], "o", color=ink, ms=4, label=name)
     for p in sorted({r["cell"]["p"] for r in found["cells"]}):
-        first.plot([], [], MARKS.get(p, "D"), color=GREY, ms=4, label=f"p = {p:g}")
+        first.plot([], [], MARKS.get(p, "D"), color=GRAY, ms=4, label=f"p = {p:g}")
     first.set(xlabel="P(y > 0) of the target", ylabel="active fraction", title="Activity")
     first.set_ylim(bottom=0)
     first.legend(fontsize=6.5)
     for axis, name in zip(rest, shown, strict=True):
-        _paired(axis, found, name, colour)
+        _paired(axis, found, name, color)
     return fig
 
 
-def _paired(axis: Any, found: Mapping[str, Any], name: str, colour: Mapping[float, str]) -> None:
+def _paired(axis: Any, found: Mapping[str, Any], name: str, color: Mapping[float, str]) -> None:
     targets = sorted({(r["cell"]["p"], -r["cell"]["mu"]) for r in found["cells"]})
     for row in found["cells"]:
         cell, m = row["cell"], row["measures"][name]
         if m is None:
             continue
         y = targets.index((cell["p"], -cell["mu"])) + 0.3 * (cell["axis_fraction"] > 0)
-        ink = colour[cell["axis_fraction"]]
+        ink = color[cell["axis_fraction"]]
         axis.plot([m["low"], m["high"]], [y, y], color=ink, lw=1.5)
         axis.plot([m["estimate"]], [y], "o", color=ink, ms=4)
         axis.plot(m["values"], np.full(len(m["values"]), y), "|", color=ink, ms=4, alpha=0.6)
@@ -88,9 +92,7 @@ def _short(name: str) -> str:
     return upper(MEASURES.get(name, name.replace(", random", ",\nrandom goals")))
 
 
-def write(
-    found: Mapping[str, Any], folder: str | Path, formats: Sequence[str] = ("png", "pdf")
-) -> list[Path]:
+def write(found: Mapping[str, Any], folder: str | Path, formats: Sequence[str] = ("png", "pdf")) -> list[Path]:
     return save(folder, {"target-study": lambda: figure(found)}, formats)
 
 
@@ -111,9 +113,10 @@ def section(documents: Sequence[Mapping[str, Any]]) -> str | None:
         for row in rows(found)
     ]
     drawn = picture(
-        lambda: figure(found), "Realised against asked activity; prediction, probes, planning",
+        lambda: figure(found),
+        "Realized against asked activity; prediction, probes, planning",
         "Active fraction against the target's, then error, zone accuracy and success; the numbers are in the table.",
-    )  # fmt: skip
+    )
     return (
         intro
         + f'<ul class="plain">{lines}</ul>'

@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 
 from lpwm.core.version import __version__
 from lpwm.report import palette
-from lpwm.report.drawn import GREY, Make, save
+from lpwm.report.drawn import GRAY, Make, save
 from lpwm.theory import SMOOTH, Grid
 from lpwm.theory.study import SIZES, StudyConfig, borders, converge, error_map
 from lpwm.worlds.piecewise import BORDER, FRAME, RADIUS, Piecewise
 
 KIND = "lpwm theory"
 # Where the dot can be after its first step. The border between two zones a side, 112, is its very middle, so an even
-# number of cells puts an edge there and an odd number a row of centres.
+# number of cells puts an edge there and an odd number a row of centers.
 LOW, HIGH = float(BORDER + RADIUS), float(FRAME - BORDER - RADIUS)
 COMPASS = [(np.cos(a), np.sin(a)) for a in np.arange(8) * np.pi / 4]
 ACTIONS = np.array([(0.0, 0.0), *COMPASS])
@@ -42,9 +42,7 @@ def theory(sizes: int = 0, config: StudyConfig | None = None) -> dict[str, Any]:
     jumps = []
     for name, g, n in cases:
         world = Piecewise(g=g)
-        found = borders(
-            name, step_of(world), zone_of(world), (LOW, LOW), (HIGH, HIGH), ACTIONS, n[kept], config=config
-        )
+        found = borders(name, step_of(world), zone_of(world), (LOW, LOW), (HIGH, HIGH), ACTIONS, n[kept], config=config)
         jumps.append(found | {"g": g, "jump": jump_of(world)})
     world = Piecewise()
     grid = Grid((LOW, LOW), (HIGH, HIGH), MAP_CELLS)
@@ -83,10 +81,7 @@ def lines(found: dict[str, Any]) -> list[str]:
             f"{s['name']:<14} {d * s['slope_worst']:+7.3f} {d * s['slope_mean']:+7.3f}          {holds:<8} "
             f"{last['cells']:>9,}   {last['worst']:.5f} / {last['bound']:.5f}"
         )
-    out += [
-        "",
-        "Piecewise                n   cells cut   states cut, within H steps   worst error in px: whole, cut",
-    ]
+    out += ["", "Piecewise                n   cells cut   states cut, within H steps   worst error in px: whole, cut"]
     for p in found["piecewise"]:
         for r in (p["rows"][0], p["rows"][-1]):
             cut = "–" if r["worst_cut"] is None else f"{r['worst_cut']:.3f}"
@@ -114,10 +109,7 @@ def check_passed(found: dict[str, Any], tolerance: float = 0.1) -> list[str]:
 
 def write(found: dict[str, Any], folder: str | Path, formats: Sequence[str] = ("png", "pdf")) -> list[Path]:
     """theory-slopes and theory-borders, as PNG and PDF."""
-    figures: dict[str, Make] = {
-        "theory-slopes": lambda: slopes(found),
-        "theory-borders": lambda: zone_borders(found),
-    }
+    figures: dict[str, Make] = {"theory-slopes": lambda: slopes(found), "theory-borders": lambda: zone_borders(found)}
     return save(folder, figures, formats)
 
 
@@ -138,11 +130,11 @@ def slopes(found: dict[str, Any]) -> Figure:
         axis.plot(N, row("far_bound"), color=palette.LIGHT[2], ls="--", lw=1, label=f"bound, {H} steps")
         axis.plot(N, row("far_mean"), "^-", color=palette.LIGHT[2], label=f"mean, {H} steps")
         guide = row("mean")[0] * 0.45 * (N / N[0]) ** (-1 / s["d"])
-        axis.plot(N, guide, color=GREY, lw=1, ls=":", label="slope −1/d")
+        axis.plot(N, guide, color=GRAY, lw=1, ls=":", label="slope −1/d")
         axis.set(xscale="log", yscale="log", xlabel="cells N")
         axis.set_title(f"{s['name']}, L = {s['lipschitz']:g}")
         text = f"slope {s['slope_worst']:.3f} (worst)\n{s['slope_mean']:.3f} (mean)".replace("-", "−")
-        axis.text(0.98, 0.97, text, transform=axis.transAxes, ha="right", va="top", fontsize=7.5, color=GREY)
+        axis.text(0.98, 0.97, text, transform=axis.transAxes, ha="right", va="top", fontsize=7.5, color=GRAY)
         axis.set_ylim(top=axis.get_ylim()[1] * 4)  # room for the text
     figure.axes[0].set_ylabel("decoded error")
     handles, names = figure.axes[0].get_legend_handles_labels()
@@ -156,20 +148,20 @@ def zone_borders(found: dict[str, Any]) -> Figure:
     left, middle, right = figure.subplots(1, 3, width_ratios=(1.15, 1, 1))
     _map(figure, left, found["map"])
     for k, p in enumerate(found["piecewise"]):
-        N, colour = np.array([r["cells"] for r in p["rows"]]), palette.LIGHT[k]
-        middle.plot(N, [r["worst_whole"] for r in p["rows"]], "o-", color=colour, lw=1.2)
+        N, color = np.array([r["cells"] for r in p["rows"]]), palette.LIGHT[k]
+        middle.plot(N, [r["worst_whole"] for r in p["rows"]], "o-", color=color, lw=1.2)
         if p["rows"][0]["worst_cut"] is not None:
-            middle.plot(N, [r["worst_cut"] for r in p["rows"]], "s--", color=colour, lw=1.2)
+            middle.plot(N, [r["worst_cut"] for r in p["rows"]], "s--", color=color, lw=1.2)
         share = [100 * r["cut"] for r in p["rows"]]
         if max(share) > 0:
-            right.plot(N, share, "s--", color=colour, lw=1.2)
-        right.plot(N, [100 * r["parted"] for r in p["rows"]], "^:", color=colour, lw=1.2, label=p["name"])
+            right.plot(N, share, "s--", color=color, lw=1.2)
+        right.plot(N, [100 * r["parted"] for r in p["rows"]], "^:", color=color, lw=1.2, label=p["name"])
     first = found["piecewise"][0]
     N = np.array([r["cells"] for r in first["rows"]])
-    middle.plot(N, [r["bound"] for r in first["rows"]], color=GREY, lw=1, label="bound (L + 1)ε")
-    middle.axhline(first["jump"], color=GREY, lw=1, ls=":", label="largest jump between zones, 2×2")
-    middle.plot([], [], "o-", color="#333333", label="centre in the same zone")
-    middle.plot([], [], "s--", color="#333333", label="centre in another zone")
+    middle.plot(N, [r["bound"] for r in first["rows"]], color=GRAY, lw=1, label="bound (L + 1)ε")
+    middle.axhline(first["jump"], color=GRAY, lw=1, ls=":", label="largest jump between zones, 2×2")
+    middle.plot([], [], "o-", color="#333333", label="center in the same zone")
+    middle.plot([], [], "s--", color="#333333", label="center in another zone")
     middle.set(xscale="log", yscale="log", xlabel="cells N", title="Worst one-step error (px)")
     middle.set_ylim(bottom=0.05)
     middle.legend(fontsize=6.8, loc="lower left")

@@ -15,13 +15,7 @@ from lpwm.stats.compare import (
 )
 from lpwm.stats.intervals import Interval, clopper_pearson, success_interval, t_interval, wilson
 from lpwm.stats.paired import McNemar, Paired, mcnemar, paired_bootstrap, paired_t
-from lpwm.stats.power import (
-    detectable_on_episodes,
-    detectable_paired,
-    power_on_episodes,
-    power_paired,
-    seeds_needed,
-)
+from lpwm.stats.power import detectable_on_episodes, detectable_paired, power_on_episodes, power_paired, seeds_needed
 from lpwm.stats.record import Result
 from lpwm.stats.variance import Component, VarianceSplit, variance_split
 

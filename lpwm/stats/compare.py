@@ -12,14 +12,7 @@ from numpy.typing import ArrayLike
 
 from lpwm.core.errors import UserError, choose
 from lpwm.stats.intervals import Interval, success_interval
-from lpwm.stats.paired import (
-    Paired,
-    paired_bootstrap,
-    paired_crossed,
-    paired_episodes,
-    paired_t,
-    welch,
-)
+from lpwm.stats.paired import Paired, paired_bootstrap, paired_crossed, paired_episodes, paired_t, welch
 from lpwm.stats.power import detectable_ncp
 from lpwm.stats.record import Floats, Result, check_level, same_episodes
 
@@ -37,7 +30,7 @@ Method = Literal["crossed", "t", "bootstrap"]
 METHODS = {
     "crossed": "t with seeds and episodes both sampled: the difference on any episodes of this kind",
     "t": "paired t over seeds: the difference on these very episodes",
-    "bootstrap": "studentised bootstrap over seeds: the same without normality",
+    "bootstrap": "studentized bootstrap over seeds: the same without normality",
 }
 
 
@@ -116,9 +109,7 @@ def _pair(a: Result, b: Result) -> tuple[Floats, Floats, bool]:
     """Cells (S, E) of both with rows paired, and whether they could be; a control pairs with every seed."""
     b = same_episodes(a, b)
     if a.control and b.control:
-        raise UserError(
-            f"{a.name!r} and {b.name!r} are both controls: compare a trained method with a control."
-        )
+        raise UserError(f"{a.name!r} and {b.name!r} are both controls: compare a trained method with a control.")
     if not (a.control or b.control):
         if set(a.seeds) != set(b.seeds):
             return a.cells_SE, b.cells_SE, False
@@ -127,9 +118,7 @@ def _pair(a: Result, b: Result) -> tuple[Floats, Floats, bool]:
     return x, y, True
 
 
-def _test(
-    x_SE: Floats, y_SE: Floats, paired: bool, method: str, level: float, key: tuple[int | str, ...]
-) -> Paired:
+def _test(x_SE: Floats, y_SE: Floats, paired: bool, method: str, level: float, key: tuple[int | str, ...]) -> Paired:
     if not paired:
         return welch(x_SE.mean(1), y_SE.mean(1), level)
     if len(x_SE) == 1:
@@ -237,9 +226,7 @@ def comparison_table(
     if not names:
         raise UserError("there is nothing to compare: give at least one result.")
     if len(set(names)) != len(names):
-        raise UserError(
-            f"two results are called {max(names, key=names.count)!r}: give every result its own name."
-        )
+        raise UserError(f"two results are called {max(names, key=names.count)!r}: give every result its own name.")
     by_name = {r.name: r for r in results}
     if reference is not None:
         base = choose("reference", reference, by_name)

@@ -32,9 +32,7 @@ class Paired:
 def _differences(a: Any, b: Any, at_least: int) -> Floats:
     x, y = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
     if x.ndim != 1 or x.shape != y.shape:
-        raise UserError(
-            f"paired values have shapes {x.shape} and {y.shape}: give one value per seed for each."
-        )
+        raise UserError(f"paired values have shapes {x.shape} and {y.shape}: give one value per seed for each.")
     if len(x) < at_least:
         raise UserError(f"{len(x)} pairs are too few here: give at least {at_least} seeds.")
     if not (np.isfinite(x).all() and np.isfinite(y).all()):
@@ -65,7 +63,7 @@ def paired_t(a: Any, b: Any, level: float = 0.95) -> Paired:
 def paired_bootstrap(
     a: Any, b: Any, level: float = 0.95, resamples: int = 9999, key: tuple[int | str, ...] = (0,)
 ) -> Paired:
-    """The studentised bootstrap (percentile-t) over training seeds.
+    """The studentized bootstrap (percentile-t) over training seeds.
 
     Each resample of the n differences gives t* = (d̄* − d̄)/se*; the interval is [d̄ − t*_hi·se, d̄ − t*_lo·se]
     and p = 2·min of the tails of t* beyond d̄/se, so that p < 1 − level and "0 outside" say the same.
@@ -78,9 +76,7 @@ def paired_bootstrap(
     d = _differences(a, b, MIN_BOOTSTRAP_SEEDS)
     tail = int((resamples + 1) * (1 - level) / 2 + 1e-9)
     if tail < 1:
-        raise UserError(
-            f"{resamples} resamples cannot show a {level:g} interval: give {math.ceil(2 / (1 - level))}."
-        )
+        raise UserError(f"{resamples} resamples cannot show a {level:g} interval: give {math.ceil(2 / (1 - level))}.")
     n, mean = len(d), float(d.mean())
     if not np.ptp(d):
         interval, p = _from_t(mean, 0.0, n - 1, level, "checkpoints")
@@ -99,12 +95,7 @@ def paired_bootstrap(
     above, below = np.sum(t >= mean / se), np.sum(t <= mean / se)
     p = min(1.0, 2 * float(1 + min(above, below)) / (resamples + 1))
     return Paired(
-        Interval(mean, float(low), float(high), level, "checkpoints"),
-        p,
-        n,
-        se,
-        n - 1,
-        "bootstrap-t over seeds",
+        Interval(mean, float(low), float(high), level, "checkpoints"), p, n, se, n - 1, "bootstrap-t over seeds"
     )
 
 
@@ -119,7 +110,7 @@ def _spread(variance: float, episodes: int) -> float:
 def paired_crossed(d_SE: Floats, level: float = 0.95) -> Paired:
     """The mean difference when seeds *and* episodes are samples; d_se is a difference of planner-seed means.
 
-    Paired t is blind to an episode that favours one method in every checkpoint; see `crossed_variance`. The
+    Paired t is blind to an episode that favors one method in every checkpoint; see `crossed_variance`. The
     interval is paired t's wherever the episodes add nothing.
     """
     check_level(level)
@@ -178,9 +169,7 @@ def mcnemar(a_E: Any, b_E: Any, level: float = 0.95) -> McNemar:
     m = only_a + only_b
     p = min(1.0, 2 * float(stats.binom.cdf(min(only_a, only_b), m, 0.5)))
     low, high = _tango(only_a, only_b, len(a), float(special.ndtri(0.5 + level / 2)))
-    return McNemar(
-        only_a, only_b, len(a), Interval((only_a - only_b) / len(a), low, high, level, "episodes"), p
-    )
+    return McNemar(only_a, only_b, len(a), Interval((only_a - only_b) / len(a), low, high, level, "episodes"), p)
 
 
 def _tango(b: int, c: int, n: int, z: float) -> tuple[float, float]:
@@ -192,8 +181,8 @@ def _tango(b: int, c: int, n: int, z: float) -> tuple[float, float]:
         variance = max(n * (2 * q + delta * (1 - delta)), 0.0)
         return side * (b - c - n * delta) - z * math.sqrt(variance)
 
-    # Just off the centre: with no discordant episode the centre itself is a spurious root.
-    centre, edge, off = (b - c) / n, 1 - 1e-12, 1e-9
-    low = -1.0 if c == n else float(optimize.brentq(lambda x: excess(x, +1), -edge, centre - off))
-    high = 1.0 if b == n else float(optimize.brentq(lambda x: excess(x, -1), centre + off, edge))
+    # Just off the center: with no discordant episode the center itself is a spurious root.
+    center, edge, off = (b - c) / n, 1 - 1e-12, 1e-9
+    low = -1.0 if c == n else float(optimize.brentq(lambda x: excess(x, +1), -edge, center - off))
+    high = 1.0 if b == n else float(optimize.brentq(lambda x: excess(x, -1), center + off, edge))
     return low, high

@@ -68,9 +68,7 @@ def seeds_needed(effect: float, sd: float, alpha: float = 0.05, power: float = 0
     _check(alpha, power)
     _check_paired(2, sd)
     if not (math.isfinite(effect) and effect != 0):
-        raise UserError(
-            f"no number of seeds shows an effect of {effect}: give a finite difference other than 0."
-        )
+        raise UserError(f"no number of seeds shows an effect of {effect}: give a finite difference other than 0.")
     low, high = 1, 2
     while power_paired(high, sd, effect, alpha) < power:
         low, high = high, 2 * high
@@ -128,10 +126,7 @@ def detectable_on_episodes(
         raise UserError(f"the correlation is {correlation}: give a number from 0 to 1.")
 
     def excess(gain: float) -> float:
-        return (
-            power_on_episodes(episodes, *_discordance(min(rate + gain, 1.0), rate, correlation), alpha)
-            - power
-        )
+        return power_on_episodes(episodes, *_discordance(min(rate + gain, 1.0), rate, correlation), alpha) - power
 
     # Scan before solving: near 100 % the correlation forces discordance, and power need not be monotone.
     grid = np.linspace(0, 1 - rate, 65)

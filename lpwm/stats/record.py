@@ -36,9 +36,7 @@ def check_level(level: float) -> None:
 def _ids(given: Iterable[int | str] | None, size: int, what: str, name: str) -> tuple[int | str, ...]:
     ids = tuple(range(size)) if given is None else tuple(given)
     if len(ids) != size:
-        raise UserError(
-            f"result {name!r} has {size} {what}s but {len(ids)} {what} ids: give one id for each."
-        )
+        raise UserError(f"result {name!r} has {size} {what}s but {len(ids)} {what} ids: give one id for each.")
     if len(set(ids)) != size:
         raise UserError(f"result {name!r} names a {what} twice: give every {what} its own id.")
     return ids
@@ -109,9 +107,7 @@ class Result:
         """The mean over planner seeds."""
         return self.success_SPE.mean(axis=1)
 
-    def only(
-        self, *, seeds: Sequence[int | str] | None = None, episodes: Sequence[int | str] | None = None
-    ) -> Result:
+    def only(self, *, seeds: Sequence[int | str] | None = None, episodes: Sequence[int | str] | None = None) -> Result:
         """The same result on some training seeds or episodes, in the order given."""
         success, kept_seeds, kept_episodes = self.success_SPE, self.seeds, self.episodes
         if seeds is not None:

@@ -71,9 +71,7 @@ class VarianceSplit:
         if P < 1 or E < 1:
             raise UserError(f"{P} planner seeds and {E} episodes measure no rate: give at least 1 of each.")
         if P != self.shape[1] == 1:
-            raise UserError(
-                "one planner seed shows nothing of the others: split a result that has at least 2."
-            )
+            raise UserError("one planner seed shows nothing of the others: split a result that has at least 2.")
 
         def v(key: str) -> float:
             component = self.components.get(NAMES[key])
@@ -128,10 +126,7 @@ def _pair_sums(y_SPE: Floats, by_seed_BS: Floats, by_episode_BE: Floats) -> dict
         "se": same_both(ws, we),
         "s": np.sum(square_BS * ws, axis=1) - same_both(ws, we**2),
         "e": np.sum(square_BE * we, axis=1) - same_both(ws**2, we),
-        "": square_B
-        - np.sum(square_BS * ws**2, axis=1)
-        - np.sum(square_BE * we**2, axis=1)
-        + same_both(ws**2, we**2),
+        "": square_B - np.sum(square_BS * ws**2, axis=1) - np.sum(square_BE * we**2, axis=1) + same_both(ws**2, we**2),
     }
 
 
@@ -146,20 +141,14 @@ def _components(y_SPE: Floats, by_seed_BS: Floats, by_episode_BE: Floats) -> dic
     any_p = _pair_sums(y_SPE.sum(1, keepdims=True), by_seed_BS, by_episode_BE) if P > 1 else same_p
     mean: dict[str, Floats] = {}
     for key in same_p:
-        pairs = np.prod(
-            [same if axis in key else distinct for axis, (same, distinct) in size.items()], axis=0
-        )
+        pairs = np.prod([same if axis in key else distinct for axis, (same, distinct) in size.items()], axis=0)
         if P == 1:  # a two-way design
             mean[key] = same_p[key] / pairs
             continue
         mean["".join(axis for axis in "spe" if axis in key + "p")] = same_p[key] / (pairs * P)
         mean[key] = (any_p[key] - same_p[key]) / (pairs * P * (P - 1))
     subsets = {key: ["".join(c) for r in range(len(key) + 1) for c in combinations(key, r)] for key in mean}
-    return {
-        key: np.sum([(-1) ** (len(key) - len(u)) * mean[u] for u in subsets[key]], axis=0)
-        for key in mean
-        if key
-    }
+    return {key: np.sum([(-1) ** (len(key) - len(u)) * mean[u] for u in subsets[key]], axis=0) for key in mean if key}
 
 
 def variance_split(
@@ -177,7 +166,7 @@ def variance_split(
         raise UserError(
             f"{result.name!r} has {S} training seeds and {E} episodes: a variance split needs at least 2 of each."
         )
-    # Centring changes no component and keeps digits.
+    # Centering changes no component and keeps digits.
     y = result.success_SPE.astype(np.float64) - result.rate
     raw = {k: float(v[0]) for k, v in _components(y, np.ones((1, S)), np.ones((1, E))).items()}
     draw = np.random.default_rng(rng.seed_of("variance split", *key))

@@ -76,11 +76,7 @@ class Point:
             e = self.asked.get(look.eval)
             return None if e is None else np.zeros((e["planner_seeds"], e["episodes"]), dtype=bool)
         for cell in self.evals.get(look.eval, ()):
-            if (cell["goals"], cell["horizon"], cell["receding"]) == (
-                look.goals,
-                look.horizon,
-                look.receding,
-            ):
+            if (cell["goals"], cell["horizon"], cell["receding"]) == (look.goals, look.horizon, look.receding):
                 lines = cell["budgets"][str(look.budget)][look.measure]["success"]
                 return np.array([[c == "1" for c in line] for line in lines])
         return None
@@ -91,11 +87,7 @@ class Point:
 
     def controls(self, look: Look) -> dict[str, float]:
         for cell in self.evals.get(look.eval, ()):
-            if (cell["goals"], cell["horizon"], cell["receding"]) == (
-                look.goals,
-                look.horizon,
-                look.receding,
-            ):
+            if (cell["goals"], cell["horizon"], cell["receding"]) == (look.goals, look.horizon, look.receding):
                 return dict(cell["budgets"][str(look.budget)][look.measure]["controls"])
         return {}
 
@@ -112,8 +104,10 @@ class Found:
     @property
     def keys(self) -> list[Key]:
         order = {m: i for i, m in enumerate(dict.fromkeys(p.key.method for p in self.points))}
-        return sorted({p.key for p in self.points},
-                      key=lambda k: (k.world, order[k.method], LADDER.index(k.rung), k.latent, not k.mup))  # fmt: skip
+        return sorted(
+            {p.key for p in self.points},
+            key=lambda k: (k.world, order[k.method], LADDER.index(k.rung), k.latent, not k.mup),
+        )
 
     def of(self, **wanted: Any) -> list[Point]:
         return [p for p in self.points if all(getattr(p.key, k) == v for k, v in wanted.items())]
@@ -122,9 +116,9 @@ class Found:
 def method_of(config: Mapping[str, Any]) -> str:
     """The method's name from the config alone, so that any two sweeps call it the same."""
     objective, link = config["objective"], config["model"]["link"]
-    kind = objective["regulariser"]
+    kind = objective["regularizer"]
     if kind in ("vicreg", "sigreg", "none"):
-        name = {"vicreg": "VICReg", "sigreg": "SIGReg", "none": "no regulariser"}[kind]
+        name = {"vicreg": "VICReg", "sigreg": "SIGReg", "none": "no regularizer"}[kind]
         return name if link == "identity" else f"{name} {link}"
     name = {"identity": "LeWM", "relu": "LpWM (ReLU)", "reprelu": "LpWM"}.get(link, link)
     if objective["rdmreg"]["mu"]:
@@ -143,10 +137,19 @@ def point_of(record: Mapping[str, Any]) -> Point:
     setting = digest({**config, "train": {**config["train"], "seed": 0}})
     held = result["held_out"].get("error_depth") or [None]
     return Point(
-        record["hash"], key, model["link"] != "identity", config["objective"]["lam"], optim["lr"], setting,
-        config["train"]["seed"], result["dead"], result["evals"], cell["evals"],
-        result["train"].get("active_fraction"), held[0],
-    )  # fmt: skip
+        record["hash"],
+        key,
+        model["link"] != "identity",
+        config["objective"]["lam"],
+        optim["lr"],
+        setting,
+        config["train"]["seed"],
+        result["dead"],
+        result["evals"],
+        cell["evals"],
+        result["train"].get("active_fraction"),
+        held[0],
+    )
 
 
 def read_results(root: str | Path) -> Found:
@@ -236,17 +239,31 @@ def _best(found: Found, key: Key) -> Best | None:
 
 
 def _report(
-    points: Sequence[Point], of: int, chosen_on: tuple[int, ...], seeds: Sequence[int], found: Found,
+    points: Sequence[Point],
+    of: int,
+    chosen_on: tuple[int, ...],
+    seeds: Sequence[int],
+    found: Found,
     honest: bool = True,
-) -> Best:  # fmt: skip
+) -> Best:
     kept = sorted((p for p in points if p.seed in seeds), key=lambda p: p.seed)
     results = {look: r for look in found.looks if (r := result_of(kept, look)) is not None}
     first, active = kept[0], [p.active for p in kept if p.active is not None]
     return Best(
-        first.key, first.sparse, first.lam, first.lr, first.setting, of, chosen_on, tuple(p.seed for p in kept),
-        results, sum(bool(p.dead) for p in kept), float(np.mean(active)) if active else None, honest,
+        first.key,
+        first.sparse,
+        first.lam,
+        first.lr,
+        first.setting,
+        of,
+        chosen_on,
+        tuple(p.seed for p in kept),
+        results,
+        sum(bool(p.dead) for p in kept),
+        float(np.mean(active)) if active else None,
+        honest,
         {look: success_interval(r) for look, r in results.items()},
-    )  # fmt: skip
+    )
 
 
 def result_of(points: Sequence[Point], look: Look) -> Result | None:
@@ -276,12 +293,7 @@ def sparse_minus_dense(found: Found, bests: Sequence[Best]) -> list[Difference]:
     """Every sparse method against LeWM, seeds paired where both report them."""
     out = []
     for a, b in itertools.product(bests, bests):
-        same = (a.key.world, a.key.rung, a.key.latent, a.key.mup) == (
-            b.key.world,
-            b.key.rung,
-            b.key.latent,
-            b.key.mup,
-        )
+        same = (a.key.world, a.key.rung, a.key.latent, a.key.mup) == (b.key.world, b.key.rung, b.key.latent, b.key.mup)
         if not (same and a.sparse and b.key.method == "LeWM"):
             continue
         seeds = [s for s in a.reported_on if s in b.reported_on]
@@ -297,7 +309,7 @@ def sparse_minus_dense(found: Found, bests: Sequence[Best]) -> list[Difference]:
 
 @dataclass(frozen=True, eq=False)
 class Transfer:
-    """Success against η, a curve per width, for one method and rung under one parametrisation."""
+    """Success against η, a curve per width, for one method and rung under one parametrization."""
 
     world: str
     method: str

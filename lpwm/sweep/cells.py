@@ -21,8 +21,19 @@ from lpwm.train.log import read_log
 from lpwm.train.loop import DeadRun
 
 # Of the log, what a table of cells shows.
-KEPT = ("loss", "prediction", "regulariser", "relative_error", "copy_error", "active_fraction", "dead_units",
-        "effective_dimension", "temporal_variation", "action_sensitivity", "support_instability")  # fmt: skip
+KEPT = (
+    "loss",
+    "prediction",
+    "regularizer",
+    "relative_error",
+    "copy_error",
+    "active_fraction",
+    "dead_units",
+    "effective_dimension",
+    "temporal_variation",
+    "action_sensitivity",
+    "support_instability",
+)
 
 
 def run_cell(
@@ -46,9 +57,7 @@ def finish_cell(
     files = {"run": str(job.folder.relative_to(root))}
     began, evals = time.perf_counter(), {}
     if not dead and cell.evals:
-        team = load_team(
-            [job.folder], device=device, data=any("dataset" in e.goals for e in cell.evals.values())
-        )
+        team = load_team([job.folder], device=device, data=any("dataset" in e.goals for e in cell.evals.values()))
         for name in cell.evals:
             found = evaluated(cell, name, team, job.folder.parent / "episodes", device)
             path = job.folder / "eval" / f"{cell.hash}-{name}.json"
@@ -68,8 +77,15 @@ def finish_cell(
 
 
 def evaluated(cell: Cell, name: str, team: Team, store: Path, device: torch.device) -> Evaluation:
-    return evaluate(team.agents, team.world, cell.evals[name], data=team.data, holdout=team.holdout, device=device,
-                    store=Store(store))  # fmt: skip
+    return evaluate(
+        team.agents,
+        team.world,
+        cell.evals[name],
+        data=team.data,
+        holdout=team.holdout,
+        device=device,
+        store=Store(store),
+    )
 
 
 def logged(folder: Path) -> dict[str, Any]:
@@ -90,16 +106,18 @@ def summary(found: Evaluation) -> list[dict[str, Any]]:
         (row,) = cell.methods
         ids = row.records[0][0].ids
         entry: dict[str, Any] = {
-            "goals": cell.goals, "horizon": cell.horizon, "receding": cell.receding,
-            "episodes": found.sets[cell.goals].digest, "count": len(ids), "budgets": {},
-        }  # fmt: skip
+            "goals": cell.goals,
+            "horizon": cell.horizon,
+            "receding": cell.receding,
+            "episodes": found.sets[cell.goals].digest,
+            "count": len(ids),
+            "budgets": {},
+        }
         for budget in found.config.budgets:
             entry["budgets"][str(budget)] = {
                 m: {
                     "rate": float(row.success(m, budget).mean()),
-                    "success": [
-                        "".join("1" if s else "0" for s in line) for line in row.success(m, budget)[0]
-                    ],
+                    "success": ["".join("1" if s else "0" for s in line) for line in row.success(m, budget)[0]],
                     "controls": {r.name: float(r.success(m, budget).mean()) for r in cell.rows if r.control},
                 }
                 for m in MEASURES

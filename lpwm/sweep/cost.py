@@ -51,11 +51,13 @@ def cost_of(cell: Cell) -> CellCost:
     planning = sum(planning_flops(e, c) for e in cell.evals.values())
     local = -(-c.train.batch // c.train.accumulate)
     return CellCost(
-        c.train.steps, gpu.parameters,
+        c.train.steps,
+        gpu.parameters,
         gpu.minutes(c.train.steps, "cuda") + planning / RATES["cuda"] / 60,
         cpu.minutes(c.train.steps, "cpu") + planning / RATES["cpu"] / 60,
-        gpu.bytes(local), cpu.bytes(local),
-    )  # fmt: skip
+        gpu.bytes(local),
+        cpu.bytes(local),
+    )
 
 
 def planning_flops(e: EvalConfig, run: RunConfig) -> float:
@@ -79,9 +81,7 @@ def _predictor_size(model: ModelConfig) -> int:
         return sum(p.numel() for p in model.predictor.build(model.latent).parameters())
 
 
-def check_fits(
-    grid: Grid, cells: Sequence[Cell], costs: Sequence[CellCost], free: float, device: str
-) -> None:
+def check_fits(grid: Grid, cells: Sequence[Cell], costs: Sequence[CellCost], free: float, device: str) -> None:
     """Refuse a width (or batch) that cannot fit, naming its line."""
     for cell, cost in zip(cells, costs, strict=True):
         need = cost.bytes(device)
@@ -89,7 +89,8 @@ def check_fits(
             axis = next((a.key for a in grid.axes for f in a.fields if f == "model.latent"), "")
             section = "axes" if axis else "fixed" if "model.latent" in grid.fixed else ""
             grid.refuse(
-                section, axis or ("model.latent" if section else "recipe"),
+                section,
+                axis or ("model.latent" if section else "recipe"),
                 f"{cell.label} needs about {need / 2**30:.1f} GiB and a cell has {free / 2**30:.1f} GiB on "
                 f"{device}: use a smaller model.latent or train.batch, or train.accumulate.",
-            )  # fmt: skip
+            )

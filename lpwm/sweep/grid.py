@@ -41,7 +41,7 @@ GRIDS = {
     "cpu-mini": "tiny Piecewise models, 2 methods × 3 rungs × 2 widths × 2 seeds: minutes on two cores",
     "piecewise-table": "the paper's Piecewise table: 2×2 and 3×3, LpWM with and without TJ, LeWM",
     "wall-ladder": "the paper's Wall figure: LTI(1) and Deep-AdaLN, LeWM and LpWM at three μ, five widths",
-    "wall-transfer": "learning rates across widths on Wall, under μP and under the plain parametrisation",
+    "wall-transfer": "learning rates across widths on Wall, under μP and under the plain parametrization",
     "pusht-ladder": "the paper's PushT ladder: six rungs, five widths, λ × η",
     "pusht-vicreg": "VICReg on PushT: three rungs, five widths, λ × η",
     "cube-temporal-jaccard": "OGBench-Cube at five weights of temporal Jaccard",
@@ -113,7 +113,7 @@ class Cell:
 
 
 def cell_hash(config: RunConfig, evals: Mapping[str, EvalConfig]) -> str:
-    return digest({"config": to_dict(config), "evals": {n: to_dict(e) for n, e in evals.items()}})
+    return digest({"config": config, "evals": evals})
 
 
 # Reading -----------------------------------------------------------------------------------------------------
@@ -126,9 +126,7 @@ def read_grid(name: str | Path) -> Grid:
         text = (resources.files("lpwm.sweep") / "grids" / f"{name}.toml").read_text()
         return parse_grid(text, str(name), f"grid {name}")
     if path.suffix not in (".toml", ".json"):
-        raise UserError(
-            f"unknown grid {str(name)!r}: {nearest(str(name), GRIDS)}; or give a .toml or .json file."
-        )
+        raise UserError(f"unknown grid {str(name)!r}: {nearest(str(name), GRIDS)}; or give a .toml or .json file.")
     try:
         text = path.read_text()
     except FileNotFoundError:
@@ -190,23 +188,20 @@ def _seeds(grid: Grid, key: str, values: Any, empty: bool = False) -> tuple[int,
 def _axis(grid: Grid, key: str, values: Any) -> Axis:
     names = tuple(part.strip() for part in key.split(","))
     if not isinstance(values, list):
-        grid.refuse(
-            "axes", key, f"axis {key!r} = {values!r} must be a list; one value for all belongs in [fixed]."
-        )
+        grid.refuse("axes", key, f"axis {key!r} = {values!r} must be a list; one value for all belongs in [fixed].")
     if not values:
         grid.refuse("axes", key, f"axis {key!r} is empty: give at least one value, or leave the axis out.")
     points = [tuple(v) if len(names) > 1 and isinstance(v, list) else (v,) for v in values]
     for point in points:
         if len(point) != len(names):
-            grid.refuse("axes", key, f"axis {key!r} varies {len(names)} fields together: {list(point)} has "
-                        f"{len(point)} values.")  # fmt: skip
+            grid.refuse(
+                "axes", key, f"axis {key!r} varies {len(names)} fields together: {list(point)} has {len(point)} values."
+            )
     seen: list[Any] = []
     for point in points:
         if point in seen:
             shown = point[0] if len(point) == 1 else list(point)
-            grid.refuse(
-                "axes", key, f"axis {key!r} has {shown!r} twice, which makes two cells with the same hash."
-            )
+            grid.refuse("axes", key, f"axis {key!r} has {shown!r} twice, which makes two cells with the same hash.")
         seen.append(point)
     return Axis(names, tuple(points))
 
@@ -246,8 +241,12 @@ def _check(grid: Grid) -> None:
             if name in grid.fixed:
                 grid.refuse("fixed", name, f"{name!r} is fixed and also an axis: choose one.")
             if "." not in name and name not in braces:
-                grid.refuse("axes", axis.key, f"axis {name!r} is no field (those have a dot, like model.latent) and "
-                            f"{{{name}}} does not stand in the recipe.")  # fmt: skip
+                grid.refuse(
+                    "axes",
+                    axis.key,
+                    f"axis {name!r} is no field (those have a dot, like model.latent) and "
+                    f"{{{name}}} does not stand in the recipe.",
+                )
     for name in braces - set(names):
         grid.refuse("", "recipe", f"the recipe names {{{name}}}, but there is no axis {name!r}.")
     for section, key in (*(("axes", n) for n in names), *(("fixed", n) for n in grid.fixed)):
@@ -257,9 +256,7 @@ def _check(grid: Grid) -> None:
         if seed not in grid.seeds:
             grid.refuse("", "select_seeds", f"seed {seed} chooses but is not among the seeds.")
     if grid.select_seeds and set(grid.select_seeds) == set(grid.seeds):
-        grid.refuse(
-            "", "select_seeds", "every seed chooses and none is left to report: leave out at least one."
-        )
+        grid.refuse("", "select_seeds", "every seed chooses and none is left to report: leave out at least one.")
     wanted = {g for e in grid.evals.values() for g in e.goals}
     if grid.goals and wanted and grid.goals not in wanted:
         grid.refuse("", "goals", f"goals = {grid.goals!r} are not evaluated: {nearest(grid.goals, wanted)}.")
@@ -270,9 +267,7 @@ def line_of(text: str, section: str, key: str) -> int:
     found, current = 0, ""
     depth_key = key.rpartition(".")[2]
     for number, line in enumerate(text.splitlines(), start=1):
-        head = re.match(r"\s*\[+\s*([^\]]+?)\s*\]+\s*(#.*)?$", line) or re.match(
-            r'\s*"(axes|fixed|eval)"\s*:', line
-        )
+        head = re.match(r"\s*\[+\s*([^\]]+?)\s*\]+\s*(#.*)?$", line) or re.match(r'\s*"(axes|fixed|eval)"\s*:', line)
         if head:
             current = head[1].replace('"', "")
             if current == section or (current.startswith("eval") and section.startswith("eval")):
@@ -280,11 +275,7 @@ def line_of(text: str, section: str, key: str) -> int:
         name = re.search(r'(?:^|[{,])\s*"?([^"={}\[\]:]+?)"?\s*[=:]', line)
         if name is None:
             continue
-        same = (
-            current == section
-            or (section and current.startswith(f"{section}."))
-            or (not section and not head)
-        )
+        same = current == section or (section and current.startswith(f"{section}.")) or (not section and not head)
         if same and name[1].strip() in (key, depth_key):
             return number
         if same and f'"{key}"' in line:  # JSON on one line
@@ -299,8 +290,7 @@ def expand(grid: Grid, recipe: Recipe) -> list[Cell]:
     """Every cell, in the order of the axes, seeds last. `recipe` finds a run by its name."""
     cells: dict[str, Cell] = {}
     for point in itertools.product(*(axis.values for axis in grid.axes)):
-        where = {f: v for axis, at in zip(grid.axes, point, strict=True)
-                 for f, v in zip(axis.fields, at, strict=True)}  # fmt: skip
+        where = {f: v for axis, at in zip(grid.axes, point, strict=True) for f, v in zip(axis.fields, at, strict=True)}
         name = re.sub(r"{([^{}]*)}", lambda m, at=where: str(at[m[1]]), grid.recipe)  # type: ignore[misc]
         base = _base(grid, name, recipe)
         overrides = {**grid.fixed, **{k: v for k, v in where.items() if "." in k}}
@@ -318,8 +308,11 @@ def _base(grid: Grid, name: str, recipe: Recipe) -> RunConfig:
     try:
         return recipe(name)
     except UserError:
-        grid.refuse("", "recipe", f"it needs the recipe {name!r}, which this lpwm does not have: lpwm recipes lists "
-                    "those it has.")  # fmt: skip
+        grid.refuse(
+            "",
+            "recipe",
+            f"it needs the recipe {name!r}, which this lpwm does not have: lpwm recipes lists those it has.",
+        )
 
 
 def _configure(grid: Grid, base: RunConfig, overrides: Mapping[str, Any]) -> RunConfig:
@@ -368,5 +361,5 @@ def groups(cells: Sequence[Cell]) -> list[list[Cell]]:
     found: dict[str, list[Cell]] = {}
     for cell in cells:
         alone = replace(cell.config, train=replace(cell.config.train, seed=0))
-        found.setdefault(digest(to_dict(alone)), []).append(cell)
+        found.setdefault(digest(alone), []).append(cell)
     return list(found.values())

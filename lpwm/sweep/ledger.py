@@ -111,10 +111,17 @@ class Ledger:
             return None
         attempt = status.attempt + 1
         content = {
-            "hash": name, "attempt": attempt, "state": "running", "host": socket.gethostname(),
-            "machine": _machine(), "pid": os.getpid(), "born": _born(os.getpid()), "started": time.time(),
-            "lpwm": code_version(), "token": f"{seed_of(_machine(), os.getpid(), time.time_ns(), name):x}",
-        }  # fmt: skip
+            "hash": name,
+            "attempt": attempt,
+            "state": "running",
+            "host": socket.gethostname(),
+            "machine": _machine(),
+            "pid": os.getpid(),
+            "born": _born(os.getpid()),
+            "started": time.time(),
+            "lpwm": code_version(),
+            "token": f"{seed_of(_machine(), os.getpid(), time.time_ns(), name):x}",
+        }
         if not self._once(self._claim_path(name, attempt), content):
             return None  # somebody was faster
         if (self.cells / f"{name}.json").exists():  # finished between the look and the claim
@@ -229,9 +236,7 @@ class Ledger:
                 _write(temporary, content)
                 os.link(temporary, path)
             except FileExistsError:
-                if (
-                    temporary.stat().st_nlink < 2
-                ):  # 2: linked after all; a network disk asked again for a lost reply
+                if temporary.stat().st_nlink < 2:  # 2: linked after all; a network disk asked again for a lost reply
                     return False
             finally:
                 with contextlib.suppress(OSError):
@@ -300,11 +305,18 @@ class Claim:
     def done(self, result: Mapping[str, Any], files: Mapping[str, str] | None = None) -> bool:
         """Write the record. False: another attempt was first, and its record stands."""
         record = {
-            "hash": self.name, "state": "done", "attempt": self.attempt, "host": self.content["host"],
-            "pid": self.content["pid"], "lpwm": code_version(), "started": self.content["started"],
-            "finished": time.time(), "cell": self.ledger.planned(self.name), "result": dict(result),
+            "hash": self.name,
+            "state": "done",
+            "attempt": self.attempt,
+            "host": self.content["host"],
+            "pid": self.content["pid"],
+            "lpwm": code_version(),
+            "started": self.content["started"],
+            "finished": time.time(),
+            "cell": self.ledger.planned(self.name),
+            "result": dict(result),
             "files": dict(files or {}),
-        }  # fmt: skip
+        }
         first = self.ledger._once(self.ledger.cells / f"{self.name}.json", record)
         self._end("done" if first else "late", "")
         return first

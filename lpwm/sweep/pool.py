@@ -30,12 +30,7 @@ class Failure:
 
 
 def each(
-    jobs: Sequence[Any],
-    work: Callable[[Any], Any],
-    workers: int = 1,
-    *,
-    limit_s: float | None = None,
-    threads: int = 1,
+    jobs: Sequence[Any], work: Callable[[Any], Any], workers: int = 1, *, limit_s: float | None = None, threads: int = 1
 ) -> Iterator[tuple[int, Any]]:
     """(number of the job, result or Failure) as they come; the jobs are taken in their order.
 

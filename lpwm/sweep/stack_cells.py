@@ -60,10 +60,7 @@ class _Watched:
 
 
 def run_stack(
-    cells: Sequence[Cell],
-    root: Path,
-    device: torch.device,
-    report: Callable[[str], None] = lambda sentence: None,
+    cells: Sequence[Cell], root: Path, device: torch.device, report: Callable[[str], None] = lambda sentence: None
 ) -> list[Result]:
     """The results of cells that differ in their seed alone. Seeds at different steps are continued one by one."""
     base = cells[0].config
@@ -75,26 +72,28 @@ def run_stack(
     together.check_fits(device, Ranks(), jobs[0].data.actions.shape[1])
     models = [job.build_model(device) for job in jobs]
     options = {"fused": True, "capturable": True} if device.type == "cuda" else {}
-    optimisers = [build(m, base.optim, **options) for m in models]
-    start, *others = (job.restore(m, o, report) for job, m, o in zip(jobs, models, optimisers, strict=True))
+    optimizers = [build(m, base.optim, **options) for m in models]
+    start, *others = (job.restore(m, o, report) for job, m, o in zip(jobs, models, optimizers, strict=True))
     if any(other != start for other in others) or start >= base.train.steps:
         return [run_cell(c, root, device, report) for c in cells]
     half = half_precision(base.train.precision, device)
     stepper = StackedStepper(
-        models, Objective(base.objective, base.model.sparse), optimisers, base.optim.clip,
-        torch.bfloat16 if half else torch.float32, compiled=base.train.compile == "on",
+        models,
+        Objective(base.objective, base.model.sparse),
+        optimizers,
+        base.optim.clip,
+        torch.bfloat16 if half else torch.float32,
+        compiled=base.train.compile == "on",
         graphed=device.type == "cuda" and base.train.compile != "off",
-    )  # fmt: skip
-    lanes = _lanes(cells, jobs, models, optimisers, device, start)
+    )
+    lanes = _lanes(cells, jobs, models, optimizers, device, start)
     try:
         _train(lanes, stepper, base, start)
     finally:
         for lane in lanes:
             lane.logger.close()
     spent = (time.perf_counter() - began) / len(cells)
-    return [
-        finish_cell(c, lane.job, root, device, lane.dead, spent) for c, lane in zip(cells, lanes, strict=True)
-    ]
+    return [finish_cell(c, lane.job, root, device, lane.dead, spent) for c, lane in zip(cells, lanes, strict=True)]
 
 
 def _seeded(config: RunConfig, seed: int) -> RunConfig:
@@ -102,19 +101,21 @@ def _seeded(config: RunConfig, seed: int) -> RunConfig:
 
 
 def _lanes(
-    cells: Sequence[Cell], jobs: Sequence[Run], models: Sequence[WorldModel],
-    optimisers: Sequence[torch.optim.Optimizer], device: torch.device, start: int,
-) -> list[_Lane]:  # fmt: skip
+    cells: Sequence[Cell],
+    jobs: Sequence[Run],
+    models: Sequence[WorldModel],
+    optimizers: Sequence[torch.optim.Optimizer],
+    device: torch.device,
+    start: int,
+) -> list[_Lane]:
     first = jobs[0].source(device)
     lanes = []
-    for cell, job, model, optimiser in zip(cells, jobs, models, optimisers, strict=True):
+    for cell, job, model, optimizer in zip(cells, jobs, models, optimizers, strict=True):
         c, source = cell.config, first
         if job is not jobs[0]:  # the same clips in another order: the data stay in memory once
             source = first.reordered(c.train.seed) if isinstance(first, ResidentClips) else job.source(device)
-        logger = Logger(
-            job.folder, total_steps=c.train.steps, start_step=start, console=False, config=to_dict(c)
-        )
-        callbacks = job.callbacks(model, optimiser, source, Ranks())
+        logger = Logger(job.folder, total_steps=c.train.steps, start_step=start, console=False, config=to_dict(c))
+        callbacks = job.callbacks(model, optimizer, source, Ranks())
         window = ActivityWindow(c.model.latent, device)
         lanes.append(_Lane(job, model, source, callbacks, logger, Health(c.train.health), window))
     return lanes
@@ -122,26 +123,22 @@ def _lanes(
 
 def _train(lanes: Sequence[_Lane], stepper: StackedStepper, base: RunConfig, start: int) -> None:
     """The loop of `train.loop.train`, for all lanes at once. A dead seed stops being looked at; the others go on."""
-    c, floor = base.train, lanes[0].job.regulariser_floor()
+    c, floor = base.train, lanes[0].job.regularizer_floor()
     for lane in lanes:
         lane.model.train()
     with Interrupts() as interrupts:
         for step in range(start, c.steps):
             clips = [lane.source.batch(step) for lane in lanes]
             draws = [
-                stepper.objective.draw((lane.job.config.train.seed, step), c.batch, base.frames, base.model.latent,
-                                       stepper.device)
+                stepper.objective.draw(
+                    (lane.job.config.train.seed, step), c.batch, base.frames, base.model.latent, stepper.device
+                )
                 for lane in lanes
-            ]  # fmt: skip
+            ]
             rate = factor(base.optim.schedule, base.optim.warmup, step, c.steps)
             pixels, actions = torch.stack([x.pixels for x in clips]), torch.stack([x.actions for x in clips])
             outs = stepper(pixels, actions, draws, rate)
-            if (
-                (step + 1) % c.checkpoint_every == 0
-                or step + 1 == c.steps
-                or interrupts.asked
-                or _log_due(c, step + 1)
-            ):
+            if (step + 1) % c.checkpoint_every == 0 or step + 1 == c.steps or interrupts.asked or _log_due(c, step + 1):
                 stepper.spread()
             asked = interrupts.asked
             for lane, clip, out in zip(lanes, clips, outs, strict=True):
@@ -158,9 +155,8 @@ def _log_due(c: Any, done: int) -> bool:
 
 
 def _after(
-    lane: _Lane, actions: Tensor, out: Terms, done: int, rate: float, stepper: StackedStepper, floor: float,
-    asked: bool,
-) -> None:  # fmt: skip
+    lane: _Lane, actions: Tensor, out: Terms, done: int, rate: float, stepper: StackedStepper, floor: float, asked: bool
+) -> None:
     """Log and look for signs of death, evaluate on held-out clips, checkpoint: as after any step."""
     config = lane.job.config
     c, last, verdict = config.train, done == config.train.steps, None
@@ -169,10 +165,7 @@ def _after(
         watched: Any = _Watched(lane.model, lane.window, stepper.autocast, Ranks())
         record = measure_step(actions, out, watched)
         verdict = lane.health.check(done, c.steps, record)
-        record |= {
-            "learning_rate": rate * config.optim.lr,
-            "regulariser_excess": record["regulariser"] - floor,
-        }
+        record |= {"learning_rate": rate * config.optim.lr, "regularizer_excess": record["regularizer"] - floor}
         lane.logger.log(done, record, "train")
         if verdict is not None:
             lane.logger.event(done, verdict.sentence)

@@ -73,7 +73,7 @@ class StackedStepper:
 
     models: Sequence[WorldModel]
     objective: Objective
-    optimisers: Sequence[torch.optim.Optimizer]  # one per model, perhaps restored; their state is taken over
+    optimizers: Sequence[torch.optim.Optimizer]  # one per model, perhaps restored; their state is taken over
     clip: float = 0.0
     precision: torch.dtype = torch.float32
     compiled: bool = False
@@ -89,23 +89,21 @@ class StackedStepper:
             for i, net in enumerate(nets):
                 net.get_parameter(name).data = stacked.data[i]
 
-        def call(
-            params: dict[str, Tensor], buffers: dict[str, Tensor], pixels: Tensor, actions: Tensor
-        ) -> Any:
+        def call(params: dict[str, Tensor], buffers: dict[str, Tensor], pixels: Tensor, actions: Tensor) -> Any:
             return functional_call(skeleton, (params, buffers), (pixels, actions))
 
         run: Callable[..., Any] = vmap(call)
         self._run = compiled(run) if self.compiled else run
-        self.optimiser = self._stack_optimiser(nets[0])
+        self.optimizer = self._stack_optimizer(nets[0])
         self._graph: torch.cuda.CUDAGraph | None = None
         self._inputs: list[Tensor] = []
         self._outputs: list[Terms] = []
         self._calls = 0
 
-    def _stack_optimiser(self, net: nn.Module) -> torch.optim.Optimizer:
-        """Adam over the stacks, group by group as over one model, with the state of the N optimisers."""
+    def _stack_optimizer(self, net: nn.Module) -> torch.optim.Optimizer:
+        """Adam over the stacks, group by group as over one model, with the state of the N optimizers."""
         names = {id(p): name for name, p in net.named_parameters()}
-        first = self.optimisers[0]
+        first = self.optimizers[0]
         groups = []
         for group in first.param_groups:
             hyper = {k: v.clone() if isinstance(v, Tensor) else v for k, v in group.items() if k != "params"}
@@ -113,28 +111,27 @@ class StackedStepper:
         made = type(first)(groups)  # type: ignore[call-arg]
         for number, group in enumerate(made.param_groups):
             for j, stacked in enumerate(group["params"]):
-                alone = [o.state.get(o.param_groups[number]["params"][j], {}) for o in self.optimisers]
+                alone = [o.state.get(o.param_groups[number]["params"][j], {}) for o in self.optimizers]
                 if all(alone):
                     made.state[stacked] = {
-                        k: v.clone() if k == "step" else torch.stack([s[k] for s in alone])
-                        for k, v in alone[0].items()
+                        k: v.clone() if k == "step" else torch.stack([s[k] for s in alone]) for k, v in alone[0].items()
                     }
         return made
 
     def spread(self) -> None:
-        """Give the N optimisers views of the stacked state, for checkpoints."""
-        for i, alone in enumerate(self.optimisers):
-            for mine, theirs in zip(self.optimiser.param_groups, alone.param_groups, strict=True):
+        """Give the N optimizers views of the stacked state, for checkpoints."""
+        for i, alone in enumerate(self.optimizers):
+            for mine, theirs in zip(self.optimizer.param_groups, alone.param_groups, strict=True):
                 theirs["lr"] = mine["lr"]
                 for stacked, p in zip(mine["params"], theirs["params"], strict=True):
-                    state = self.optimiser.state.get(stacked, {})
+                    state = self.optimizer.state.get(stacked, {})
                     alone.state[p] = {k: v if k == "step" else v[i] for k, v in state.items()}
 
     def __call__(
         self, pixels_NBTchw: Tensor, actions_NBTA: Tensor, draws: Sequence[tuple[Tensor, ...]], factor: float
     ) -> list[Terms]:
         """One update of all; the terms of each seed, with its codes and predictions."""
-        set_rates(self.optimiser, factor)
+        set_rates(self.optimizer, factor)
         flat = [pixels_NBTchw, actions_NBTA, *(t for draw in draws for t in draw)]
         return self._replay(flat) if self.graphed else self._update(flat)
 
@@ -142,7 +139,7 @@ class StackedStepper:
         return torch.autocast(self.device.type, self.precision, enabled=self.precision != torch.float32)
 
     def _update(self, flat: Sequence[Tensor]) -> list[Terms]:
-        self.optimiser.zero_grad(set_to_none=True)
+        self.optimizer.zero_grad(set_to_none=True)
         N, per = len(self.models), (len(flat) - 2) // len(self.models)
         out: list[Terms] = []
         with self.autocast():
@@ -154,7 +151,7 @@ class StackedStepper:
                 out.append({**terms, "z": z, "zhat": zhat})
         torch.stack([terms["loss"] for terms in out]).sum().backward()
         norms = self._clip()
-        self.optimiser.step()
+        self.optimizer.step()
         found = [{k: v.detach() for k, v in terms.items()} for terms in out]
         return [{**terms, "gradient_norm": norms[i]} for i, terms in enumerate(found)]
 
@@ -181,7 +178,7 @@ class StackedStepper:
         if self._graph is None:
             self._inputs = [x.clone() for x in flat]
             self._graph = torch.cuda.CUDAGraph()
-            self.optimiser.zero_grad(set_to_none=True)
+            self.optimizer.zero_grad(set_to_none=True)
             with torch.cuda.graph(self._graph):
                 self._outputs = self._update(self._inputs)
         for fixed, fresh in zip(self._inputs, flat, strict=True):

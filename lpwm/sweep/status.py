@@ -37,11 +37,18 @@ def create(grid: Grid, cells: Sequence[Cell], root: Path) -> Ledger:
     ledger.sweep_up()
     ledger.add(cell.as_dict() for cell in cells)
     content = {
-        "kind": KIND, "name": grid.name, "lpwm": __version__, "recipe": grid.recipe, "seeds": list(grid.seeds),
-        "select_seeds": list(grid.select_seeds), "measure": grid.measure, "goals": grid.goals,
-        "axes": [[list(a.fields), [list(v) for v in a.values]] for a in grid.axes], "fixed": dict(grid.fixed),
+        "kind": KIND,
+        "name": grid.name,
+        "lpwm": __version__,
+        "recipe": grid.recipe,
+        "seeds": list(grid.seeds),
+        "select_seeds": list(grid.select_seeds),
+        "measure": grid.measure,
+        "goals": grid.goals,
+        "axes": [[list(a.fields), [list(v) for v in a.values]] for a in grid.axes],
+        "fixed": dict(grid.fixed),
         "cells": [cell.hash for cell in cells],
-    }  # fmt: skip
+    }
     write_whole(root / "sweep.json", json.dumps(content, indent=1) + "\n")
     return ledger
 
@@ -79,9 +86,7 @@ def read_sweep(root: str | Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise UserError(f"{root} is not a sweep: it has no sweep.json. lpwm sweep makes one.") from None
     except (ValueError, KeyError, TypeError):
-        raise UserError(
-            f"{path} is damaged: start the same lpwm sweep again, which writes it anew."
-        ) from None
+        raise UserError(f"{path} is damaged: start the same lpwm sweep again, which writes it anew.") from None
 
 
 @dataclass(frozen=True)
@@ -117,14 +122,21 @@ class View:
             "counts": self.counts,
             "cells": [
                 {
-                    "hash": r.status.hash, "name": r.cell["name"], "where": r.cell["where"],
-                    "seed": r.cell["config"]["train"]["seed"], "state": r.status.state, "attempt": r.status.attempt,
-                    "host": r.status.claim.get("host"), "pid": r.status.claim.get("pid"), "progress": r.progress,
-                    "seconds": r.seconds, "outcome": r.outcome,
+                    "hash": r.status.hash,
+                    "name": r.cell["name"],
+                    "where": r.cell["where"],
+                    "seed": r.cell["config"]["train"]["seed"],
+                    "state": r.status.state,
+                    "attempt": r.status.attempt,
+                    "host": r.status.claim.get("host"),
+                    "pid": r.status.claim.get("pid"),
+                    "progress": r.progress,
+                    "seconds": r.seconds,
+                    "outcome": r.outcome,
                 }
                 for r in self.rows
             ],
-        }  # fmt: skip
+        }
 
 
 def view(root: str | Path) -> View:
@@ -140,9 +152,7 @@ def _row(root: Path, ledger: Ledger, name: str, sweep: Mapping[str, Any]) -> Row
     if record is not None:
         return Row(cell, status, 1.0, record["finished"] - record["started"], outcome(record, sweep))
     progress = _progress(root, cell, status.since) if status.state == "running" else 0.0
-    return Row(
-        cell, status, progress, time.time() - status.since if status.state == "running" else 0.0, status.why
-    )
+    return Row(cell, status, progress, time.time() - status.since if status.state == "running" else 0.0, status.why)
 
 
 def watcher(root: str | Path) -> Callable[[], str]:

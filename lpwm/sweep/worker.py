@@ -74,9 +74,7 @@ def _leave() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def one_cell(
-    root: Path, name: str, device: str, threads: int, lease: float = LEASE, poll: float = 1.0
-) -> str:
+def one_cell(root: Path, name: str, device: str, threads: int, lease: float = LEASE, poll: float = 1.0) -> str:
     """Run one cell to an end, waiting while somebody else may be at it; its state afterwards. For engines that
     schedule cells themselves: after a machine died this waits for the dead claim to lapse."""
     prepare(threads)
@@ -101,9 +99,16 @@ def one_stack(root: Path, names: Sequence[str], device: str, threads: int, lease
 
 
 def work(
-    root: Path, device: torch.device, *, names: Sequence[str] | None = None, stack: bool = False, lease: float = LEASE,
-    say: Say = lambda sentence: None, poll: float = 1.0, alone: bool = False,
-) -> int:  # fmt: skip
+    root: Path,
+    device: torch.device,
+    *,
+    names: Sequence[str] | None = None,
+    stack: bool = False,
+    lease: float = LEASE,
+    say: Say = lambda sentence: None,
+    poll: float = 1.0,
+    alone: bool = False,
+) -> int:
     """Claim and run until nothing is left; how many cells were run. Cells in other hands are waited for (they may
     come back), unless `alone`."""
     ledger, ran = ledger_of(root, lease), 0
@@ -122,9 +127,7 @@ def work(
                 elif ledger.status(name).state in ("running", "waiting"):
                     busy = True
         teams = [
-            t
-            for t in ([n for n in team if ledger.status(n).state in ("running", "waiting")] for team in teams)
-            if t
+            t for t in ([n for n in team if ledger.status(n).state in ("running", "waiting")] for team in teams) if t
         ]
         if not teams or not busy or alone:
             return ran
@@ -177,20 +180,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--stack", action="store_true")
     parser.add_argument("--only", nargs="*", default=None)
     parser.add_argument("--alone", action="store_true")
-    parser.add_argument(
-        "--parent", type=int, default=0, help="stop when this process is no longer the parent"
-    )
+    parser.add_argument("--parent", type=int, default=0, help="stop when this process is no longer the parent")
     args = parser.parse_args(argv)
     prepare(args.threads)
     if args.parent:
         threading.Thread(target=_follow_parent, args=(args.parent,), daemon=True).start()
     say = log_to(args.folder, f"worker-{os.getpid()}")
-    options: dict[str, Any] = {
-        "names": args.only,
-        "stack": args.stack,
-        "lease": args.lease,
-        "alone": args.alone,
-    }
+    options: dict[str, Any] = {"names": args.only, "stack": args.stack, "lease": args.lease, "alone": args.alone}
     try:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(INTERRUPTED))  # training has its own while it runs
         work(args.folder, pick_device(args.device), say=say, **options)

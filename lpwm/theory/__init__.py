@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lpwm.theory.bounds import Errors, measure, rollout_bound, slope, step_bound
 from lpwm.theory.one_hot import OneHot
-from lpwm.theory.quantize import Cover, Grid, Quantiser
+from lpwm.theory.quantize import Cover, Grid, Quantizer
 from lpwm.theory.systems import SMOOTH, System, sine_family
 
 __all__ = [
@@ -13,7 +13,7 @@ __all__ = [
     "Errors",
     "Grid",
     "OneHot",
-    "Quantiser",
+    "Quantizer",
     "System",
     "measure",
     "rollout_bound",

@@ -57,7 +57,7 @@ class Errors:
 
 
 def measure(model: OneHot, f: Map, x_Md: ArrayLike, actions_H: ArrayLike, lipschitz: float) -> Errors:
-    """Follow the true map and its linearisation side by side from the states x under one action sequence."""
+    """Follow the true map and its linearization side by side from the states x under one action sequence."""
     x, sequence = np.asarray(x_Md, dtype=np.float64), np.asarray(actions_H, dtype=np.int64)
     if not lipschitz >= 0:
         raise UserError(f"a Lipschitz constant is not negative, and {lipschitz} is none.")
@@ -68,7 +68,7 @@ def measure(model: OneHot, f: Map, x_Md: ArrayLike, actions_H: ArrayLike, lipsch
     for h, action in enumerate(sequence, start=1):
         x = f(x, model.actions_AK[action])
         error.append(np.linalg.norm(model.decode(cells[h]) - x, axis=1))
-    return Errors(np.stack(error), rollout_bound(model.quantiser.epsilon, lipschitz, len(sequence)))
+    return Errors(np.stack(error), rollout_bound(model.quantizer.epsilon, lipschitz, len(sequence)))
 
 
 def slope(cells: ArrayLike, error: ArrayLike) -> float:

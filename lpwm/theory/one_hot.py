@@ -1,8 +1,8 @@
-"""The one-hot linearisation of a map (the paper's proposition).
+"""The one-hot linearization of a map (the paper's proposition).
 
     E(x) = e_{q(x)},  D(e_i) = c_i,  P(a) e_i = e_{q(f(c_i, a))},  so  z_{t+1} = P(a_t) z_t
 
-q(x) is the cell of x and c_i the centre of cell i. P(a) is a 0/1 matrix with exactly one 1 in every column, so it is
+q(x) is the cell of x and c_i the center of cell i. P(a) is a 0/1 matrix with exactly one 1 in every column, so it is
 stored as the row numbers of these 1s: N integers an action, never N² numbers.
 
 Legend: M states, N cells, A actions, K entries of an action, H steps, d dimensions.
@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 
 from lpwm.core.errors import UserError
-from lpwm.theory.quantize import Floats, Ints, Quantiser
+from lpwm.theory.quantize import Floats, Ints, Quantizer
 
 Map = Callable[[Floats, Floats], Floats]  # states (M, d), one action (K,) -> states (M, d)
 CHUNK = 1 << 17  # cells mapped at a time: what is needed beside the result does not grow with N
@@ -28,33 +28,33 @@ CHUNK = 1 << 17  # cells mapped at a time: what is needed beside the result does
 
 @dataclass(frozen=True, eq=False)
 class OneHot:
-    """A quantiser and, for each action, the cell to which every cell goes."""
+    """A quantizer and, for each action, the cell to which every cell goes."""
 
-    quantiser: Quantiser
+    quantizer: Quantizer
     actions_AK: Floats
     next_AN: NDArray[np.int32]
 
     @classmethod
-    def of(cls, f: Map, quantiser: Quantiser, actions_AK: ArrayLike) -> OneHot:
+    def of(cls, f: Map, quantizer: Quantizer, actions_AK: ArrayLike) -> OneHot:
         """f maps states (M, d) and one action (K,) to states (M, d) of the same set."""
         actions = np.asarray(actions_AK, dtype=np.float64)
         if actions.ndim != 2 or not len(actions):
             raise UserError(f"actions come as an array (actions, entries), not of shape {actions.shape}.")
-        N = quantiser.cells
+        N = quantizer.cells
         rows = np.empty((len(actions), N), dtype=np.int32)
         for start in range(0, N, CHUNK):
-            centres = quantiser.decode(np.arange(start, min(start + CHUNK, N)))
+            centers = quantizer.decode(np.arange(start, min(start + CHUNK, N)))
             for a, action in enumerate(actions):
-                rows[a, start : start + CHUNK] = quantiser.encode(f(centres, action))
-        return cls(quantiser, actions, rows)
+                rows[a, start : start + CHUNK] = quantizer.encode(f(centers, action))
+        return cls(quantizer, actions, rows)
 
     @property
     def cells(self) -> int:
-        return self.quantiser.cells
+        return self.quantizer.cells
 
     def encode(self, x_Md: ArrayLike) -> Ints:
         """q(x): the place of the 1 in each state's code, (M,)."""
-        return self.quantiser.encode(x_Md)
+        return self.quantizer.encode(x_Md)
 
     def codes(self, x_Md: ArrayLike) -> sparse.csc_array:
         """The codes themselves, one column a state: (N, M)."""
@@ -62,7 +62,7 @@ class OneHot:
         return _ones(cell, self.cells)
 
     def decode(self, cell_M: ArrayLike) -> Floats:
-        return self.quantiser.decode(cell_M)
+        return self.quantizer.decode(cell_M)
 
     def step(self, cell_M: ArrayLike, action: int) -> Ints:
         """P(a) z by looking up the one 1 of a column."""

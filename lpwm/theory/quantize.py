@@ -1,6 +1,6 @@
-"""ε-nets: finitely many centres such that every state is within ε of its own (method §8).
+"""ε-nets: finitely many centers such that every state is within ε of its own (method §8).
 
-A Grid cuts a box into cells; a Cover picks centres among the points of a finite cloud.
+A Grid cuts a box into cells; a Cover picks centers among the points of a finite cloud.
 Legend: M states, N cells, d dimensions.
 """
 
@@ -23,7 +23,7 @@ MAX_CELLS = 2**31 - 1  # cells are numbered in 32 bits
 SLACK = 1e-9  # of the box: what rounding may put a state outside
 
 
-class Quantiser(Protocol):
+class Quantizer(Protocol):
     @property
     def cells(self) -> int:
         """N."""
@@ -31,7 +31,7 @@ class Quantiser(Protocol):
 
     @property
     def epsilon(self) -> float:
-        """No state is farther than this from the centre of its cell."""
+        """No state is farther than this from the center of its cell."""
         ...
 
     def encode(self, x_Md: ArrayLike) -> Ints:
@@ -39,7 +39,7 @@ class Quantiser(Protocol):
         ...
 
     def decode(self, cell_M: ArrayLike) -> Floats:
-        """Centres, (M, d)."""
+        """Centers, (M, d)."""
         ...
 
 
@@ -110,16 +110,16 @@ class Grid:
 
 @dataclass(frozen=True, eq=False)
 class Cover:
-    """Centres of a finite cloud, chosen greedily: the first point that no centre reaches becomes one.
+    """Centers of a finite cloud, chosen greedily: the first point that no center reaches becomes one.
 
-    Every point of the cloud is within `radius` of a centre, and no two centres are. A state is encoded as its
-    nearest centre, so `epsilon`, the largest distance found, may be below `radius`. States off the cloud are
-    refused when they are farther than `radius` from every centre: the cloud must be closed under the map.
+    Every point of the cloud is within `radius` of a center, and no two centers are. A state is encoded as its
+    nearest center, so `epsilon`, the largest distance found, may be below `radius`. States off the cloud are
+    refused when they are farther than `radius` from every center: the cloud must be closed under the map.
     """
 
     points_Md: Floats
     radius: float
-    centres_Nd: Floats = field(init=False)
+    centers_Nd: Floats = field(init=False)
     epsilon: float = field(init=False)
 
     def __post_init__(self) -> None:
@@ -129,7 +129,7 @@ class Cover:
         if not (math.isfinite(self.radius) and self.radius > 0):
             raise UserError(f"a cover's radius must be above 0, not {self.radius}.")
         object.__setattr__(self, "points_Md", x)
-        object.__setattr__(self, "centres_Nd", x[_greedy(x, self.radius)])
+        object.__setattr__(self, "centers_Nd", x[_greedy(x, self.radius)])
         distance, _ = self._tree.query(x)
         object.__setattr__(self, "epsilon", float(distance.max()))
 
@@ -137,7 +137,7 @@ class Cover:
     def _tree(self) -> cKDTree:
         tree = self.__dict__.get("_kept")
         if tree is None:
-            tree = cKDTree(self.centres_Nd)
+            tree = cKDTree(self.centers_Nd)
             object.__setattr__(self, "_kept", tree)
         return tree
 
@@ -147,7 +147,7 @@ class Cover:
 
     @property
     def cells(self) -> int:
-        return len(self.centres_Nd)
+        return len(self.centers_Nd)
 
     def encode(self, x_Md: ArrayLike) -> Ints:
         x = _states(x_Md, self.d)
@@ -156,17 +156,17 @@ class Cover:
         if far.any():
             worst = x[np.flatnonzero(far)[0]]
             raise UserError(
-                f"the state {np.round(worst, 6).tolist()} is farther than {self.radius:g} from every centre: the "
+                f"the state {np.round(worst, 6).tolist()} is farther than {self.radius:g} from every center: the "
                 "cloud is not closed under the map, so add the states it leads to."
             )
         return np.asarray(cell, dtype=np.int64)
 
     def decode(self, cell_M: ArrayLike) -> Floats:
-        return self.centres_Nd[np.asarray(cell_M, dtype=np.int64)]
+        return self.centers_Nd[np.asarray(cell_M, dtype=np.int64)]
 
 
 def _greedy(x_Md: Floats, radius: float) -> NDArray[np.int64]:
-    """Indices of the centres, in the order of the cloud."""
+    """Indices of the centers, in the order of the cloud."""
     tree, open_M, chosen = cKDTree(x_Md), np.ones(len(x_Md), dtype=np.bool_), []
     for i in range(len(x_Md)):
         if open_M[i]:

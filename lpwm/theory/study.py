@@ -1,7 +1,7 @@
 """The proposition measured: error against the number of cells, and what jumps in the map do to it.
 
 `converge` takes a smooth System. `borders` takes a map that is Lipschitz only within pieces, told apart by `label`: a
-state whose cell has its centre in another piece may be wrong by the height of the jump however small the cells are,
+state whose cell has its center in another piece may be wrong by the height of the jump however small the cells are,
 and only the share of such states shrinks. Over several steps more and more states part from their codes, whatever
 the grid: a path that passes a border within its error of it may be decoded on the other side.
 """
@@ -81,7 +81,7 @@ def borders(
     lipschitz: float = 1.0,
     config: StudyConfig | None = None,
 ) -> dict[str, Any]:
-    """The same for a map with jumps, states apart whose centre lies in another piece ("cut") and the rest ("whole")."""
+    """The same for a map with jumps, states apart whose center lies in another piece ("cut") and the rest ("whole")."""
     config = config or StudyConfig()
     actions_AK = np.asarray(actions_AK, dtype=np.float64)
     x_Md, sequences = _draws(config, low, high, len(actions_AK))
@@ -159,7 +159,7 @@ def _one_step(model: OneHot, f: Map, x_Md: Floats, lipschitz: float) -> Errors:
 def _row(model: OneHot, one: Errors, far: list[Errors]) -> dict[str, Any]:
     return {
         "cells": model.cells,
-        "epsilon": model.quantiser.epsilon,
+        "epsilon": model.quantizer.epsilon,
         "worst": float(one.worst_H[1]),
         "mean": float(one.mean_H[1]),
         "bound": float(one.bound_H[1]),
@@ -173,12 +173,12 @@ def _row(model: OneHot, one: Errors, far: list[Errors]) -> dict[str, Any]:
 
 
 def _cut_cells(model: OneHot, label: Label) -> float:
-    """The share of cells with a corner (drawn in by a millionth) in another piece than their centre."""
-    grid = model.quantiser
+    """The share of cells with a corner (drawn in by a millionth) in another piece than their center."""
+    grid = model.quantizer
     assert isinstance(grid, Grid)
-    centre = grid.decode(np.arange(grid.cells))
-    own, cut = label(centre), np.zeros(grid.cells, dtype=np.bool_)
+    center = grid.decode(np.arange(grid.cells))
+    own, cut = label(center), np.zeros(grid.cells, dtype=np.bool_)
     half = grid.side / (2 * grid.n) * (1 - 1e-6)
     for signs in np.ndindex(*(2,) * grid.d):
-        cut |= label(centre + (2 * np.array(signs) - 1) * half) != own
+        cut |= label(center + (2 * np.array(signs) - 1) * half) != own
     return float(cut.mean())

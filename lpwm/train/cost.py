@@ -27,7 +27,7 @@ class Cost:
     parameters: int
     flops: float  # of one step
     clip_bytes: float  # activations kept for the backward pass, per clip
-    fixed_bytes: float  # weights, gradients, optimiser, slices
+    fixed_bytes: float  # weights, gradients, optimizer, slices
 
     def bytes(self, batch: int) -> float:
         return self.fixed_bytes + batch * self.clip_bytes
@@ -50,7 +50,7 @@ def estimate(
     predictor, outputs = sum(p.numel() for p in matrices), sum(p.shape[0] for p in matrices)
     head = sum(p.numel() for p in network.encoder.project.parameters() if p.ndim == 2)
     v, D = model.encoder, model.latent
-    inner, tokens = v.heads * v.head_dim, (v.image // v.patch) ** 2 + 1
+    inner, tokens = v.heads * v.head_dim, (v.image_size // v.patch) ** 2 + 1
     layer = 2 * (4 * v.width * inner + 2 * v.width * v.mlp) + 4 * tokens * inner
     asked = 4 * v.heads * v.width  # of the last block: the scores and the average that token 0 takes
     frame = tokens * ((v.depth - 1) * layer + asked + 2 * 3 * v.patch**2 * v.width) + 2 * head
@@ -63,10 +63,10 @@ def estimate(
         "rdmreg": (objective.rdmreg.slices, 3, 6.0),
         "sigreg": (objective.sigreg.slices, 2, 1.5 * objective.sigreg.knots),
         "vicreg": (D, 3, 4.0),
-    }.get(objective.regulariser, (0, 0, 0.0))
+    }.get(objective.regularizer, (0, 0, 0.0))
     item = 2 if half else 4
     kept: float = frames * tokens * v.depth * (4 * v.width + 4 * inner + 2 * v.mlp) * item
-    kept += frames * v.image**2 * 3 * (1 + item)
+    kept += frames * v.image_size**2 * 3 * (1 + item)
     kept += passes * (2.5 * outputs + 12 * D) * item
     kept += frames * slices * numbers * 4
     return Cost(

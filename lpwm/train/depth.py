@@ -84,9 +84,7 @@ def depth_errors(
     values = torch.stack((error / power, copy / power)).tolist()  # the one wait for the device
     out: dict[str, Any] = {"error_depth": values[0], "copy_error_depth": values[1], "clips": clips}
     if horizon < depths:
-        out["note"] = (
-            f"the held-out clips have {context + horizon} frames: depths 1 to {horizon}, not {depths}."
-        )
+        out["note"] = f"the held-out clips have {context + horizon} frames: depths 1 to {horizon}, not {depths}."
     return out
 
 

@@ -2,7 +2,7 @@
 
 The contract: the global batch is cut into contiguous slices, one per rank (uneven where it does not divide); each rank
 computes a scalar whose *mean over ranks* is the loss of the global batch; gradients are averaged over ranks. Then loss
-and gradients of N ranks equal those of one process, regulariser and BatchNorm included, because both see every code:
+and gradients of N ranks equal those of one process, regularizer and BatchNorm included, because both see every code:
 
   gather   all codes, in rank order; its backward sums what each rank's loss says of a code
   reduce   the sum over ranks; its backward is the sum over ranks
@@ -108,9 +108,7 @@ class Ranks:
         edges = [r * batch // self.ranks for r in range(self.ranks + 1)]
         sizes = tuple(b - a for a, b in zip(edges, edges[1:], strict=False))
         if min(sizes) < 1:
-            raise UserError(
-                f"a batch of {batch} clips cannot feed {self.ranks} processes: use {self.ranks} or more."
-            )
+            raise UserError(f"a batch of {batch} clips cannot feed {self.ranks} processes: use {self.ranks} or more.")
         return sizes
 
     def share(self, batch: int) -> float:

@@ -5,7 +5,7 @@ every other file, and its own checksum. It is written under a temporary name, ev
 whatever moment a process is killed at, a folder under its final name is whole; and what is cut or altered later (a full
 disk, a bad copy, a flipped bit) is seen before anything is read from it.
 
-    RUN/checkpoints/step-00001234/   model.safetensors  config.json  optimiser.safetensors  state.json
+    RUN/checkpoints/step-00001234/   model.safetensors  config.json  optimizer.safetensors  state.json
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from lpwm.core.config import renamed
 from lpwm.core.errors import UserError
 
 FORMAT = 1
 STATE = "state.json"
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
-OPTIMISER = "optimiser.safetensors"
+OPTIMIZER = "optimizer.safetensors"
+OLD_OPTIMIZER = "optimiser.safetensors"  # as 0.1.0 called it
 CHECKPOINTS = "checkpoints"
 _FIELDS: dict[str, Any] = {"step": int, "run": dict, "run_hash": str, "metric": float | None, "files": dict}
 _TEMPORARY = ".lpwm-tmp-"
-_NAME = re.compile(
-    r"step-(\d{8,})(\.old)?"
-)  # `.old`: being replaced by the same step; good until that is done
+_NAME = re.compile(r"step-(\d{8,})(\.old)?")  # `.old`: being replaced by the same step; good until that is done
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ def verify(folder: Path) -> dict[str, Any]:
     state = glance(folder)
     for name, wanted in state["files"].items():
         check_file(folder, name, wanted)
-    return state
+    return renamed(state)
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from lpwm.core.errors import UserError
 
-_TERMS = ("loss", "prediction", "regulariser", "temporal_jaccard", "rollout", "code_rms")
+_TERMS = ("loss", "prediction", "regularizer", "temporal_jaccard", "rollout", "code_rms")
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class HealthConfig:
     # after thousands of steps, so this alone is a warning and never stops a run.
     max_relative_error: float = 0.5
     # Of the codes' RMS and of their deviation from the mean code. Healthy: above 0.44; the weakest target of the method
-    # (μ = −2) has 0.17. Without a regulariser (λ = 0): 0.0004, at a dimension of 4 and a relative error of 4e-6, so
+    # (μ = −2) has 0.17. Without a regularizer (λ = 0): 0.0004, at a dimension of 4 and a relative error of 4e-6, so
     # that no other sign would tell.
     min_std: float = 0.01
     # Healthy: above 0.04. A code linear in the position of a slow dot (one raw Piecewise step) would have 0.002;
@@ -45,9 +45,7 @@ class HealthConfig:
             raise UserError(f"health.grace = {self.grace} is a share of the steps: give 0 to 1.")
         if self.patience < 1:
             raise UserError(f"health.patience = {self.patience} log points must be at least 1.")
-        for name in (
-            "min_dimension", "max_relative_error", "min_std", "min_variation", "min_sensitivity", "min_steps",
-        ):  # fmt: skip
+        for name in ("min_dimension", "max_relative_error", "min_std", "min_variation", "min_sensitivity", "min_steps"):
             if not getattr(self, name) >= 0:
                 raise UserError(f"health.{name} = {getattr(self, name)} must not be negative.")
 
@@ -76,47 +74,60 @@ class _Sign:
 
     def seen(self, record: Mapping[str, float]) -> bool:
         value = record.get(self.monitor)
-        if value is None or not math.isfinite(
-            value
-        ):  # not measured here; non-finite codes have their own sentence
+        if value is None or not math.isfinite(value):  # not measured here; non-finite codes have their own sentence
             return False
         return value > self.limit if self.above else value < self.limit
 
 
 def _signs(c: HealthConfig) -> tuple[_Sign, ...]:
     """In order of precedence: a collapsed code is also constant in time, and a constant code makes actions idle."""
-    more = "raise the regulariser's weight (objective.lam) or lower the learning rate"
+    more = "raise the regularizer's weight (objective.lam) or lower the learning rate"
     return (
+        _Sign("collapsed", "code_rms", c.min_std, False, "the codes have shrunk to zero, with an RMS of", more),
         _Sign(
-            "collapsed", "code_rms", c.min_std, False, "the codes have shrunk to zero, with an RMS of", more,
+            "collapsed",
+            "code_std",
+            c.min_std,
+            False,
+            "all frames have the same code, with a standard deviation of",
+            more,
         ),
         _Sign(
-            "collapsed", "code_std", c.min_std, False,
-            "all frames have the same code, with a standard deviation of", more,
+            "collapsed",
+            "effective_dimension",
+            c.min_dimension,
+            False,
+            "the codes use an effective dimension of only",
+            more,
         ),
         _Sign(
-            "collapsed", "effective_dimension", c.min_dimension, False,
-            "the codes use an effective dimension of only", more,
-        ),
-        _Sign(
-            "time-constant", "temporal_variation", c.min_variation, False,
+            "time-constant",
+            "temporal_variation",
+            c.min_variation,
+            False,
             "the codes hardly differ between the frames of a clip, with a temporal variation of",
             "check that the data move and that clips differ in more than what moves, use a larger frameskip, or lower "
             "objective.lam",
         ),
         _Sign(
-            "action-blind", "action_sensitivity", c.min_sensitivity, False,
+            "action-blind",
+            "action_sensitivity",
+            c.min_sensitivity,
+            False,
             "predictions ignore the actions: foreign ones move them by a sensitivity of",
             "check that actions and frames of the data belong together, or raise the learning rate",
         ),
         _Sign(
-            "slow", "relative_error", c.max_relative_error, True,
+            "slow",
+            "relative_error",
+            c.max_relative_error,
+            True,
             "predictions miss the codes with a relative error of",
             "it may need more steps, a smaller objective.lam, another learning rate, or other pixels "
             "(model.encoder.pixels)",
             fatal=False,
         ),
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True)
@@ -176,9 +187,7 @@ class Health:
         )
         return Verdict(sentence, dead=True)
 
-    def _sentence(
-        self, sign: _Sign, record: Mapping[str, float], first: int, step: int, steps: int
-    ) -> Verdict:
+    def _sentence(self, sign: _Sign, record: Mapping[str, float], first: int, step: int, steps: int) -> Verdict:
         when = f"steps {first} to {step} of {steps}" if first < step else f"step {step} of {steps}"
         side = "above" if sign.above else "below"
         copying = ""

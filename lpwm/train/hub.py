@@ -70,14 +70,14 @@ def push(
     private: bool = False,
     token: str | None = None,
     commit_message: str = "Upload an LpWM world model",
-    licence: str = "mit",
+    license: str = "mit",
 ) -> str:
     """Upload model.safetensors, config.json and README.md (the card); the address of the model."""
     library = _library()
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         write_model(folder, model, model.meta if meta is None else meta)
-        (folder / "README.md").write_text(card(name, model, read_config(folder), licence), encoding="utf-8")
+        (folder / "README.md").write_text(card(name, model, read_config(folder), license), encoding="utf-8")
         try:
             url = library.create_repo(name, private=private, token=token, repo_type="model", exist_ok=True)
             library.upload_folder(
@@ -97,13 +97,13 @@ def _cell(value: Any) -> str:
     return " ".join(str(value).replace("|", "\\|").split())
 
 
-def card(name: str, model: WorldModel, config: Mapping[str, Any], licence: str = "mit") -> str:
+def card(name: str, model: WorldModel, config: Mapping[str, Any], license: str = "mit") -> str:
     """The model card: front matter, what it is, a table of its configuration, how to load it."""
     c, world = model.config, config.get("world")
     rung, vit = c.predictor.rung, c.encoder
     world_name = world.get("name") if isinstance(world, dict) else None
     tags = ["world-model", "jepa", "planning", *(["sparse"] if c.sparse else []), f"lpwm-{rung}"]
-    norm = config.get("normalisation")
+    norm = config.get("normalization")
     norms = f"mean {norm.get('mean')}, std {norm.get('std')}" if isinstance(norm, dict) else None
     rows = {
         "world": world_name,
@@ -118,18 +118,16 @@ def card(name: str, model: WorldModel, config: Mapping[str, Any], licence: str =
         "projector": f"hidden {c.projector.hidden}, {c.projector.norm} norm",
         "action block (entries)": model.action_dim,
         "frameskip": config.get("frameskip"),
-        "action normalisation": norms,
+        "action normalization": norms,
         "proprioception (entries)": model.proprio_dim or None,
         "run": config.get("run_hash"),
         "versions": ", ".join(f"{k} {v}" for k, v in config.get("versions", {}).items()),
     }
-    table = "\n".join(
-        f"| {key} | {_cell(value)} |" for key, value in rows.items() if value not in (None, {}, "")
-    )
+    table = "\n".join(f"| {key} | {_cell(value)} |" for key, value in rows.items() if value not in (None, {}, ""))
     kind = "sparse (non-negative codes with exact zeros)" if c.sparse else "dense"
     of_world = f" of the world `{_cell(world_name)}`" if world_name else ""
     return f"""---
-license: {_cell(licence)}
+license: {_cell(license)}
 library_name: lpwm
 pipeline_tag: robotics
 tags:
@@ -151,8 +149,8 @@ an action, for planning in latent space.
 from lpwm.model import WorldModel
 
 model = WorldModel.from_pretrained("{name}")
-codes = model.encode(frames)  # uint8 (…, 3, {vit.image}, {vit.image}) -> (…, {c.latent})
-model.meta  # what is in config.json: the world, the action normalisation, the frameskip
+codes = model.encode(frames)  # uint8 (…, 3, {vit.image_size}, {vit.image_size}) -> (…, {c.latent})
+model.meta  # what is in config.json: the world, the action normalization, the frameskip
 ```
 
 Actions are given to the model in blocks of {model.action_dim} entries{", z-scored as above" if norms else ""}.

@@ -20,6 +20,7 @@ from typing import Any, Literal, TextIO
 import torch
 from torch import Tensor
 
+from lpwm.core.config import renamed
 from lpwm.core.errors import UserError
 from lpwm.core.files import disk_errors, make_folder, write_whole
 from lpwm.train.progress import Progress
@@ -72,9 +73,13 @@ class Logger:
         if module is not None:
             # The folder names the run, so that a resumed run continues its own curves.
             self._wandb = module.init(
-                project=wandb, id=folder.name, name=folder.name, dir=str(folder), resume="allow",
+                project=wandb,
+                id=folder.name,
+                name=folder.name,
+                dir=str(folder),
+                resume="allow",
                 config=dict(config or {}),
-            )  # fmt: skip
+            )
         if console:
             self._progress = Progress(total_steps, start_step, stream or sys.stderr, clock)
 
@@ -204,7 +209,7 @@ def _parse(line: str) -> dict[str, Any] | None:
         return None
     if not isinstance(record, dict) or not isinstance(record.get("step"), int) or "kind" not in record:
         return None
-    return record
+    return renamed(record)
 
 
 def _plain(value: Any) -> Any:

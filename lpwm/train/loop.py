@@ -42,9 +42,7 @@ class TrainConfig:
     precision: Literal["auto", "float32", "bf16"] = "auto"  # auto: bf16 on CUDA, float32 on CPU
     # auto: on CUDA; graph: captured without compiling
     compile: Literal["auto", "on", "graph", "off"] = "auto"
-    kernels: Literal["auto", "off"] = (
-        "auto"  # own Triton kernels in the encoder, where they serve (CUDA, bf16)
-    )
+    kernels: Literal["auto", "off"] = "auto"  # own Triton kernels in the encoder, where they serve (CUDA, bf16)
     accumulate: int = 1  # micro-batches per step, with the gradient of the whole batch
     log_every: int = 50
     eval_every: int = 1000  # held-out errors; 0 = only at the end
@@ -55,8 +53,16 @@ class TrainConfig:
     health: HealthConfig = field(default_factory=HealthConfig)
 
     def __post_init__(self) -> None:
-        for name, least in (("steps", 1), ("batch", 1), ("accumulate", 1), ("log_every", 1), ("keep", 1),
-                            ("eval_every", 0), ("eval_batches", 1), ("checkpoint_every", 1)):  # fmt: skip
+        for name, least in (
+            ("steps", 1),
+            ("batch", 1),
+            ("accumulate", 1),
+            ("log_every", 1),
+            ("keep", 1),
+            ("eval_every", 0),
+            ("eval_batches", 1),
+            ("checkpoint_every", 1),
+        ):
             if getattr(self, name) < least:
                 raise UserError(f"train.{name} = {getattr(self, name)} must be at least {least}.")
 
@@ -98,7 +104,7 @@ def train(
 ) -> None:
     """Train in place from `start` to `config.steps`. Raises DeadRun or Interrupted after saving what there is.
 
-    `floor` is what the regulariser costs at a perfect match; what it costs beyond that is logged.
+    `floor` is what the regularizer costs at a perfect match; what it costs beyond that is logged.
     """
     ranks, device, dim = stepper.ranks, stepper.device, model.config.latent
     callbacks, health = callbacks or Callbacks(), Health(config.health)
@@ -124,10 +130,7 @@ def train(
             if log_due:
                 record = measure_step(clip.actions, out, stepper)
                 verdict = health.check(done, config.steps, record)
-                record |= {
-                    "learning_rate": rate * optim.lr,
-                    "regulariser_excess": record["regulariser"] - floor,
-                }
+                record |= {"learning_rate": rate * optim.lr, "regularizer_excess": record["regularizer"] - floor}
                 _write(logger, done, record, verdict)
             if callbacks.evaluate and (last or (config.eval_every and done % config.eval_every == 0)):
                 metric = _evaluate(callbacks, done, logger)

@@ -36,7 +36,7 @@ def measure(
                          its last digits, any dimension and variation; here it reads 0
     effective_dimension  tr(C)²/‖C‖²_F, C the covariance of all frames; see `effective_dimension`
     temporal_variation   mean ‖z_{t+1}−z_t‖² over the same for two different frames drawn from the batch: 0 is a code
-                         constant in time, 1 one whose neighbours are no nearer than strangers
+                         constant in time, 1 one whose neighbors are no nearer than strangers
     action_sensitivity   mean((ẑ'−ẑ)²)/mean((y−x)²), ẑ' forecast under other clips' actions; 0 is an action-blind
                          predictor. Only with `permuted_zhat_BKD`; a batch of one clip has no other actions.
     active_fraction      share of z > 0; for a dense link the sign pattern, about ½
@@ -53,7 +53,7 @@ def measure(
         z, zhat = z_BTD.float(), zhat_BKD.float()
         before, after = z[:, :K], z[:, 1 : K + 1]
         power, moved = after.square().mean(), (after - before).square().mean()
-        neighbours = (z[:, 1:] - z[:, :-1]).square().sum(-1).mean()
+        neighbors = (z[:, 1:] - z[:, :-1]).square().sum(-1).mean()
         variance_D = z.flatten(0, 1).var(dim=0, correction=1)
         out = {
             "relative_error": _ratio((zhat - after).square().mean(), power),
@@ -61,7 +61,7 @@ def measure(
             "code_rms": z.square().mean().sqrt(),
             "code_std": variance_D.mean().sqrt(),
             "effective_dimension": effective_dimension(z.flatten(0, 1)),
-            "temporal_variation": _ratio(neighbours, 2 * variance_D.sum()),
+            "temporal_variation": _ratio(neighbors, 2 * variance_D.sum()),
             **_supports(z > 0, sparse),
         }
         if permuted_zhat_BKD is not None and z.shape[0] > 1:
@@ -72,7 +72,7 @@ def measure(
 def observe(model: WorldModel, z_BTD: Tensor, actions_BPA: Tensor) -> dict[str, Tensor]:
     """`measure` on the codes of a training clip, with both forecasts made here, in evaluation mode.
 
-    The other actions are those of the neighbour in the batch: every clip gets foreign ones, and clips that share a
+    The other actions are those of the neighbor in the batch: every clip gets foreign ones, and clips that share a
     batch are already in random order.
     """
     K = min(model.history, z_BTD.shape[1] - 1)
@@ -86,7 +86,7 @@ def observe(model: WorldModel, z_BTD: Tensor, actions_BPA: Tensor) -> dict[str, 
 def effective_dimension(z_ND: Tensor) -> Tensor:
     """tr(C)²/‖C‖²_F of the codes' covariance: D for isotropic codes, r for r equal directions, 0 for a constant.
 
-    C and the N×N Gram matrix of the centred codes have the same non-zero eigenvalues, so the smaller is made. Never
+    C and the N×N Gram matrix of the centered codes have the same non-zero eigenvalues, so the smaller is made. Never
     above min(N−1, D): isotropic codes of a batch read about ND/(N+D).
     """
     x = z_ND.float()

@@ -42,10 +42,7 @@ def shipped() -> Path:
 
 def halved(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Matrices of floats in bf16; vectors are few, and running variances need their digits."""
-    return {
-        name: t.to(torch.bfloat16) if t.is_floating_point() and t.ndim > 1 else t
-        for name, t in tensors.items()
-    }
+    return {name: t.to(torch.bfloat16) if t.is_floating_point() and t.ndim > 1 else t for name, t in tensors.items()}
 
 
 def pack(runs: Mapping[str, str | Path], out: str | Path, limit: int = LIMIT) -> dict[str, int]:
@@ -70,17 +67,13 @@ def pack(runs: Mapping[str, str | Path], out: str | Path, limit: int = LIMIT) ->
             write_tensors(folder / WEIGHTS, weights[name])
             config = {**one.model.meta, "files": {WEIGHTS: folders.fingerprint(folder / WEIGHTS)}}
             (folder / CONFIG).write_bytes(folders.dump(config))
-            (folder / WEIGHTS).chmod(
-                0o644
-            )  # safetensors writes for its owner alone; a package is for everybody
+            (folder / WEIGHTS).chmod(0o644)  # safetensors writes for its owner alone; a package is for everybody
         shutil.copyfile(one.path / "run.json", folder / "run.json")
         write_whole(folder / SESSIONS, json.dumps(sessions(one.path), indent=1) + "\n")
         write_whole(folder / LOG, _log(one.path))
         sizes[name] = sum((folder / file).stat().st_size for file in FILES)
     if sum(sizes.values()) > limit:
-        raise UserError(
-            f"{out} takes {sum(sizes.values()) / 1e6:.1f} MB with logs, more than {limit / 1e6:g} MB."
-        )
+        raise UserError(f"{out} takes {sum(sizes.values()) / 1e6:.1f} MB with logs, more than {limit / 1e6:g} MB.")
     return sizes
 
 

@@ -2,7 +2,7 @@
 
 A checkpoint is such a folder too. Nothing is ever unpickled: safetensors is a table of names, shapes and bytes.
 
-config.json: format, model (its config), action_dim, proprio_dim, history, world (its spec or null), normalisation
+config.json: format, model (its config), action_dim, proprio_dim, history, world (its spec or null), normalization
 ({"mean", "std"} of raw actions, or null), frameskip, image_size, run_hash, versions, files (the weights' fingerprint),
 and whatever else the caller's `meta` holds.
 """
@@ -23,7 +23,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from lpwm.core.config import from_dict, to_dict
+from lpwm.core.config import from_dict, renamed, to_dict
 from lpwm.core.errors import UserError, choose
 from lpwm.core.version import __version__
 from lpwm.model.world_model import ModelConfig, WorldModel
@@ -31,7 +31,7 @@ from lpwm.train import folders
 from lpwm.train.folders import CHOICES, CONFIG, FORMAT, STATE, WEIGHTS
 
 _REQUIRED = {"model": dict, "action_dim": int, "proprio_dim": int}
-_OPTIONAL = {"world": None, "normalisation": None, "frameskip": None, "run_hash": None}
+_OPTIONAL = {"world": None, "normalization": None, "frameskip": None, "run_hash": None}
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _HALF = (torch.float16, torch.bfloat16)
 
@@ -111,9 +111,7 @@ def check_shapes(where: Path, found: Mapping[str, tuple[int, ...]], model: nn.Mo
     wanted = {name: tuple(t.shape) for name, t in unwrap(model).state_dict().items()}
     for name, shape in wanted.items():
         if name not in found:
-            raise UserError(
-                f"{where} has no {name!r}, which the model has: they are of different configurations."
-            )
+            raise UserError(f"{where} has no {name!r}, which the model has: they are of different configurations.")
         if found[name] != shape:
             raise UserError(
                 f"{name!r} has shape {found[name]} in {where} but {shape} in the model: they are of different "
@@ -121,9 +119,7 @@ def check_shapes(where: Path, found: Mapping[str, tuple[int, ...]], model: nn.Mo
             )
     for name in found:
         if name not in wanted:
-            raise UserError(
-                f"{where} has {name!r}, which the model lacks: they are of different configurations."
-            )
+            raise UserError(f"{where} has {name!r}, which the model lacks: they are of different configurations.")
 
 
 def write_model(
@@ -134,7 +130,7 @@ def write_model(
     assert isinstance(inner, WorldModel), type(inner)
     config = {
         **_OPTIONAL,
-        "image_size": inner.config.encoder.image,
+        "image_size": inner.config.encoder.image_size,
         **to_dict(dict(meta or {})),
         "format": FORMAT,
         "model": to_dict(inner.config),
@@ -169,18 +165,14 @@ def read_config(folder: Path) -> dict[str, Any]:
             raise UserError(f"{path} lacks the field {name!r}: save the model again with save_pretrained.")
         if type(config[name]) is not kind or (kind is int and config[name] < 0):
             raise UserError(f"{path}: {name} = {config[name]!r} must be of type {kind.__name__}.")
-    return {**_OPTIONAL, **config}
+    return {**_OPTIONAL, **renamed(config)}
 
 
-def save_pretrained(
-    model: WorldModel, folder: str | os.PathLike[str], meta: Mapping[str, Any] | None = None
-) -> Path:
+def save_pretrained(model: WorldModel, folder: str | os.PathLike[str], meta: Mapping[str, Any] | None = None) -> Path:
     """Write the model into `folder`; `meta` (what it was loaded with, unless given) joins config.json."""
     folder = Path(folder)
     if (folder / STATE).exists():
-        raise UserError(
-            f"{folder} is a checkpoint of a run, which is never overwritten: choose another folder."
-        )
+        raise UserError(f"{folder} is a checkpoint of a run, which is never overwritten: choose another folder.")
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is a file: give the name of a folder.")
     folder.mkdir(parents=True, exist_ok=True)
@@ -188,10 +180,7 @@ def save_pretrained(
         write_model(temporary, model, model.meta if meta is None else meta)
         for name in (WEIGHTS, CONFIG):
             folders.sync(temporary / name)
-        for name in (
-            WEIGHTS,
-            CONFIG,
-        ):  # a kill in between leaves weights that the config refuses, never a mixture
+        for name in (WEIGHTS, CONFIG):  # a kill in between leaves weights that the config refuses, never a mixture
             os.replace(temporary / name, folder / name)
         folders.sync(folder)
     return folder
@@ -217,9 +206,7 @@ def locate(path: str | os.PathLike[str], checkpoint: str = "latest") -> Path | N
         raise UserError(f"{folder} is a file: give the folder that holds {CONFIG} and {WEIGHTS}.")
     if isinstance(path, str) and _HUB_NAME.fullmatch(path):
         return None
-    raise UserError(
-        f"there is no folder {folder}: give a model's folder, a run's folder or a hub name owner/name."
-    )
+    raise UserError(f"there is no folder {folder}: give a model's folder, a run's folder or a hub name owner/name.")
 
 
 def device_of(device: str | torch.device) -> torch.device:

@@ -49,7 +49,7 @@ def duration(seconds: float) -> str:
 
 
 class Progress:
-    """On a terminal a line that redraws itself (rich, which honours NO_COLOR); elsewhere plain lines now and then."""
+    """On a terminal a line that redraws itself (rich, which honors NO_COLOR); elsewhere plain lines now and then."""
 
     def __init__(self, total: int, start: int, stream: TextIO, clock: Callable[[], float]) -> None:
         self.total, self._stream, self._clock = total, stream, clock
@@ -77,9 +77,7 @@ class Progress:
             self._live.console.print(message, markup=False, highlight=False)
 
     def line(self, width: int) -> str:
-        return progress_line(
-            self._step, self.total, self._rate, self._numbers, width, self._clock() - self._at
-        )
+        return progress_line(self._step, self.total, self._rate, self._numbers, width, self._clock() - self._at)
 
     def close(self) -> None:
         if self._live is not None:

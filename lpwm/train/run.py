@@ -25,19 +25,12 @@ from lpwm.core.errors import UserError
 from lpwm.core.files import make_folder, write_whole
 from lpwm.core.provenance import add_session
 from lpwm.core.version import __version__
-from lpwm.data import (
-    ActionStats,
-    EpisodeData,
-    ResidentClips,
-    StreamedClips,
-    open_clips,
-    world_of,
-)
+from lpwm.data import ActionStats, EpisodeData, ResidentClips, StreamedClips, open_clips, world_of
 from lpwm.frames import StoredFrames
 from lpwm.losses import Objective
 from lpwm.losses.rdmreg import floor
 from lpwm.model import WorldModel
-from lpwm.optim import build, initialise
+from lpwm.optim import build, initialize
 from lpwm.train import checkpoint
 from lpwm.train.cost import Cost
 from lpwm.train.depth import depth_errors, held_out_clips, held_out_range
@@ -59,8 +52,14 @@ class Run:
     hash: str
 
     @classmethod
-    def create(cls, config: RunConfig, root: Path, name: str = "run", progress: Callable[[int], None] | None = None,
-               ranks: Ranks | None = None) -> Run:  # fmt: skip
+    def create(
+        cls,
+        config: RunConfig,
+        root: Path,
+        name: str = "run",
+        progress: Callable[[int], None] | None = None,
+        ranks: Ranks | None = None,
+    ) -> Run:
         """The folder ROOT/NAME-HASH; one that is there already is the same run and is continued."""
         ranks = ranks or Ranks()
         data = prepare_data(config.data, root / "data", progress) if ranks.first else None
@@ -71,13 +70,7 @@ class Run:
         if ranks.first:
             make_folder(folder)
             text = json.dumps(
-                {
-                    "hash": code,
-                    "name": name,
-                    "data": data.digest,
-                    "version": __version__,
-                    "config": to_dict(config),
-                },
+                {"hash": code, "name": name, "data": data.digest, "version": __version__, "config": to_dict(config)},
                 indent=2,
             )
             write_whole(folder / "run.json", text)
@@ -103,9 +96,7 @@ class Run:
             raise UserError("data.pixels is stored, but the data have no pixels: leave it at auto.")
         if choice == "rendered":
             return world_of(data)
-        if data.pixels is None or (
-            choice == "auto" and isinstance(data.pixels, StoredFrames) and data.pixels.slow
-        ):
+        if data.pixels is None or (choice == "auto" and isinstance(data.pixels, StoredFrames) and data.pixels.slow):
             return world_of(data) if data.spec is not None else None
         return None
 
@@ -115,55 +106,81 @@ class Run:
         """Clips of a split, from memory or streamed: as data.source says, or as they fit."""
         c, ranks = self.config, ranks or Ranks()
         options: dict[str, Any] = {
-            "frames": c.frames, "batch": c.train.batch, "seed": c.train.seed, "size": c.model.encoder.image,
-            "rank": ranks.rank, "ranks": ranks.ranks, "compiled": c.train.compile in ("auto", "on"), **changes,
-        }  # fmt: skip
-        return open_clips(self.data, source=c.data.source, world=self.world(), frameskip=c.data.frameskip, split=split,
-                          holdout=c.data.holdout, device=device, workers=c.data.workers or None, **options)  # fmt: skip
+            "frames": c.frames,
+            "batch": c.train.batch,
+            "seed": c.train.seed,
+            "size": c.model.encoder.image_size,
+            "rank": ranks.rank,
+            "ranks": ranks.ranks,
+            "compiled": c.train.compile in ("auto", "on"),
+            **changes,
+        }
+        return open_clips(
+            self.data,
+            source=c.data.source,
+            world=self.world(),
+            frameskip=c.data.frameskip,
+            split=split,
+            holdout=c.data.holdout,
+            device=device,
+            workers=c.data.workers or None,
+            **options,
+        )
 
     def build_model(self, device: torch.device) -> WorldModel:
         """Fresh weights, a function of the seed alone."""
         action_dim = self.data.actions.shape[1] * self.config.data.frameskip
         model = WorldModel(self.config.model, action_dim)
-        initialise(model, self.config.train.seed)
+        initialize(model, self.config.train.seed)
         return model.to(device)
 
     def meta(self, stats: ActionStats) -> dict[str, Any]:
         """What a model needs beside its weights to be used without its data."""
         return {
             "world": to_dict(self.data.spec) if self.data.spec else None,
-            "normalisation": stats.as_dict(),
+            "normalization": stats.as_dict(),
             "frameskip": self.config.data.frameskip,
-            "image": self.config.model.encoder.image,
+            "image": self.config.model.encoder.image_size,
             "data_digest": self.data.digest,
             "run_hash": self.hash,
         }
 
     def train(
-        self, device: torch.device, ranks: Ranks | None = None, *, console: bool = True, wandb: str | None = None,
+        self,
+        device: torch.device,
+        ranks: Ranks | None = None,
+        *,
+        console: bool = True,
+        wandb: str | None = None,
         report: Callable[[str], None] = lambda sentence: None,
-    ) -> WorldModel:  # fmt: skip
+    ) -> WorldModel:
         """Train to the end, from the last good checkpoint if there is one. `report` gets sentences for the user."""
         ranks, c = ranks or Ranks(), self.config
         cost, local = c.check_fits(device, ranks, self.data.actions.shape[1])
         model = self.build_model(device)
         source = self.source(device, ranks)
-        graphed = (
-            device.type == "cuda" and c.train.compile != "off" and ranks.alone and c.train.accumulate == 1
-        )
+        graphed = device.type == "cuda" and c.train.compile != "off" and ranks.alone and c.train.accumulate == 1
         options = {"fused": True, **({"capturable": True} if device.type == "cuda" else {})}
-        optimiser = build(model, c.optim, **options)
-        start = self.restore(model, optimiser, report)
+        optimizer = build(model, c.optim, **options)
+        start = self.restore(model, optimizer, report)
         if start >= c.train.steps:
             report(f"{self.folder} is already trained to step {start}.")
             return model.eval()
         objective = Objective(c.objective, c.model.sparse)
         stepper = Stepper(
-            model, objective, optimiser, c.train.batch, c.train.seed, c.optim.clip,
+            model,
+            objective,
+            optimizer,
+            c.train.batch,
+            c.train.seed,
+            c.optim.clip,
             torch.bfloat16 if half_precision(c.train.precision, device) else torch.float32,
             compiled=c.train.compile == "on" or (c.train.compile == "auto" and device.type == "cuda"),
-            graphed=graphed, kernels=c.train.kernels == "auto", accumulate=c.train.accumulate, ranks=ranks,
-        )  # fmt: skip
+            graphed=graphed,
+            kernels=c.train.kernels == "auto",
+            accumulate=c.train.accumulate,
+            ranks=ranks,
+        )
         world = world_of(self.data) if self.data.spec is not None else None
         health = c.train.health.for_world(getattr(world, "degrees_of_freedom", 0))
         logger = None
@@ -179,9 +196,19 @@ class Run:
         began = time.perf_counter()
         try:
             with _out_of_memory(cost, local, device):
-                callbacks = self.callbacks(model, optimiser, source, ranks)
-                train(model, source, objective, stepper, replace(c.train, health=health), c.optim, logger, callbacks,
-                      start, self.regulariser_floor())  # fmt: skip
+                callbacks = self.callbacks(model, optimizer, source, ranks)
+                train(
+                    model,
+                    source,
+                    objective,
+                    stepper,
+                    replace(c.train, health=health),
+                    c.optim,
+                    logger,
+                    callbacks,
+                    start,
+                    self.regularizer_floor(),
+                )
         finally:
             source.close()
             if logger is not None:
@@ -197,9 +224,7 @@ class Run:
                 )
         return model.eval()
 
-    def restore(
-        self, model: WorldModel, optimiser: torch.optim.Optimizer, report: Callable[[str], None]
-    ) -> int:
+    def restore(self, model: WorldModel, optimizer: torch.optim.Optimizer, report: Callable[[str], None]) -> int:
         if not (self.folder / "checkpoints").exists():
             return 0
         try:
@@ -209,29 +234,30 @@ class Run:
             return 0
         for sentence in found.refused:
             report(sentence)
-        return checkpoint.restore(found, model, optimiser)
+        return checkpoint.restore(found, model, optimizer)
 
     def callbacks(
-        self,
-        model: WorldModel,
-        optimiser: torch.optim.Optimizer,
-        source: ResidentClips | StreamedClips,
-        ranks: Ranks,
+        self, model: WorldModel, optimizer: torch.optim.Optimizer, source: ResidentClips | StreamedClips, ranks: Ranks
     ) -> Callbacks:
         c = self.config
         # Held-out clips are asked for now and then: two readers do.
         held_out = held_out_clips(
-            self.data, source=c.data.source, workers=min(c.data.workers or 2, 2), world=self.world(),
-            frameskip=c.data.frameskip, holdout=c.data.holdout, device=source.device,
-            size=c.model.encoder.image, batch=min(c.train.batch, 64), stats=source.stats,
-        )  # fmt: skip
+            self.data,
+            source=c.data.source,
+            workers=min(c.data.workers or 2, 2),
+            world=self.world(),
+            frameskip=c.data.frameskip,
+            holdout=c.data.holdout,
+            device=source.device,
+            size=c.model.encoder.image_size,
+            batch=min(c.train.batch, 64),
+            stats=source.stats,
+        )
         spec = self.data.spec
 
         def evaluate(step: int) -> dict[str, Any]:
             found = depth_errors(model, held_out, batches=c.train.eval_batches)
-            if (
-                spec is not None and spec.proprio
-            ):  # how far the latent distance keeps growing with the state's
+            if spec is not None and spec.proprio:  # how far the latent distance keeps growing with the state's
                 found |= held_out_range(model, held_out, spec.proprio, spec.frame)
             held_out.close()
             return found
@@ -239,10 +265,16 @@ class Run:
         def save(step: int, metric: float | None) -> None:
             if ranks.first:
                 checkpoint.save(
-                    self.folder, model=model, optimiser=optimiser, step=step,
-                    run={**to_dict(c), "seed": c.train.seed}, run_hash=self.hash,
-                    meta=self.meta(source.stats) | {"step": step}, metric=metric, keep=c.train.keep,
-                )  # fmt: skip
+                    self.folder,
+                    model=model,
+                    optimizer=optimizer,
+                    step=step,
+                    run={**to_dict(c), "seed": c.train.seed},
+                    run_hash=self.hash,
+                    meta=self.meta(source.stats) | {"step": step},
+                    metric=metric,
+                    keep=c.train.keep,
+                )
             ranks.wait()
 
         return Callbacks(evaluate=evaluate if ranks.first else None, save=save)
@@ -260,20 +292,17 @@ class Run:
 
     def summary(self) -> str:
         r = self.result()
-        error, copy = (
-            r["held_out"].get("error_depth", [math.nan]),
-            r["held_out"].get("copy_error_depth", [math.nan]),
-        )
+        error, copy = (r["held_out"].get("error_depth", [math.nan]), r["held_out"].get("copy_error_depth", [math.nan]))
         return (
             f"{r['run']}: step {r['step']}, held-out relative error {error[0]:.4f} at depth 1 (copying the last frame: "
             f"{copy[0]:.4f}) and {error[-1]:.4f} at depth {len(error)} (copying: {copy[-1]:.4f}), "
             f"active fraction {r['train'].get('active_fraction', math.nan):.2f}"
         )
 
-    def regulariser_floor(self) -> float:
-        """What RDMReg costs at a perfect match with this batch and width; 0 for other regularisers."""
+    def regularizer_floor(self) -> float:
+        """What RDMReg costs at a perfect match with this batch and width; 0 for other regularizers."""
         c = self.config
-        if c.objective.regulariser != "rdmreg":
+        if c.objective.regularizer != "rdmreg":
             return 0.0
         return floor(c.objective.rdmreg, c.train.batch, c.model.latent, (0,), c.model.sparse).match
 
@@ -308,10 +337,18 @@ def load(path: str | Path, device: str | torch.device = "cpu", checkpoint: str =
     meta = model.meta
     spec = from_dict(WorldSpec, meta["world"])
     return Loaded(
-        model=model, config=config, spec=spec, world=worlds.make(spec.name, **spec.options),
-        stats=ActionStats.from_dict(meta["normalisation"]), frameskip=meta["frameskip"], image=meta["image"],
-        run_hash=record["hash"], step=int(meta.get("step", 0)), path=folder, holdout=config.data.holdout,
-    )  # fmt: skip
+        model=model,
+        config=config,
+        spec=spec,
+        world=worlds.make(spec.name, **spec.options),
+        stats=ActionStats.from_dict(meta["normalization"]),
+        frameskip=meta["frameskip"],
+        image=meta["image"],
+        run_hash=record["hash"],
+        step=int(meta.get("step", 0)),
+        path=folder,
+        holdout=config.data.holdout,
+    )
 
 
 @contextlib.contextmanager

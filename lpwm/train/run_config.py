@@ -12,7 +12,7 @@ from typing import Any, Literal
 import torch
 
 from lpwm import worlds
-from lpwm.core.config import digest, to_dict
+from lpwm.core.config import digest, hashed, to_dict
 from lpwm.core.errors import UserError, nearest
 from lpwm.core.files import make_folder
 from lpwm.core.memory import free_bytes
@@ -37,9 +37,7 @@ class DataConfig:
     world: str = "piecewise"
     options: tuple[str, ...] = ()  # of the world, e.g. g=3
     episodes: int = 1000
-    steps: int = (
-        100  # raw steps of an episode; 0: the policy's own lengths (PushT: 100 to 300), or the world's
-    )
+    steps: int = 100  # raw steps of an episode; 0: the policy's own lengths (PushT: 100 to 300), or the world's
     policy: str = ""  # the world's own when empty
     seed: int = 0
     file: str = ""  # a recorded data set instead: a file, or a folder of DINO-WM's or a Lance table
@@ -57,9 +55,7 @@ class DataConfig:
             if value not in valid:
                 raise UserError(f"unknown data.{name} {value!r}: {nearest(value, valid)}.")
         if self.workers < 0:
-            raise UserError(
-                f"data.workers = {self.workers} must be at least 0, which is one fewer than cores."
-            )
+            raise UserError(f"data.workers = {self.workers} must be at least 0, which is one fewer than cores.")
         if self.frames and self.frames < 8:
             raise UserError(f"data.frames = {self.frames} is the side of a frame: at least 8, or 0 for none.")
         if not 0 < self.holdout < 1:
@@ -120,7 +116,7 @@ class RunConfig:
 
 def run_hash(config: RunConfig, data_digest: str) -> str:
     """A name for what makes the model. Where frames wait to be used is no part of it."""
-    described = to_dict(config)
+    described = hashed(config)
     for name in ("source", "workers", *(("pixels",) if config.data.pixels == "auto" else ())):
         del described["data"][name]
     return digest({"config": described, "data": data_digest})
@@ -138,25 +134,39 @@ def pick_device(name: str) -> torch.device:
         raise UserError(f"unknown device {name!r}: use auto, cpu, cuda or cuda:N.") from None
 
 
-def prepare_data(
-    config: DataConfig, folder: Path, progress: Callable[[int], None] | None = None
-) -> EpisodeData:
+def prepare_data(config: DataConfig, folder: Path, progress: Callable[[int], None] | None = None) -> EpisodeData:
     """The run's data set: the given file, or one collected into `folder` under the hash of its description."""
     if config.file:
         return read(config.file)
     world = config.build_world()
     steps, policy = config.steps or None, config.policy or None
-    name = digest({"spec": to_dict(world.spec), "n": config.episodes, "steps": steps, "policy": policy,
-                   "seed": config.seed, "version": __version__,
-                   **({"frames": config.frames} if config.frames else {})})  # fmt: skip
+    name = digest(
+        {
+            "spec": to_dict(world.spec),
+            "n": config.episodes,
+            "steps": steps,
+            "policy": policy,
+            "seed": config.seed,
+            "version": __version__,
+            **({"frames": config.frames} if config.frames else {}),
+        }
+    )
     path = folder / f"{config.world}-{name}.h5"
     while not path.exists():
         make_folder(folder)
         try:
             collect(
-                world, path, episodes=config.episodes, steps=steps, policy=policy, seed=config.seed, workers=None,
-                pixels=config.frames > 0, size=config.frames or None, progress=progress,
-            )  # fmt: skip
+                world,
+                path,
+                episodes=config.episodes,
+                steps=steps,
+                policy=policy,
+                seed=config.seed,
+                workers=None,
+                pixels=config.frames > 0,
+                size=config.frames or None,
+                progress=progress,
+            )
         except UserError as error:
             if not isinstance(error, Busy) and not path.exists():
                 raise

@@ -68,7 +68,7 @@ def compiled(f: Callable[..., Any]) -> Callable[..., Any]:
     """`f` compiled for static shapes, with the gradients that it has eagerly.
 
     Left to itself torch switches autocast on again for the compiled backward pass, and so rounds the gradients of what
-    was kept in float32: the regulariser's, the projector's.
+    was kept in float32: the regularizer's, the projector's.
     """
     fast = torch.compile(f, dynamic=False)
     if not hasattr(functorch, "backward_pass_autocast"):
@@ -91,7 +91,7 @@ class Stepper:
 
     model: WorldModel
     objective: Objective
-    optimiser: torch.optim.Optimizer
+    optimizer: torch.optim.Optimizer
     batch: int  # B, global
     seed: int = 0
     clip: float = 0.0
@@ -118,7 +118,7 @@ class Stepper:
         self._inputs: list[Tensor] = []
         self._outputs: Terms = {}
         self._calls = 0
-        self._factor: float | None = None  # of the rates that the optimiser has
+        self._factor: float | None = None  # of the rates that the optimizer has
         self._dropout = any(getattr(m, "dropout", 0) for m in self.model.modules())
         if self.accumulate > 1 and any(isinstance(m, BatchNorm) for m in self.model.modules()):
             raise UserError(
@@ -126,9 +126,7 @@ class Stepper:
                 "use accumulate=1, or LayerNorm (projector.norm=layer, predictor.head_norm=layer)."
             )
 
-    def __call__(
-        self, pixels: Tensor, actions: Tensor, draw: tuple[Tensor, ...], factor: float, step: int
-    ) -> Terms:
+    def __call__(self, pixels: Tensor, actions: Tensor, draw: tuple[Tensor, ...], factor: float, step: int) -> Terms:
         """One update. `factor` scales every rate (the schedule). The result stays on the device."""
         self._set_rates(factor)
         if self._dropout:
@@ -156,59 +154,60 @@ class Stepper:
         with self.autocast():
             values = observe(self.model, out["z"], actions)
         if "gradient_norm" not in out:  # the step needs it only when it clips; the gradients are still there
-            values["gradient_norm"] = nn.utils.get_total_norm(
-                [p.grad for p in self.parameters if p.grad is not None]
-            )
+            values["gradient_norm"] = nn.utils.get_total_norm([p.grad for p in self.parameters if p.grad is not None])
         return values
 
     def _set_rates(self, factor: float) -> None:
         if factor == self._factor:
             return  # eight small kernels less on CUDA
         self._factor = factor
-        set_rates(self.optimiser, factor)
+        set_rates(self.optimizer, factor)
 
     def _update(self, pixels: Tensor, actions: Tensor, draw: tuple[Tensor, ...]) -> Terms:
-        self.optimiser.zero_grad(set_to_none=True)
+        self.optimizer.zero_grad(set_to_none=True)
         backward = self._accumulated if self.accumulate > 1 else self._whole
         terms = backward(pixels, actions, draw)
         self.ranks.average_gradients(self.parameters)
         if self.clip:  # the gradients stay in place: without clipping their norm is taken where it is logged
-            norm = nn.utils.get_total_norm(
-                [p.grad for p in self.parameters if p.grad is not None], foreach=True
-            )
+            norm = nn.utils.get_total_norm([p.grad for p in self.parameters if p.grad is not None], foreach=True)
             nn.utils.clip_grads_with_norm_(self.parameters, self.clip, norm, foreach=True)
             terms["gradient_norm"] = norm
-        self.optimiser.step()
+        self.optimizer.step()
         self.activity.update(terms["z"])
         return terms
 
     def _whole(self, pixels: Tensor, actions: Tensor, draw: tuple[Tensor, ...]) -> Terms:
         with self.autocast():
             terms = self._loss(
-                self.model, self.objective, pixels, actions, draw,
-                self._gather, self.ranks.rank, self.ranks.ranks, self._share,
-            )  # fmt: skip
+                self.model,
+                self.objective,
+                pixels,
+                actions,
+                draw,
+                self._gather,
+                self.ranks.rank,
+                self.ranks.ranks,
+                self._share,
+            )
         terms["loss"].backward()
         return {k: v.detach() for k, v in terms.items()}
 
     def _accumulated(self, pixels: Tensor, actions: Tensor, draw: tuple[Tensor, ...]) -> Terms:
         """The same gradient in less memory: two passes over micro-batches.
 
-        The regulariser needs all codes at once, but only the codes. Pass one encodes without gradient and asks the
-        regulariser for dR/dz; pass two encodes again, piece by piece, and adds ⟨dR/dz, z⟩ to the piece's own
+        The regularizer needs all codes at once, but only the codes. Pass one encodes without gradient and asks the
+        regularizer for dR/dz; pass two encodes again, piece by piece, and adds ⟨dR/dz, z⟩ to the piece's own
         prediction loss, whose gradient is then exactly that of the whole.
         """
         lam, b = self.objective.config.lam, pixels.shape[0]
-        pieces = [
-            slice(i * b // self.accumulate, (i + 1) * b // self.accumulate) for i in range(self.accumulate)
-        ]
+        pieces = [slice(i * b // self.accumulate, (i + 1) * b // self.accumulate) for i in range(self.accumulate)]
         if any(p.stop == p.start for p in pieces):
             raise UserError(f"{b} clips cannot be accumulated in {self.accumulate} pieces: use fewer.")
         with torch.no_grad(), self.autocast():
             codes = torch.cat([self.model.encode(pixels[p]) for p in pieces])
         codes.requires_grad_()
         with self.autocast():
-            value = self.objective.regulariser(codes, draw, self._gather, self.ranks.rank, self.ranks.ranks)
+            value = self.objective.regularizer(codes, draw, self._gather, self.ranks.rank, self.ranks.ranks)
         (slope,) = torch.autograd.grad(lam * value, codes)
         total: Terms = {}
         predictions = []
@@ -217,14 +216,13 @@ class Stepper:
             with self.autocast():
                 z = self.model.encode(pixels[p])
                 terms, zhat = _predict(
-                    self.model, self.objective.without_regulariser(), z, actions[p], (),
-                    None, 0, 1, self._share * part,
-                )  # fmt: skip
+                    self.model, self.objective.without_regularizer(), z, actions[p], (), None, 0, 1, self._share * part
+                )
                 (terms["loss"] + (z.float() * slope[p].float()).sum()).backward()
             predictions.append(zhat.detach())
             for name, term in terms.items():
                 total[name] = total.get(name, torch.zeros_like(term)) + term.detach()
-        total["regulariser"] = value.detach()
+        total["regularizer"] = value.detach()
         total["loss"] = total["loss"] + lam * value.detach()
         return {**total, "z": codes.detach(), "zhat": torch.cat(predictions)}
 
@@ -236,7 +234,7 @@ class Stepper:
         if self._graph is None:
             self._inputs = [x.clone() for x in inputs]
             self._graph = torch.cuda.CUDAGraph()
-            self.optimiser.zero_grad(set_to_none=True)
+            self.optimizer.zero_grad(set_to_none=True)
             with torch.cuda.graph(self._graph):
                 self._outputs = self._update(self._inputs[0], self._inputs[1], tuple(self._inputs[2:]))
         for fixed, fresh in zip(self._inputs, inputs, strict=True):

@@ -14,13 +14,7 @@ from lpwm.worlds.pusht.world import PushT
 from lpwm.worlds.two_room import TwoRoom
 from lpwm.worlds.wall import Wall
 
-WORLDS: dict[str, type[Any]] = {
-    "cube": Cube,
-    "piecewise": Piecewise,
-    "pusht": PushT,
-    "two_room": TwoRoom,
-    "wall": Wall,
-}
+WORLDS: dict[str, type[Any]] = {"cube": Cube, "piecewise": Piecewise, "pusht": PushT, "two_room": TwoRoom, "wall": Wall}
 
 
 def make(name: str, **options: Any) -> Any:

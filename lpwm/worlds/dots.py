@@ -1,10 +1,10 @@
 """Drawing a Gaussian dot on a fixed background, for Piecewise and TwoRoom.
 
-The native frame blends a colour c over the background b with alpha α,
+The native frame blends a color c over the background b with alpha α,
 
     pixel = ⌊b·(1 − α) + c·α⌋,   α = exp(−d²/2r²) / max over the pixel grid,   d² = dx² + dy²,
 
-all in float32 and in this order: on a white ground the floor turns the last bit of α into a whole grey level,
+all in float32 and in this order: on a white ground the floor turns the last bit of α into a whole gray level,
 so the exponential of the sum may not be replaced by a product of exponentials. What may be left out is the
 rest of the frame: where α ≤ 2⁻²⁵ the background comes through untouched, and that is everywhere beyond
 √(50 r² ln 2) of the dot. `ExactDots` therefore works in a window.
@@ -15,7 +15,7 @@ Gaussian of variance r² + ((224/s)² − 1)/12. That one is separable. The back
 and the result is rounded to nearest. On open ground that is within 3 levels of the area-resized native frame,
 and within 12 where the flank of the dot falls on a pixel that is part wall; 0.1 on average.
 
-N frames, C = 3 colours, H = W = side, K = side of the window.
+N frames, C = 3 colors, H = W = side, K = side of the window.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from torch import Tensor
 
 Draw = Callable[[Tensor, Tensor], None]  # positions, frames to fill
 
-_CHUNK_VALUES = 3 * 2**17  # floats of one colour plane in flight on a CPU: what its cache holds
+_CHUNK_VALUES = 3 * 2**17  # floats of one color plane in flight on a CPU: what its cache holds
 
 
 class ExactDots:
@@ -41,14 +41,12 @@ class ExactDots:
         self.reach = math.ceil(radius * math.sqrt(50 * math.log(2)) + 0.5)
         self.window = min(side, 2 * self.reach + 2)
         self.background = background_CHW.to(torch.uint8)
-        # On a grey ground the second and third colours are equal: two planes are enough.
-        grey = bool((self.background == self.background[:1]).all()) and color[1] == color[2]
-        self.planes = (0, 1, 1) if grey else (0, 1, 2)  # where each colour finds its plane
+        # On a gray ground the second and third colors are equal: two planes are enough.
+        gray = bool((self.background == self.background[:1]).all()) and color[1] == color[2]
+        self.planes = (0, 1, 1) if gray else (0, 1, 2)  # where each color finds its plane
         self.ground = self.background[: max(self.planes) + 1].to(torch.float32)  # (planes, H, W)
         self.offsets = torch.arange(self.window, device=background_CHW.device)
-        if (
-            self.ground.device.type == "cpu"
-        ):  # every window of the ground as a view, (row, column, plane, K, K)
+        if self.ground.device.type == "cpu":  # every window of the ground as a view, (row, column, plane, K, K)
             views = sliding_window_view(self.ground.numpy(), (self.window, self.window), axis=(1, 2))
             self.windows = views.transpose(1, 2, 0, 3, 4)
 
@@ -66,7 +64,7 @@ class ExactDots:
         (self._paste_host if _on_host(xy_N2) else self._paste)(out, alpha, corner, span)
 
     def _blend(self, ground_NPKK: Tensor, alpha_NKK: Tensor) -> Tensor:
-        """⌊b·(1 − α) + c·α⌋ for each plane; a colour of 0 adds nothing."""
+        """⌊b·(1 − α) + c·α⌋ for each plane; a color of 0 adds nothing."""
         value = ground_NPKK * (1.0 - alpha_NKK).unsqueeze(1)
         for plane in range(value.shape[1]):
             if self.color[plane]:
@@ -77,8 +75,8 @@ class ExactDots:
         """Blend into each frame's window with a gather and a scatter: a graph of fixed shapes, for devices."""
         where = (span[:, 1, :, None] * self.side + span[:, 0, None, :]).flatten(1)  # (N, K·K)
         value = self._blend(self.ground.flatten(1)[:, where].transpose(0, 1), alpha.flatten(1))
-        for colour, plane in enumerate(self.planes):
-            out[:, colour].view(len(out), -1).scatter_(1, where, value[:, plane])
+        for color, plane in enumerate(self.planes):
+            out[:, color].view(len(out), -1).scatter_(1, where, value[:, plane])
 
     def _paste_host(self, out: Tensor, alpha: Tensor, corner: Tensor, span: Tensor) -> None:
         """The same on a CPU, where copying rows between strided windows is several times faster."""
@@ -114,28 +112,24 @@ class SoftDots:
         ratio = self.native / size
         average = area_average(self.native, size).to(device)
         ground = average @ background_CHW.to(torch.float64) @ average.T
-        self.grey = bool((ground == ground[:1]).all()) and color[1] == color[2]
+        self.gray = bool((ground == ground[:1]).all()) and color[1] == color[2]
         paint = torch.tensor(color, dtype=torch.float64, device=device).view(3, 1, 1)
         self.delta = (paint - ground).to(torch.float32)
         self.ground = (ground + 0.5).to(torch.float32)  # the half rounds to nearest when the floor is taken
         self.variance = radius**2 + max(0.0, ratio**2 - 1) / 12
-        self.centres = (torch.arange(size, device=device, dtype=torch.float32) + 0.5) * ratio - 0.5
+        self.centers = (torch.arange(size, device=device, dtype=torch.float32) + 0.5) * ratio - 0.5
 
     def __call__(self, xy_N2: Tensor) -> Tensor:
         return _in_chunks(self._draw, xy_N2, self.size**2, (3, self.size, self.size))
 
     def _draw(self, xy_N2: Tensor, out: Tensor) -> None:
-        off = xy_N2 - xy_N2.round().clamp(
-            0, self.native - 1
-        )  # native frames normalise by their nearest pixel
-        peak = (off * off / (2 * self.radius**2) + 0.5 * math.log(self.radius**2 / self.variance)).unsqueeze(
-            2
-        )
-        line = self.centres - xy_N2.unsqueeze(2)  # (N, 2, size)
+        off = xy_N2 - xy_N2.round().clamp(0, self.native - 1)  # native frames normalize by their nearest pixel
+        peak = (off * off / (2 * self.radius**2) + 0.5 * math.log(self.radius**2 / self.variance)).unsqueeze(2)
+        line = self.centers - xy_N2.unsqueeze(2)  # (N, 2, size)
         line = torch.exp(peak - line * line / (2 * self.variance))
         alpha = (line[:, 1, :, None] * line[:, 0, None, :]).clamp_(max=1.0)
         for c in range(3):
-            if c == 2 and self.grey:
+            if c == 2 and self.gray:
                 out[:, 2] = out[:, 1]
             else:
                 out[:, c] = torch.addcmul(self.ground[c], self.delta[c], alpha)

@@ -80,9 +80,7 @@ class WorldEnv(gymnasium.Env[Float, Float]):
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": FRAMES_PER_SECOND}  # noqa: RUF012
 
-    def __init__(
-        self, world: str, render_mode: str | None = None, size: int | None = None, **options: Any
-    ) -> None:
+    def __init__(self, world: str, render_mode: str | None = None, size: int | None = None, **options: Any) -> None:
         _check_mode(render_mode)
         self.world = make(world, **options)
         self.render_mode = render_mode
@@ -95,9 +93,7 @@ class WorldEnv(gymnasium.Env[Float, Float]):
     def _state(self) -> Tensor:
         return self._batch.states
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Float, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Float, dict[str, Any]]:
         super().reset(seed=seed)
         state, self._goal = _draw(self.world, [self.np_random], options, [0])
         self._batch.restart(torch.zeros(1, dtype=torch.int64), state)

@@ -110,7 +110,7 @@ def _thresholds(g: int, device: torch.device) -> Tensor:
     edges = []
     for k in range(1, g):
         x = BORDER + inside * k / g
-        ulp = 2.0 ** (math.floor(math.log2(x)) - 23)  # between neighbouring float32 numbers here
+        ulp = 2.0 ** (math.floor(math.log2(x)) - 23)  # between neighboring float32 numbers here
         x = round(x / ulp) * ulp - 2 * ulp
         while (x - BORDER) / inside * g < k:
             x += ulp

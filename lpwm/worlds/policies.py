@@ -25,7 +25,7 @@ from lpwm.worlds.base import SimWorld, World, uniform_at
 from lpwm.worlds.cube.expert import CubeExpert
 from lpwm.worlds.piecewise import SPEED, Piecewise
 from lpwm.worlds.pusht.policy import Pusher
-from lpwm.worlds.two_room import CENTRE, TwoRoom
+from lpwm.worlds.two_room import CENTER, TwoRoom
 from lpwm.worlds.wall import STEP_MAX, Wall
 
 
@@ -35,9 +35,7 @@ class Policy(Protocol):
         """What is carried at the start of an episode: (N, S), (N, S), (N,) int64 -> (N, M) float32."""
         ...
 
-    def act(
-        self, state: Tensor, goal: Tensor, carried: Tensor, keys: Tensor, t: int
-    ) -> tuple[Tensor, Tensor]:
+    def act(self, state: Tensor, goal: Tensor, carried: Tensor, keys: Tensor, t: int) -> tuple[Tensor, Tensor]:
         """(N, S), (N, S), (N, M), (N,) int64, step -> actions (N, A) within bounds, carried (N, M)."""
         ...
 
@@ -69,9 +67,7 @@ class Random(_Forgetful):
 
     world: World
 
-    def act(
-        self, state: Tensor, goal: Tensor, carried: Tensor, keys: Tensor, t: int
-    ) -> tuple[Tensor, Tensor]:
+    def act(self, state: Tensor, goal: Tensor, carried: Tensor, keys: Tensor, t: int) -> tuple[Tensor, Tensor]:
         spec = self.world.spec
         low, high = state.new_tensor(spec.action_low), state.new_tensor(spec.action_high)
         return low + (high - low) * uniform_at(_at(keys, t), spec.action_dim), carried
@@ -84,9 +80,7 @@ class PiecewiseExpert(_Forgetful):
     world: Piecewise
     noise: float = 0.0
 
-    def act(
-        self, state: Tensor, goal: Tensor, carried: Tensor, keys: Tensor, t: int
-    ) -> tuple[Tensor, Tensor]:
+    def act(self, state: Tensor, goal: Tensor, carried: Tensor, keys: Tensor, t: int) -> tuple[Tensor, Tensor]:
         action = (goal - state - self.world.bias(state)) / SPEED
         action = action + self.noise * rng.normal_at(_at(keys, t), 2)
         return action.clamp(-1.0, 1.0), carried
@@ -99,14 +93,12 @@ class TwoRoomExpert(_Forgetful):
 
     world: TwoRoom
     noise: float = 2.0
-    reached: float = 10.5  # this near the door's centre, the goal is next
+    reached: float = 10.5  # this near the door's center, the goal is next
 
-    def act(
-        self, state: Tensor, goal: Tensor, carried: Tensor, keys: Tensor, t: int
-    ) -> tuple[Tensor, Tensor]:
-        doors = state.new_tensor([(CENTRE, float(y)) for y in self.world.doors])  # (doors, 2)
+    def act(self, state: Tensor, goal: Tensor, carried: Tensor, keys: Tensor, t: int) -> tuple[Tensor, Tensor]:
+        doors = state.new_tensor([(CENTER, float(y)) for y in self.world.doors])  # (doors, 2)
         away, nearest_door = torch.linalg.vector_norm(doors - state.unsqueeze(1), dim=-1).min(1)
-        other_room = (state[:, 0] > CENTRE) != (goal[:, 0] > CENTRE)
+        other_room = (state[:, 0] > CENTER) != (goal[:, 0] > CENTER)
         by_door = (other_room & (away > self.reached)).unsqueeze(1)
         way = torch.where(by_door, doors[nearest_door], goal) - state
         way = way / torch.linalg.vector_norm(way, dim=-1, keepdim=True).clamp(min=1e-8)
@@ -126,9 +118,7 @@ class WallDrift:
     def begin(self, state: Tensor, goal: Tensor, keys: Tensor) -> Tensor:
         return uniform_at(_at(keys, -1), 1) * (2 * math.pi)
 
-    def act(
-        self, state: Tensor, goal: Tensor, carried: Tensor, keys: Tensor, t: int
-    ) -> tuple[Tensor, Tensor]:
+    def act(self, state: Tensor, goal: Tensor, carried: Tensor, keys: Tensor, t: int) -> tuple[Tensor, Tensor]:
         u, v = uniform_at(_at(keys, t), 2).split(1, dim=-1)
         heading = carried if t == 0 else carried + _von_mises(u, self.concentration)
         two_sd = 0.4 * math.sqrt(2) * torch.erfinv((2 * v - 1) * math.erf(math.sqrt(2)))

@@ -167,9 +167,7 @@ class Simulators:
         """(N, A) -> (N, S). With rows (n,) distinct, those alone move: (n, A) -> (n, S)."""
         which = np.arange(self.count) if rows is None else np.asarray(rows, dtype=np.int64)
         if action.ndim != 2 or len(action) != len(which):
-            raise UserError(
-                f"stepping {len(which)} simulators needs as many actions, not {tuple(action.shape)}."
-            )
+            raise UserError(f"stepping {len(which)} simulators needs as many actions, not {tuple(action.shape)}.")
         self._states[which] = self._over_rows("step", which, _numbers(action))
         return torch.from_numpy(self._states[which])
 
@@ -179,9 +177,7 @@ class Simulators:
                 f"branches of {self.count} simulators need actions (N, M, T, A), not {tuple(action.shape)}."
             )
         numbers = _numbers(action)
-        return torch.from_numpy(
-            np.concatenate(self._ask("branches", [(numbers[part],) for part in self._parts]))
-        )
+        return torch.from_numpy(np.concatenate(self._ask("branches", [(numbers[part],) for part in self._parts])))
 
     def restart(self, rows: Tensor, starts: Any) -> Tensor:
         """New simulators in place of these rows (n,), from states (n, S) or a snapshot; the rows' states."""

@@ -33,14 +33,14 @@ from lpwm.worlds.piecewise import (
     draw_border,
 )
 
-CENTRE = 112.0
+CENTER = 112.0
 DOOR_TOLERANCE = 1.75
 BACK_OFF = 0.5
 
 
 @dataclass(frozen=True)
 class TwoRoom(Planar):
-    """Door centres (y, in pixels), half the height of a door, and the thickness of the wall."""
+    """Door centers (y, in pixels), half the height of a door, and the thickness of the wall."""
 
     doors: tuple[int, ...] = (49,)
     door_half: int = 14
@@ -48,9 +48,7 @@ class TwoRoom(Planar):
 
     def __post_init__(self) -> None:
         if not self.doors or not all(isinstance(d, int) and 0 <= d < FRAME for d in self.doors):
-            raise UserError(
-                f"TwoRoom needs door centres within 0…{FRAME - 1}, such as (49,), not {self.doors}."
-            )
+            raise UserError(f"TwoRoom needs door centers within 0…{FRAME - 1}, such as (49,), not {self.doors}.")
         if not 8 <= self.door_half <= 21:
             raise UserError(f"TwoRoom needs a door_half of 8 to 21 pixels, not {self.door_half}.")
         if not 7 <= self.thickness <= 41:
@@ -79,7 +77,7 @@ class TwoRoom(Planar):
     def band(self) -> tuple[float, float]:
         """The x between which the dot would touch the wall."""
         reach = self.thickness // 2 + RADIUS
-        return CENTRE - reach, CENTRE + reach
+        return CENTER - reach, CENTER + reach
 
     def sample_state(self, n: int, key: Key, start: int = 0) -> Tensor:
         left, right = self.band
@@ -98,7 +96,7 @@ class TwoRoom(Planar):
         left, right = self.band
         x, y = moved[..., 0], moved[..., 1]
         shut = ~self.in_door(y)
-        from_left = state[..., 0] < CENTRE
+        from_left = state[..., 0] < CENTER
         x = torch.where(shut & from_left & (x > left), left - BACK_OFF, x)
         x = torch.where(shut & ~from_left & (x < right), right + BACK_OFF, x)
         return torch.stack((x, y), dim=-1)
@@ -106,15 +104,15 @@ class TwoRoom(Planar):
     def in_door(self, y: Tensor) -> Tensor:
         half = self.door_half + DOOR_TOLERANCE
         open_ = torch.zeros_like(y, dtype=torch.bool)
-        for centre in self.doors:
-            open_ = open_ | ((y >= centre - half) & (y <= centre + half))
+        for center in self.doors:
+            open_ = open_ | ((y >= center - half) & (y <= center + half))
         return open_
 
     def renderer(self, size: int | None = None, device: torch.device | str = "cpu") -> Renderer:
         return _renderer(self, FRAME if size is None else size, torch.device(device))
 
     def factors(self, state: Tensor) -> dict[str, Tensor]:
-        room = (state[..., 0] >= CENTRE).to(torch.int64)
+        room = (state[..., 0] >= CENTER).to(torch.int64)
         return {"room": room, "x": state[..., 0], "y": state[..., 1]}
 
 
@@ -122,9 +120,9 @@ class TwoRoom(Planar):
 def _renderer(world: TwoRoom, size: int, device: torch.device) -> Renderer:
     image = torch.full((3, FRAME, FRAME), 255, dtype=torch.uint8)
     half = world.thickness // 2
-    image[:, :, int(CENTRE) - half : int(CENTRE) + half + 1] = 0
-    for centre in world.doors:
-        rows = slice(max(0, centre - world.door_half), centre + world.door_half + 1)
-        image[:, rows, int(CENTRE) - half : int(CENTRE) + half + 1] = 255
+    image[:, :, int(CENTER) - half : int(CENTER) + half + 1] = 0
+    for center in world.doors:
+        rows = slice(max(0, center - world.door_half), center + world.door_half + 1)
+        image[:, rows, int(CENTER) - half : int(CENTER) + half + 1] = 255
     draw_border(image)
     return dot_renderer(image.to(device), size)

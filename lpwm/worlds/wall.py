@@ -7,7 +7,7 @@ Surfaces are segments, each with a free side: the four borders (x, y = 4 and 60)
 surface is put 0.5 off it and, as in the original environment, 0.5 further along it (towards larger x or y);
 where that would carry it into a second surface it stays 0.3 before that one. Actions are not clipped.
 
-Frames are drawn at 65 (white ground, black walls, and off the walls a red dot, 255·exp(−d²/2·1.7²) normalised
+Frames are drawn at 65 (white ground, black walls, and off the walls a red dot, 255·exp(−d²/2·1.7²) normalized
 by its maximum, truncated) and resized bilinearly, as the paper does for its 224² frames.
 
 State: the dot's x and y in grid units, y downwards.
@@ -43,9 +43,7 @@ class Wall(Planar):
 
     def __post_init__(self) -> None:
         if not 16 <= self.wall <= 48:
-            raise UserError(
-                f"Wall needs its wall at x = 16…48, so that both rooms have floor, not {self.wall}."
-            )
+            raise UserError(f"Wall needs its wall at x = 16…48, so that both rooms have floor, not {self.wall}.")
         if not 10 <= self.door <= 54:
             raise UserError(f"Wall needs its door at y = 10…54, inside the border, not {self.door}.")
 

@@ -19,10 +19,17 @@ from lpwm.report import page
 pytestmark = pytest.mark.soak
 
 FLAGS = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
     "--disable-background-networking",
-    "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage", "--force-device-scale-factor=1",
-)  # fmt: skip
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-dev-shm-usage",
+    "--force-device-scale-factor=1",
+)
 AXE = "axe-core@4.10.3"
 
 
@@ -40,9 +47,7 @@ class Browser:
             missing("selenium")
         from selenium import webdriver
 
-        chromium = next(
-            (p for n in ("chromium", "chromium-browser", "google-chrome") if (p := shutil.which(n))), None
-        )
+        chromium = next((p for n in ("chromium", "chromium-browser", "google-chrome") if (p := shutil.which(n))), None)
         driver = shutil.which("chromedriver")
         if chromium is None or driver is None:
             missing("chromium or chromedriver")
@@ -97,11 +102,7 @@ class Browser:
     def requests(self):
         """Every address the page asked for, and every one of the network whoever asked."""
         events = [json.loads(e["message"])["message"] for e in self.driver.get_log("performance")]
-        sent = [
-            e["params"]
-            for e in events
-            if e["method"] in ("Network.requestWillBeSent", "Network.webSocketCreated")
-        ]
+        sent = [e["params"] for e in events if e["method"] in ("Network.requestWillBeSent", "Network.webSocketCreated")]
         asked = [(p.get("documentURL"), p["request"]["url"] if "request" in p else p["url"]) for p in sent]
         near = ("data:", "blob:")  # within the page
         return [
@@ -114,8 +115,10 @@ class Browser:
         self.ask(
             "const e = document.getElementById(arguments[0]); e.value = arguments[1];"
             "e.dispatchEvent(new Event(arguments[2]))",
-            name, value, event,
-        )  # fmt: skip
+            name,
+            value,
+            event,
+        )
 
     def complaints(self):
         return [e["message"] for e in self.driver.get_log("browser") if e["level"] in ("SEVERE", "WARNING")]
@@ -182,7 +185,7 @@ def test_clicking_a_cell_shows_the_map_that_python_computes(opened, documents):
                 == f"{row},{col}"
             )
         assert f"row {row + 1}, column {col + 1}" in browser.find("#arena-readout").text
-    # the pixels are those numbers: the cell's colour is the map's shade of its value
+    # the pixels are those numbers: the cell's color is the map's shade of its value
     browser.click_cell(0, 1, 6, documents.N)
     value = float(browser.map(0)[2 * documents.N + 5])
     assert 0.05 < value < 0.95
@@ -190,8 +193,9 @@ def test_clicking_a_cell_shows_the_map_that_python_computes(opened, documents):
         "const c = document.querySelector('canvas.map'), s = c.width / arguments[0];"
         "const at = c.getContext('2d').getImageData(5.5 * s, 2.5 * s, 1, 1).data;"
         "return [Array.from(at).slice(0, 3), lpwm.shade(arguments[1])]",
-        documents.N, value,
-    )  # fmt: skip
+        documents.N,
+        value,
+    )
     assert shown[0] == shown[1]
 
 
@@ -255,8 +259,11 @@ def test_the_raster_marks_the_units_that_are_on(opened, documents):
         "const unit = (c.height - top - bottom) / D, at = (t, i) => g.getImageData("
         "  (t + 0.5) * c.width / T, top + (i + 0.5) * unit, 1, 1).data;"
         "return [...Array(T).keys()].map(t => [...Array(D).keys()].map(i => at(t, i)[0] < 128))",
-        steps, documents.UNITS, 18, 37,
-    )  # fmt: skip
+        steps,
+        documents.UNITS,
+        18,
+        37,
+    )
     np.testing.assert_array_equal(np.array(dark), active[:, ::-1])  # unit_order is the reverse
 
 
@@ -267,9 +274,7 @@ def test_dark_by_the_readers_setting_and_by_the_button(opened):
         return browser.ask("return getComputedStyle(document.body).backgroundColor")
 
     def curve(browser):
-        return browser.ask(
-            "return document.querySelector('#plot-loss .scatterlayer path.js-line').style.stroke"
-        )
+        return browser.ask("return document.querySelector('#plot-loss .scatterlayer path.js-line').style.stroke")
 
     assert ground(dark) == "rgb(21, 23, 26)" and ground(light) == "rgb(252, 251, 248)"
     assert curve(dark) == "rgb(86, 180, 233)" and curve(light) == "rgb(0, 114, 178)"
@@ -309,9 +314,7 @@ def test_on_paper_all_is_light_and_unfolded(opened):
 AUDIT = (Path(__file__).parent / "audit.js").read_text()
 
 
-@pytest.mark.parametrize(
-    "kind", [{}, {"dark": True}, {"width": 360, "height": 740}], ids=["light", "dark", "phone"]
-)
+@pytest.mark.parametrize("kind", [{}, {"dark": True}, {"width": 360, "height": 740}], ids=["light", "dark", "phone"])
 def test_landmarks_names_headings_and_contrast(opened, kind):
     browser = opened(**kind)
     browser.ask("document.querySelectorAll('details').forEach(d => { d.open = true; })")
@@ -351,18 +354,14 @@ def axe(tmp_path_factory):
     if shutil.which("npm") is None:
         pytest.skip("npm is not installed.")
     folder = tmp_path_factory.mktemp("axe")
-    fetched = subprocess.run(
-        ["npm", "pack", "--silent", AXE], cwd=folder, capture_output=True, text=True, timeout=120
-    )
+    fetched = subprocess.run(["npm", "pack", "--silent", AXE], cwd=folder, capture_output=True, text=True, timeout=120)
     if fetched.returncode:
         pytest.skip(f"npm could not fetch {AXE}: {fetched.stderr[-200:]}")
     subprocess.run(["tar", "xzf", next(folder.glob("*.tgz")).name], cwd=folder, check=True)
     return (folder / "package" / "axe.min.js").read_text()
 
 
-@pytest.mark.parametrize(
-    "kind", [{}, {"dark": True}, {"width": 360, "height": 740}], ids=["light", "dark", "phone"]
-)
+@pytest.mark.parametrize("kind", [{}, {"dark": True}, {"width": 360, "height": 740}], ids=["light", "dark", "phone"])
 def test_axe_finds_nothing_serious(opened, axe, kind):
     browser = opened(**kind)
     browser.ask("document.querySelectorAll('details').forEach(d => { d.open = true; })")

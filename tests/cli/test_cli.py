@@ -67,11 +67,8 @@ def test_recipes_are_valid_and_priced(capsys):
         (["params", "--widths", "0"], "positive"),
         (["train"], "which recipe"),
         (["train", "piecewise-2x2/lpmw"], "did you mean 'piecewise-2x2/lpwm'"),
-        (["train", "tiny/lpwm", "--model.encoder.image", "17"], "not divisible"),
-        (
-            ["train", "tiny/lpwm", "--objective.tj-weight", "0.1", "--model.link", "identity"],
-            "non-negative link",
-        ),
+        (["train", "tiny/lpwm", "--model.encoder.image_size", "17"], "not divisible"),
+        (["train", "tiny/lpwm", "--objective.tj-weight", "0.1", "--model.link", "identity"], "non-negative link"),
         (["train", "tiny/lpwm", "--objective.rdmreg.p", "0"], "above 0"),
         (["train", "tiny/lpwm", "--model.predictor.history", "9"], "shorter history"),
         (["train", "tiny/lpwm", "--model.predictor.rung", "lti-1"], "unknown rung"),

@@ -40,15 +40,7 @@ def test_a_table_and_a_page_then_found_again(folder, capsys, monkeypatch):
     columns(monkeypatch, 140)
     assert main(["demo", "--out", str(folder)]) == 0
     first = capsys.readouterr()
-    for words in (
-        "sparse LpWM",
-        "dense LeWM",
-        "do nothing",
-        "random actions",
-        "oracle",
-        "random goals",
-        "zone",
-    ):
+    for words in ("sparse LpWM", "dense LeWM", "do nothing", "random actions", "oracle", "random goals", "zone"):
         assert words in first.out
     assert (folder / "report.html").read_text().startswith("<!doctype html>")
     monkeypatch.setattr(demo, "evaluate", None)  # a second time nothing is planned or read again

@@ -28,7 +28,7 @@ SMALL += ["--solver-options", "samples=8", "elites=2", "iterations=2"]
 
 
 def config(seed=0, latent=8, steps=60):
-    vit = EncoderConfig(image=SIDE, patch=14, width=16, depth=1, heads=1, head_dim=16, mlp=16)
+    vit = EncoderConfig(image_size=SIDE, patch=14, width=16, depth=1, heads=1, head_dim=16, mlp=16)
     model = ModelConfig(
         latent=latent,
         encoder=vit,
@@ -45,9 +45,16 @@ def make_run(root, name="tiny", save=True, **changes):
         cpu = torch.device("cpu")
         model = run.build_model(cpu)
         checkpoint.save(
-            run.folder, model=model, optimiser=build(model, run.config.optim), step=7, run=to_dict(run.config),
-            run_hash=run.hash, meta={**run.meta(run.source(cpu).stats), "step": 7}, metric=None, keep=2,
-        )  # fmt: skip
+            run.folder,
+            model=model,
+            optimizer=build(model, run.config.optim),
+            step=7,
+            run=to_dict(run.config),
+            run_hash=run.hash,
+            meta={**run.meta(run.source(cpu).stats), "step": 7},
+            metric=None,
+            keep=2,
+        )
     return run.folder
 
 
@@ -70,8 +77,14 @@ def test_the_seeds_of_one_method_in_a_table_with_a_json_and_gifs(runs, tmp_path,
     assert call(*runs, *SMALL, "--receding", "1", "5", "--out", out, "--gif", "1") == 0
     printed = capsys.readouterr()
     assert re.match(r"predicted time: about \d+ s on cpu", printed.err)
-    for part in ("random goals, horizon 5, executes 1 (warm)", "dataset goals", "do nothing", "oracle", "(2 seeds)",
-                 "latent distance (far = 1)"):  # fmt: skip
+    for part in (
+        "random goals, horizon 5, executes 1 (warm)",
+        "dataset goals",
+        "do nothing",
+        "oracle",
+        "(2 seeds)",
+        "latent distance (far = 1)",
+    ):
         assert part in printed.out
     data = json.loads(out.read_text())
     assert [r["seed"] for r in data["runs"]] == [0, 1] and {r["method"] for r in data["runs"]} == {"tiny"}
@@ -138,9 +151,7 @@ def test_what_is_finished_can_be_had_after_an_interruption(runs, tmp_path, capsy
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL and not out.exists()
     assert call(*argv, "--finished-only") == 0
     err = capsys.readouterr().err
-    assert (
-        "left out: random goals, H=5, R=5: do nothing (0 of 1 planner seeds" in err and "predicted" not in err
-    )
+    assert "left out: random goals, H=5, R=5: do nothing (0 of 1 planner seeds" in err and "predicted" not in err
     data = json.loads(out.read_text())
     (row,) = data["cells"][0]["rows"]
     assert row["seeds"] == [0, 1] and len(data["missing"]) == 3 and len(made) == 2
@@ -195,9 +206,7 @@ def test_two_methods_of_one_name_are_told_apart(runs, root, tmp_path, capsys):
 
 
 def test_runs_that_vote(runs, tmp_path, capsys):
-    assert (
-        call(*runs, *SMALL, "--goals", "random", "--consensus", "median", "--out", tmp_path / "a.json") == 0
-    )
+    assert call(*runs, *SMALL, "--goals", "random", "--consensus", "median", "--out", tmp_path / "a.json") == 0
     assert "consensus of 2 (median)" in capsys.readouterr().out
     assert call("--repeat", tmp_path / "a.json") == 0
 
@@ -222,10 +231,7 @@ def test_a_picture_as_the_goal(runs, tmp_path, capsys):
         (["--solver-options", "elites=0"], "elites is 0: give at least 2"),
         (["--solver-options", "elites"], "is no option"),
         (["--goals", "datset"], "did you mean 'dataset'"),
-        (
-            ["--horizon", "13", "--preset", "quick"],
-            "planning horizon of 65 raw steps is longer than the held-out",
-        ),
+        (["--horizon", "13", "--preset", "quick"], "planning horizon of 65 raw steps is longer than the held-out"),
         (["--offset", "61", "--preset", "quick"], "goal of 61 raw steps is longer than the held-out"),
         (["--receding", "7"], "7 blocks are to be executed of plans of 5"),
         (["--episodes", "100000", "--preset", "quick"], "have only"),
@@ -276,8 +282,15 @@ def test_weights_that_are_not_finite_are_one_sentence(root, capsys):
     with torch.no_grad():
         next(model.predictor.parameters()).fill_(torch.nan)
     checkpoint.save(
-        folder, model=model, optimiser=build(model, run.config.optim), step=1, run=to_dict(run.config),
-        run_hash=run.hash, meta=run.meta(run.source(cpu).stats), metric=None, keep=2,
-    )  # fmt: skip
+        folder,
+        model=model,
+        optimizer=build(model, run.config.optim),
+        step=1,
+        run=to_dict(run.config),
+        run_hash=run.hash,
+        meta=run.meta(run.source(cpu).stats),
+        metric=None,
+        keep=2,
+    )
     assert call(folder, *SMALL, "--goals", "random") == 2
     assert "non-finite" in capsys.readouterr().err

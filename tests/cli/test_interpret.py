@@ -26,7 +26,7 @@ def make_run(root, name, link="reprelu", **data):
     model = ModelConfig(
         latent=8,
         link=link,
-        encoder=EncoderConfig(image=28, patch=14, width=16, depth=1, heads=1, head_dim=16, mlp=16),
+        encoder=EncoderConfig(image_size=28, patch=14, width=16, depth=1, heads=1, head_dim=16, mlp=16),
         projector=ProjectorConfig(hidden=16),
         predictor=PredictorConfig(rung="mlp-lti", history=2),
     )
@@ -34,9 +34,16 @@ def make_run(root, name, link="reprelu", **data):
     run = Run.create(replace(config, train=replace(config.train, batch=4)), root, name)
     fresh = run.build_model(torch.device("cpu"))
     checkpoint.save(
-        run.folder, model=fresh, optimiser=build(fresh, run.config.optim), step=7, run=to_dict(run.config),
-        run_hash=run.hash, meta={**run.meta(run.source(torch.device("cpu")).stats), "step": 7}, metric=None, keep=2,
-    )  # fmt: skip
+        run.folder,
+        model=fresh,
+        optimizer=build(fresh, run.config.optim),
+        step=7,
+        run=to_dict(run.config),
+        run_hash=run.hash,
+        meta={**run.meta(run.source(torch.device("cpu")).stats), "step": 7},
+        metric=None,
+        keep=2,
+    )
     return str(run.folder)
 
 

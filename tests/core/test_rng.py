@@ -25,7 +25,7 @@ int64 = st.integers(-(1 << 63), (1 << 63) - 1)
 
 
 def splitmix(x):
-    """The finaliser of Steele, Lea and Flood (2014), in 64 bits."""
+    """The finalizer of Steele, Lea and Flood (2014), in 64 bits."""
     x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & MASK
     x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & MASK
     return x ^ (x >> 31)
@@ -36,7 +36,7 @@ def signed(x):
 
 
 def stream(state, n):
-    """The generator itself: the state goes on by 2⁶⁴/φ, the finaliser is what is seen."""
+    """The generator itself: the state goes on by 2⁶⁴/φ, the finalizer is what is seen."""
     return [splitmix((state + i * 0x9E3779B97F4A7C15) & MASK) for i in range(1, n + 1)]
 
 
@@ -96,19 +96,7 @@ def test_what_a_row_holds_depends_on_its_key_alone():
 
 
 def test_seeds_differ_where_keys_do():
-    keys = [
-        (),
-        (0,),
-        ("0",),
-        (0, 0),
-        ("a", "b"),
-        ("ab",),
-        ("a, b",),
-        (1, "clips"),
-        ("clips", 1),
-        (-1,),
-        (2**80,),
-    ]
+    keys = [(), (0,), ("0",), (0, 0), ("a", "b"), ("ab",), ("a, b",), (1, "clips"), ("clips", 1), (-1,), (2**80,)]
     assert len({seed_of(*key) for key in keys}) == len(keys)
     assert all(0 <= seed_of("many", i) < 1 << 63 for i in range(1000))
 

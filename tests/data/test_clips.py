@@ -16,16 +16,7 @@ from hypothesis import strategies as st
 
 from lpwm import worlds
 from lpwm.core.errors import UserError
-from lpwm.data import (
-    ActionStats,
-    ClipSource,
-    ResidentClips,
-    collect,
-    convert,
-    from_arrays,
-    read,
-    split_episodes,
-)
+from lpwm.data import ActionStats, ClipSource, ResidentClips, collect, convert, from_arrays, read, split_episodes
 from lpwm.data.clips import Captured
 from lpwm.data.episodes import runs_from_json, runs_to_json
 from lpwm.data.order import clip_starts, permutation
@@ -41,9 +32,7 @@ def counted(lengths, size=2):
         rows = np.arange(row, row + n, dtype=np.float32)
         states.append(np.stack([rows, np.full(n, e, np.float32)], 1))
         actions.append(np.stack([rows, -rows], 1)[:-1])
-        pixels.append(
-            np.broadcast_to((rows % 256).astype(np.uint8)[:, None, None, None], (n, size, size, 3)).copy()
-        )
+        pixels.append(np.broadcast_to((rows % 256).astype(np.uint8)[:, None, None, None], (n, size, size, 3)).copy())
         row += n
     return from_arrays(states, actions, pixels)
 
@@ -152,7 +141,7 @@ def test_statistics_are_those_of_the_training_split():
         np.testing.assert_allclose(source.stats.mean, rows.mean(0), rtol=1e-12)
         np.testing.assert_allclose(source.stats.std, rows.std(0, correction=0), rtol=1e-12)
         clip = source.batch(0)
-        raw = source.stats.denormalise(clip.actions)
+        raw = source.stats.denormalize(clip.actions)
         torch.testing.assert_close(raw[:, 0, 0], clip.states[:, 0, 0], atol=1e-3, rtol=0)
         assert torch.isfinite(clip.actions).all()
 
@@ -173,11 +162,7 @@ def test_from_the_simulator_to_the_clip_frame_by_frame(tmp_path):
     collect(world, tmp_path / "states.h5", episodes=6, steps=40, seed=5)
     convert(tmp_path / "states.h5", tmp_path / "pixels.h5", add_pixels=True)
     with h5py.File(tmp_path / "pixels.h5") as f:
-        frames, raw, states = (
-            f["pixels"][:],
-            torch.from_numpy(f["action"][:]),
-            torch.from_numpy(f["state"][:]),
-        )
+        frames, raw, states = (f["pixels"][:], torch.from_numpy(f["action"][:]), torch.from_numpy(f["state"][:]))
     data = read(tmp_path / "pixels.h5")
     kw = dict(frames=4, frameskip=5, batch=16, seed=2)
     rendered = ResidentClips(read(tmp_path / "states.h5"), world=world, **kw)
@@ -295,9 +280,7 @@ def drawn(states):
     """(n, 2) -> (n, 3, 1, 1): what a renderer gives, and a note for the tape."""
     frames = states.sum(1)[:, None, None, None].expand(-1, 3, 1, 1).clone()
     if Tape.capturing:
-        Tape.capturing[-1].calls.append(
-            lambda: frames.copy_(states.sum(1)[:, None, None, None].expand(-1, 3, 1, 1))
-        )
+        Tape.capturing[-1].calls.append(lambda: frames.copy_(states.sum(1)[:, None, None, None].expand(-1, 3, 1, 1)))
     return frames
 
 
@@ -355,9 +338,24 @@ def test_a_split_is_kept_as_the_runs_it_makes(held):
 
 
 @pytest.mark.parametrize(
-    "text", ["[]", "[[0, 5]]", "[[3, 6]]", "[[-1, 2]]", "[[2, 2]]", "[[2, 1]]", "[[2, 3], [0, 1]]", "[[0, 2], [1, 3]]",
-             "[[0, 1, 2]]", "3", "[3]", '[["0", 2]]', "{}", "[[0"],
-)  # fmt: skip
+    "text",
+    [
+        "[]",
+        "[[0, 5]]",
+        "[[3, 6]]",
+        "[[-1, 2]]",
+        "[[2, 2]]",
+        "[[2, 1]]",
+        "[[2, 3], [0, 1]]",
+        "[[0, 2], [1, 3]]",
+        "[[0, 1, 2]]",
+        "3",
+        "[3]",
+        '[["0", 2]]',
+        "{}",
+        "[[0",
+    ],
+)
 def test_what_is_no_split_of_five_episodes(text):
     with pytest.raises((ValueError, TypeError)):
         runs_from_json(text, 5)

@@ -44,11 +44,7 @@ def test_there_and_back(states, tmp_path):
 
 def test_columns_of_others_are_kept(tmp_path):
     g = np.random.default_rng(0)
-    episode = {
-        "state": g.normal(size=(5, 2)),
-        "action": g.normal(size=(4, 2)),
-        "force": g.normal(size=(5, 3, 2)),
-    }
+    episode = {"state": g.normal(size=(5, 2)), "action": g.normal(size=(4, 2)), "force": g.normal(size=(5, 3, 2))}
     episode["pixels"] = np.zeros((5, 8, 8, 3), np.uint8)
     write(tmp_path / "a.h5", [episode] * 3, attributes={"robot": "ours"})
     convert(tmp_path / "a.h5", tmp_path / "b.h5", remove_pixels=True)

@@ -47,8 +47,10 @@ def make_wall(folder, steps=12, dtype=torch.float32, actions_like_states=False):
     (folder / "obses").mkdir(parents=True)
     states = torch.stack([world.sample_state(steps, ("w", i)) for i in range(5)])
     torch.save(states, folder / "states.pth")
-    torch.save(torch.randn(5, steps if actions_like_states else steps - 1, 2, generator=torch.manual_seed(0)),
-               folder / "actions.pth")  # fmt: skip
+    torch.save(
+        torch.randn(5, steps if actions_like_states else steps - 1, 2, generator=torch.manual_seed(0)),
+        folder / "actions.pth",
+    )
     torch.save(torch.full((5,), 30.0), folder / "door_locations.pth")
     torch.save(torch.full((5, 1), 32), folder / "wall_locations.pth")
     for i in range(5):
@@ -95,10 +97,7 @@ def test_its_val_is_the_held_out_set(pusht, tmp_path):
         seen = set()
         source = ResidentClips(data, split=split, **kw)
         for step in range(source.steps_per_epoch):
-            seen |= {
-                films.read_back(f.permute(1, 2, 0).numpy())[0]
-                for f in source.batch(step).pixels.flatten(0, 1)
-            }
+            seen |= {films.read_back(f.permute(1, 2, 0).numpy())[0] for f in source.batch(step).pixels.flatten(0, 1)}
         assert seen == expected
     digest = convert(pusht, tmp_path / "p.h5")
     back = read(tmp_path / "p.h5")
@@ -221,9 +220,11 @@ def test_one_sentence_and_nothing_executed(copy, tmp_path, capsys, name):
 
 
 def test_a_missing_folder(tmp_path, capsys):
-    for line, match in ((f"data convert {tmp_path}/none {tmp_path}/o.h5", "does not exist"),
-                        (f"train tiny/lpwm --data.file {tmp_path}/none", "does not exist"),
-                        (f"data convert {tmp_path} {tmp_path}/o.h5", "folder without a data set")):  # fmt: skip
+    for line, match in (
+        (f"data convert {tmp_path}/none {tmp_path}/o.h5", "does not exist"),
+        (f"train tiny/lpwm --data.file {tmp_path}/none", "does not exist"),
+        (f"data convert {tmp_path} {tmp_path}/o.h5", "folder without a data set"),
+    ):
         assert cli.main(line.split()) == 2
         said = capsys.readouterr().err
         assert match in said and said.count("\n") == 1
@@ -234,8 +235,12 @@ def test_wall_frames_that_are_wrong(tmp_path):
     make_wall(folder)
     path = folder / "obses" / "episode_002.pth"
     good = torch.load(path)
-    for frames, match in ((good[:5], "5 frames for 12 states"), (good[0], "expected frames"),
-                          (good - 300, "outside 0 to 255"), (good * torch.nan, "outside 0 to 255")):  # fmt: skip
+    for frames, match in (
+        (good[:5], "5 frames for 12 states"),
+        (good[0], "expected frames"),
+        (good - 300, "outside 0 to 255"),
+        (good * torch.nan, "outside 0 to 255"),
+    ):
         torch.save(frames, path)
         with pytest.raises(UserError, match=match):
             convert(folder, tmp_path / "o.h5")

@@ -98,9 +98,7 @@ def test_contents_do_not_depend_on_the_workers(tmp_path, quick):
     assert collect(WORLD, tmp_path / "c.h5", seed=1, **kw) != alone
     few = collect(WORLD, tmp_path / "few.h5", episodes=9, policy=quick)
     many, few = read(tmp_path / "a.h5"), read(tmp_path / "few.h5")
-    assert torch.equal(many.lengths[:9], few.lengths) and torch.equal(
-        many.states[: len(few.states)], few.states
-    )
+    assert torch.equal(many.lengths[:9], few.lengths) and torch.equal(many.states[: len(few.states)], few.states)
     assert many.lengths.unique().tolist() == [3, 4, 5, 6, 7]
 
 

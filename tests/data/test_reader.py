@@ -65,7 +65,7 @@ CHANGES = {
     "scalar action": (replace("action", np.float32(1)), "column 'action' is"),
     "wide action": (replace("action", np.zeros((52, 3), np.float32)), "is 3 wide"),
     "float pixels": (replace("pixels", np.zeros((52, 4, 4, 3), np.float32)), "'pixels' is float32"),
-    "grey pixels": (replace("pixels", np.zeros((52, 4, 4), np.uint8)), "'pixels' is uint8"),
+    "gray pixels": (replace("pixels", np.zeros((52, 4, 4), np.uint8)), "'pixels' is uint8"),
     "short pixels": (replace("pixels", np.zeros((50, 4, 4, 3), np.uint8)), "'pixels' has 50 rows"),
     "float ep_len": (replace("ep_len", np.full(4, 13.0)), "ep_len is float64"),
     "long ep_len": (replace("ep_len", np.array([13, 13, 13, 14], np.int32)), "has 52 rows"),
@@ -144,9 +144,7 @@ def test_files_of_others_need_neither_attributes_nor_indices(tmp_path):
     assert len(data.digest) == 32 and read(tmp_path / "foreign.h5").digest == data.digest
 
 
-@pytest.mark.parametrize(
-    "gone", [("ep_offset",), ("ep_len", "ep_offset"), ("ep_idx", "step_idx", "ep_offset")]
-)
+@pytest.mark.parametrize("gone", [("ep_offset",), ("ep_len", "ep_offset"), ("ep_idx", "step_idx", "ep_offset")])
 def test_episodes_are_found_without_some_of_the_indices(good, tmp_path, gone):
     path = mutate(good, tmp_path, lambda f: [f.__delitem__(name) for name in gone])
     whole, data = read(good), read(path)

@@ -44,9 +44,7 @@ def test_a_bare_reader_finds_the_columns(tmp_path):
     assert back.digest == digest and back.episodes == 3 and back.steps == 9
     states, actions = back.episode(2)
     assert states.shape == (7, 3) and actions.shape == (6, 2)
-    np.testing.assert_array_equal(
-        back.pixels[4:6], np.concatenate((given[1]["pixels"], given[2]["pixels"][:1]))
-    )
+    np.testing.assert_array_equal(back.pixels[4:6], np.concatenate((given[1]["pixels"], given[2]["pixels"][:1])))
 
 
 def test_the_digest_is_the_formula_of_its_docstring(tmp_path):
@@ -94,19 +92,14 @@ def test_the_digest_survives_other_chunks_and_compression(tmp_path):
         g.attrs.update(f.attrs)
     assert read(tmp_path / "b.h5").digest == digest
     with h5py.File(tmp_path / "b.h5") as g:
-        columns = {
-            n: hash_column(n, g[n][:], None if n in ("ep_len", "ep_offset") else g["ep_len"][:]) for n in g
-        }
+        columns = {n: hash_column(n, g[n][:], None if n in ("ep_len", "ep_offset") else g["ep_len"][:]) for n in g}
         assert columns == json.loads(g.attrs["column_digests"]) and combine(columns) == digest
 
 
 BAD = {
     "no action": ({"state": np.zeros((3, 2))}, "no 'action'"),
     "no state": ({"action": np.zeros((2, 2))}, "neither 'state' nor 'pixels'"),
-    "too few actions": (
-        {"state": np.zeros((5, 2)), "action": np.zeros((3, 2))},
-        "5 frames and actions of shape",
-    ),
+    "too few actions": ({"state": np.zeros((5, 2)), "action": np.zeros((3, 2))}, "5 frames and actions of shape"),
     "flat actions": ({"state": np.zeros((3, 2)), "action": np.zeros(2)}, "actions of shape"),
     "nan state": ({"state": np.full((3, 2), np.nan), "action": np.zeros((2, 2))}, "finite"),
     "nan action": ({"state": np.zeros((3, 2)), "action": np.full((2, 2), np.nan)}, "not finite before"),
@@ -115,10 +108,7 @@ BAD = {
         "expected uint8",
     ),
     "rows differ": ({"state": np.zeros((3, 2)), "action": np.zeros((2, 1)), "x": np.zeros(2)}, "has 2 rows"),
-    "index given": (
-        {"state": np.zeros((3, 2)), "action": np.zeros((2, 1)), "ep_idx": np.zeros(3)},
-        "made here",
-    ),
+    "index given": ({"state": np.zeros((3, 2)), "action": np.zeros((2, 1)), "ep_idx": np.zeros(3)}, "made here"),
     "text": ({"state": np.zeros((3, 2)), "action": np.zeros((2, 1)), "x": np.array(["a"] * 3)}, "numbers"),
     "empty": ({"state": np.zeros((0, 2)), "action": np.zeros((0, 1))}, "at least 1"),
 }

@@ -21,17 +21,7 @@ from hypothesis import strategies as st
 from lpwm import worlds
 from lpwm.core.errors import UserError
 from lpwm.core.memory import free_bytes, group_free
-from lpwm.data import (
-    ClipSource,
-    ResidentClips,
-    StreamedClips,
-    collect,
-    from_arrays,
-    open_clips,
-    read,
-    streamed,
-    write,
-)
+from lpwm.data import ClipSource, ResidentClips, StreamedClips, collect, from_arrays, open_clips, read, streamed, write
 from lpwm.data.resize import resize
 from lpwm.recipes import recipe
 from lpwm.train import DataConfig, Run, RunConfig, run_hash
@@ -190,14 +180,16 @@ def test_free_memory_heeds_the_control_group(tmp_path):
 
 def test_mistakes(data):
     kw = dict(frames=2, batch=4)
-    for change, match in (({"workers": 0}, "0 reading processes"), ({"prefetch": 1}, "at least 2 batches"),
-                          ({"split": "test"}, "split is"), ({"size": 0}, "size is 0")):  # fmt: skip
+    for change, match in (
+        ({"workers": 0}, "0 reading processes"),
+        ({"prefetch": 1}, "at least 2 batches"),
+        ({"split": "test"}, "split is"),
+        ({"size": 0}, "size is 0"),
+    ):
         with pytest.raises(UserError, match=match):
             StreamedClips(data, **(kw | change))
     with pytest.raises(UserError, match="in memory already"):
-        StreamedClips(
-            from_arrays([np.zeros((9, 2))], [np.zeros((8, 1))], [np.zeros((9, 4, 4, 3), np.uint8)]), **kw
-        )
+        StreamedClips(from_arrays([np.zeros((9, 2))], [np.zeros((8, 1))], [np.zeros((9, 4, 4, 3), np.uint8)]), **kw)
     with pytest.raises(UserError, match=r"data\.source is 'disk'"):
         open_clips(data, source="disk", **kw)
     for field, value in (("source", "stream"), ("pixels", "drawn"), ("workers", -1)):
@@ -249,15 +241,16 @@ for step in range(1, 10**9):
 """
 
 
-@pytest.mark.parametrize(
-    ("number", "pause"), [(signal.SIGKILL, 0.0), (signal.SIGKILL, 60.0), (signal.SIGINT, 0.0)]
-)
+@pytest.mark.parametrize(("number", "pause"), [(signal.SIGKILL, 0.0), (signal.SIGKILL, 60.0), (signal.SIGINT, 0.0)])
 def test_workers_end_with_their_run(data, number, pause):
     """Killed, or interrupted as a terminal does it: the whole group is asked."""
     run = subprocess.Popen(
         [sys.executable, "-c", PROGRAM, str(data.pixels.path), str(pause)],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
     pids = [int(p) for p in run.stdout.readline().split()]
     assert len(pids) == 2 and all(alive(p) for p in pids)
     os.killpg(run.pid, number)
@@ -318,9 +311,7 @@ def test_a_run_does_not_depend_on_where_its_frames_wait(tmp_path):
             shutil.copytree(kept, folder / "checkpoints" / kept.name)
     assert list((folder / "checkpoints").iterdir())
     config = replace(config, data=replace(config.data, source="streamed", workers=1))
-    weights["half"] = (
-        Run.create(config, tmp_path / "half").train(torch.device("cpu"), console=False).state_dict()
-    )
+    weights["half"] = Run.create(config, tmp_path / "half").train(torch.device("cpu"), console=False).state_dict()
     for name in ("stream", "half"):
         assert all(torch.equal(v, weights["memory"][k]) for k, v in weights[name].items()), name
 

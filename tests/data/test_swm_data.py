@@ -30,10 +30,10 @@ def test_what_its_writers_wrote(name):
     inside = [r for r in range(21) if r not in last]
     assert torch.equal(data.actions[inside], torch.stack((rows, -rows), 1)[inside])
     assert list(data.extra) == ["proprio"] and data.extra["proprio"][3:5].ravel().tolist() == [3, 4]
-    colour = np.stack([10 * rows, 200 - 5 * rows, 50 + rows], 1)[:, None, None]
+    color = np.stack([10 * rows, 200 - 5 * rows, 50 + rows], 1)[:, None, None]
     tolerance = 0 if name.endswith("h5") else 4  # JPEG
     assert data.pixels.shape == (21, 16, 16, 3)
-    assert np.abs(data.pixels[0:21].astype(float) - colour).max() <= tolerance
+    assert np.abs(data.pixels[0:21].astype(float) - color).max() <= tolerance
 
 
 def test_streamed_from_lance_as_from_memory(tmp_path):
@@ -104,11 +104,10 @@ def test_tables_of_others(tmp_path):
         "no column 'action'": {"episode_idx": index, "state": pair},
         "no column 'state'": {"episode_idx": index, "action": pair},
         "not together": {"episode_idx": pa.array([0, 1, 0, 1], pa.int32()), "action": pair, "state": pair},
-        "not finite inside episode 0": {
-            "episode_idx": index, "action": pair, "state": vector([np.nan] + [0] * 7)},
+        "not finite inside episode 0": {"episode_idx": index, "action": pair, "state": vector([np.nan] + [0] * 7)},
         "expected encoded pictures": {"episode_idx": index, "action": pair, "pixels": pair},
         "is no picture": {"episode_idx": index, "action": pair, "pixels": pa.array([b"x"] * 4, pa.binary())},
-    }  # fmt: skip
+    }
     for match, columns in cases.items():
         path = tmp_path / f"{len(list(tmp_path.iterdir()))}.lance"
         lance.write_dataset(pa.table(columns), str(path))

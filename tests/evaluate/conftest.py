@@ -23,13 +23,7 @@ class TrueModel(torch.nn.Module):
     def __init__(self, world, frameskip=5, stats=STATS, history=1, noise=0.0):
         super().__init__()
         self.scale = torch.nn.Parameter(torch.tensor(100.0 + noise))
-        self.world, self.frameskip, self.stats, self.history, self.noise = (
-            world,
-            frameskip,
-            stats,
-            history,
-            noise,
-        )
+        self.world, self.frameskip, self.stats, self.history, self.noise = (world, frameskip, stats, history, noise)
         self.eval()
 
     def encode(self, frames):
@@ -48,7 +42,7 @@ class TrueModel(torch.nn.Module):
         self.contexts = [*getattr(self, "contexts", []), z_BCD.shape[1]]
         scale = self.scale.detach()
         state = (z_BCD[:, -1] * scale)[:, None].expand(-1, actions_BSHA.shape[1], -1)
-        raw = rearrange(self.stats.denormalise(actions_BSHA), "b s h (f a) -> h f b s a", f=self.frameskip)
+        raw = rearrange(self.stats.denormalize(actions_BSHA), "b s h (f a) -> h f b s a", f=self.frameskip)
         out = []
         for block in raw:
             for action in block:

@@ -135,9 +135,7 @@ def test_an_episode_does_not_depend_on_its_batch_and_repeats(world, agent):
     np.testing.assert_array_equal(whole.actions_BTA[[3, 1]], part.actions_BTA)
     np.testing.assert_array_equal(whole.states_BTS[[3, 1]], part.states_BTS)
     np.testing.assert_array_equal(planned(world, agent, episodes, receding=1).actions_BTA, whole.actions_BTA)
-    assert not np.array_equal(
-        planned(world, agent, episodes, seed=1, receding=1).actions_BTA, whole.actions_BTA
-    )
+    assert not np.array_equal(planned(world, agent, episodes, seed=1, receding=1).actions_BTA, whole.actions_BTA)
 
 
 def test_a_longer_budget_only_adds_to_the_end(world, agent):
@@ -169,9 +167,7 @@ def test_warm_starts_matter_when_one_block_is_executed(world, agent):
     """Method §5: 96–99 % warm against 45–59 % cold, with the true dynamics."""
     solver = CEMConfig(samples=100, elites=10, iterations=10)
     rate = {
-        warm: planned(
-            world, agent, random_goals(world, 40, seed=5), steps=50, solver=solver, receding=1, warm=warm
-        )
+        warm: planned(world, agent, random_goals(world, 40, seed=5), steps=50, solver=solver, receding=1, warm=warm)
         .latched()
         .mean()
         for warm in (True, False)

@@ -44,12 +44,7 @@ def test_every_cell_holds_the_method_and_three_controls(found):
     assert ways == [("random", 5, 1), ("random", 5, 5), ("dataset", 5, 1), ("dataset", 5, 5)]
     for cell in found.cells:
         assert [r.name for r in cell.rows] == ["true", "do nothing", "random actions", "oracle"]
-        assert [r.success("latched", 50).shape for r in cell.rows] == [
-            (1, 2, 6),
-            (1, 1, 6),
-            (1, 2, 6),
-            (1, 1, 6),
-        ]
+        assert [r.success("latched", 50).shape for r in cell.rows] == [(1, 2, 6), (1, 1, 6), (1, 2, 6), (1, 1, 6)]
         for row in cell.rows:
             assert row.records[0][0].ids == found.sets[cell.goals].ids
             for measure in ("latched", "terminal"):
@@ -63,7 +58,7 @@ def test_the_json_is_json_and_tells_everything(found):
     data = json.loads(text)
     assert from_dict(EvalConfig, data["settings"]) == found.config
     assert {"lpwm", "torch", "numpy", "python"} <= set(data["versions"])
-    assert data["runs"][0]["weights"] and data["runs"][0]["normalisation"]["std"] == [0.577, 0.577]
+    assert data["runs"][0]["weights"] and data["runs"][0]["normalization"]["std"] == [0.577, 0.577]
     assert data["episode_sets"]["random"]["ids"][0] == "random/0/0"
     row = data["cells"][0]["rows"][0]
     assert row["planner"]["options"]["samples"] == 24 and row["planner"]["solver"] == "cem"
@@ -79,17 +74,21 @@ def test_running_again_from_the_json_gives_the_same_successes(found, world, data
     again = evaluate([agent], world, from_dict(EvalConfig, before["settings"]), data=data).as_dict()
     assert differences(before, again) == []
     again["cells"][0]["rows"][0]["budgets"]["50"]["success"]["latched"][0][1][2] ^= 1
-    assert differences(before, again) == [
-        "random goals, H=5, R=1, true, 50 steps, latched: 1 of 12 outcomes differ"
-    ]
+    assert differences(before, again) == ["random goals, H=5, R=1, true, 50 steps, latched: 1 of 12 outcomes differ"]
     again["episode_sets"]["dataset"]["digest"] = "other"
     assert "dataset goals: not the same episodes" in differences(before, again)
 
 
 def test_the_table_shows_rates_controls_and_the_curve(found):
     text = table(found)
-    for part in ("random goals, horizon 5, executes 1 (warm)", "executes 5 (cold)", "do nothing", "oracle",
-                 "terminal @50", "latent distance (far = 1) at state distance 0–10 0.0"):  # fmt: skip
+    for part in (
+        "random goals, horizon 5, executes 1 (warm)",
+        "executes 5 (cold)",
+        "do nothing",
+        "oracle",
+        "terminal @50",
+        "latent distance (far = 1) at state distance 0–10 0.0",
+    ):
         assert part in text
     row = found.cells[0].rows[0]
     assert row.interval("terminal", 50).text().replace(" %", "") in text
@@ -124,13 +123,13 @@ def test_a_model_that_counts_the_way_is_another_planner_and_stays(world, agent, 
     config = replace(QUICK, receding=(1,), planner_seeds=1, budgets=(60,), controls=("oracle",), curve=0)
     store, there = Store(tmp_path), {}
     for along in (0.0, 1.0):
-        found = evaluate([agent], world, replace(config, along=along), store=store)
-        there[along] = [row.success("terminal", 60).mean() for row in found.cells[0].rows]
-        assert ("along 1" in table(found)) == (along == 1)
-        assert found.as_dict()["settings"]["along"] == along
+        found = evaluate([agent], world, replace(config, path_discount=path_discount), store=store)
+        there[path_discount] = [row.success("terminal", 60).mean() for row in found.cells[0].rows]
+        assert ("along 1" in table(found)) == (path_discount == 1)
+        assert found.as_dict()["settings"]["path_discount"] == along
     assert len(list(tmp_path.glob("*.npz"))) == 4
     assert there[1.0] == [1, 1] and max(there[0.0]) < 1
-    assert (PRESETS["stay"].along, PRESETS["stay"].ways()) == (1, [(5, 1)])
+    assert (PRESETS["stay"].path_discount, PRESETS["stay"].ways()) == (1, [(5, 1)])
 
 
 def test_a_horizon_sweep_shares_the_controls_that_do_not_plan(world, agent):
@@ -145,11 +144,7 @@ def test_eight_seeds_may_have_a_winner_and_seven_may_not(world, agents_of):
     """A model that sees sharply against one whose sight is off by half the room, paired on seeds."""
     config = solo(
         replace(
-            QUICK,
-            planner_seeds=1,
-            episodes=16,
-            budgets=(50,),
-            options={"samples": 64, "elites": 8, "iterations": 6},
+            QUICK, planner_seeds=1, episodes=16, budgets=(50,), options={"samples": 64, "elites": 8, "iterations": 6}
         )
     )
     agents = [agents_of(world, f"good-{s}", s, "good", noise=1e-3 * s) for s in range(8)]
@@ -217,9 +212,7 @@ def test_progress_counts_plans_and_time_is_predicted_for_what_is_not_kept(world,
     store, seen = Store(tmp_path), []
     sets = episode_sets(world, QUICK, None, 0.1, 5)
     runner = Evaluator([agent], world, QUICK, sets, store=store)
-    assert (
-        sum(j.plans for j in runner.jobs()) == 6
-    )  # 50 raw steps are 2 plans of 25: 2 planner seeds, 1 oracle
+    assert sum(j.plans for j in runner.jobs()) == 6  # 50 raw steps are 2 plans of 25: 2 planner seeds, 1 oracle
     assert predict(runner) > 0
     evaluate([agent], world, QUICK, store=store, progress=seen.append)
     assert seen == sorted(seen) and seen[-1] == 6
@@ -228,12 +221,9 @@ def test_progress_counts_plans_and_time_is_predicted_for_what_is_not_kept(world,
 
 
 def test_jobs_of_one_agent_share_a_solver_and_so_its_captured_graphs(world, agent, agents_of):
-    runner = Evaluator(
-        [agent, agents_of(world, "other", 1)], world, QUICK, episode_sets(world, QUICK, None, 0.1, 5)
-    )
+    runner = Evaluator([agent, agents_of(world, "other", 1)], world, QUICK, episode_sets(world, QUICK, None, 0.1, 5))
     first, second = (
-        [runner.agent_job(a, "random", 5, 5, seed).actor(None).mpc.solver for seed in (0, 1)]
-        for a in runner.agents
+        [runner.agent_job(a, "random", 5, 5, seed).actor(None).mpc.solver for seed in (0, 1)] for a in runner.agents
     )
     assert first[0] is first[1] and second[0] is second[1] and first[0] is not second[0]
 
@@ -268,7 +258,7 @@ def test_the_curve_of_a_true_code_is_straight_and_of_a_saturated_one_flat(world)
     np.testing.assert_allclose(np.array(straight.relative[:4]) * far, middle, rtol=0.08)
     assert straight.relative[4] == 1 and straight.saturates is None
 
-    def cells(s):  # one-hot of a 20-px grid: distance is the same for all but neighbours
+    def cells(s):  # one-hot of a 20-px grid: distance is the same for all but neighbors
         index = (s[:, 0] // 20).long() * 12 + (s[:, 1] // 20).long()
         return torch.nn.functional.one_hot(index, 144).float()
 
@@ -288,10 +278,7 @@ def test_groups_of_goals_are_reported_apart(agent):
 
     class Grouped(Piecewise):
         def goal_groups(self, start, goal):
-            return {
-                "far goals": self.distance(start, goal) > 60,
-                "no goals": torch.zeros(len(start), dtype=torch.bool),
-            }
+            return {"far goals": self.distance(start, goal) > 60, "no goals": torch.zeros(len(start), dtype=torch.bool)}
 
     world = Grouped()
     found = evaluate([agent], world, replace(QUICK, curve=0))
@@ -300,9 +287,7 @@ def test_groups_of_goals_are_reported_apart(agent):
     row = found.cells[0].rows[0]
     apart = found.as_dict()["cells"][0]["groups"]["far goals"]
     assert apart["episodes"] == which.sum()
-    assert apart["true"]["50"]["latched"]["rate"] == pytest.approx(
-        row.success("latched", 50)[:, :, which].mean()
-    )
+    assert apart["true"]["50"]["latched"]["rate"] == pytest.approx(row.success("latched", 50)[:, :, which].mean())
     assert f"only far goals: {which.sum()} episodes" in table(found)
 
 
@@ -337,9 +322,7 @@ def test_planning_from_picture_to_picture(world, agent):
         state = world.step(state, action[None])
     assert (state - torch.tensor([[90.0, 100.0]])).norm() < 10
     for wrong in (world.render(torch.tensor([[60.0, 60.0]]), 64)[0], here[:1], here.float()):
-        with pytest.raises(
-            UserError, match=r"the goal image is .* reads uint8 frames of shape \(3, 32, 32\): resize"
-        ):
+        with pytest.raises(UserError, match=r"the goal image is .* reads uint8 frames of shape \(3, 32, 32\): resize"):
             plan_to_image(agent, here, wrong, solver)
 
 
@@ -375,9 +358,7 @@ def test_bad_settings_are_one_sentence_each(world, data, agent):
 
 def test_costs_that_are_not_finite_are_one_sentence(world, agents_of):
     agent = agents_of(world)
-    agent.models[0].rollout = lambda z, a, past_BPA=None, last_only=False: torch.full(
-        (*a.shape[:2], 2), torch.nan
-    )
+    agent.models[0].rollout = lambda z, a, past_BPA=None, last_only=False: torch.full((*a.shape[:2], 2), torch.nan)
     with pytest.raises(UserError, match=r"every candidate plan of 6 of 6 environments .* non-finite"):
         evaluate([agent], world, solo(QUICK))
 

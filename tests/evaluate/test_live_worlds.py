@@ -70,16 +70,7 @@ class Sliding(Piecewise):
 
 def problem(world, live, episodes, **more):
     return LiveOracleProblem(
-        live,
-        world,
-        live.states,
-        episodes.goal_BS,
-        2,
-        5,
-        STATS.mean,
-        STATS.std,
-        env_ids=episodes.number_B,
-        **more,
+        live, world, live.states, episodes.goal_BS, 2, 5, STATS.mean, STATS.std, env_ids=episodes.number_B, **more
     )
 
 
@@ -149,10 +140,15 @@ def agent_of(world, data=None):
 
 
 SMALL = EvalConfig(
-    goals=("random",), episodes=6, budgets=(25,), receding=(5,), planner_seeds=1, curve=0,
+    goals=("random",),
+    episodes=6,
+    budgets=(25,),
+    receding=(5,),
+    planner_seeds=1,
+    curve=0,
     options={"samples": 4, "elites": 2, "iterations": 1},
     live_oracle_options={"samples": 16, "elites": 4, "iterations": 3},
-)  # fmt: skip
+)
 
 
 def test_the_reduced_ceiling_is_stated_kept_and_its_groups_are_apart(tmp_path):
@@ -161,11 +157,7 @@ def test_the_reduced_ceiling_is_stated_kept_and_its_groups_are_apart(tmp_path):
     assert [row.name for row in found.cells[0].rows] == ["blind", "do nothing", "random actions", "oracle"]
     content = json.loads(json.dumps(found.as_dict(), allow_nan=False))
     oracle = content["cells"][0]["rows"][-1]
-    assert {k: oracle["planner"]["options"][k] for k in LIVE_ORACLE} == {
-        "samples": 16,
-        "elites": 4,
-        "iterations": 3,
-    }
+    assert {k: oracle["planner"]["options"][k] for k in LIVE_ORACLE} == {"samples": 16, "elites": 4, "iterations": 3}
     right = content["cells"][0]["groups"]["right"]
     episodes = found.sets["random"]
     assert right["episodes"] == int((episodes.goal_BS[:, 0] > episodes.start_BS[:, 0]).sum())

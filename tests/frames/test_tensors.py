@@ -85,15 +85,7 @@ def test_the_payload_would_run(tmp_path):
 def test_what_is_no_list_of_numbers(tmp_path):
     path = tmp_path / "n.pkl"
     good = pickle.dumps(np.arange(40))
-    cases = [
-        b"",
-        b"hello",
-        good[:-5],
-        good[:30],
-        pickle.dumps("text"),
-        pickle.dumps({"a": 1}),
-        pickle.dumps(["a"]),
-    ]
+    cases = [b"", b"hello", good[:-5], good[:30], pickle.dumps("text"), pickle.dumps({"a": 1}), pickle.dumps(["a"])]
     cases += [pickle.dumps([[1, 2], [3]]), pickle.dumps(np.array(["a"])), pickle.dumps([1j])]
     huge = pickle.dumps(np.arange(40)).replace(pickle.dumps(40)[2:-1], pickle.dumps(41)[2:-1])
     for data in [*cases, huge]:
@@ -106,11 +98,7 @@ def test_what_is_no_list_of_numbers(tmp_path):
 
 
 def test_fuzzed_pickles_give_numbers_or_one_sentence(tmp_path):
-    whole, g, path = (
-        pickle.dumps([np.arange(9.0), np.float32(3)][0]),
-        np.random.default_rng(0),
-        tmp_path / "f.pkl",
-    )
+    whole, g, path = (pickle.dumps([np.arange(9.0), np.float32(3)][0]), np.random.default_rng(0), tmp_path / "f.pkl")
     assert pickletools.optimize(whole)
     failed = 0
     for _ in range(400):

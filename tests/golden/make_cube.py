@@ -62,9 +62,7 @@ def main() -> None:
             if (episode, t) in FRAMES:
                 poses.append(env.data.qpos.copy())
                 frames.append(env.render(camera="front"))
-            rows["target"].append(
-                [*info["privileged/target_block_pos"], *info["privileged/target_block_yaw"]]
-            )
+            rows["target"].append([*info["privileged/target_block_pos"], *info["privileged/target_block_yaw"]])
             rows["rest"].append([*oracle._final_pos, oracle._final_yaw])
             choice = oracle.select_action(ob, info)
             noisy = choice + draw.normal(0, [xi, xi, xi, 3 * xi, 10 * xi])

@@ -23,9 +23,7 @@ def start(rng: np.random.Generator) -> np.ndarray:
     while True:
         agent, block = rng.uniform(50, 450, 2), rng.uniform(150, 362, 2)
         if np.linalg.norm(agent - block) > 150:
-            return (
-                np.array([*agent, *block, rng.uniform(0, 2 * np.pi), 0, 0]).astype(np.float32).astype(float)
-            )
+            return np.array([*agent, *block, rng.uniform(0, 2 * np.pi), 0, 0]).astype(np.float32).astype(float)
 
 
 def main() -> None:
@@ -54,11 +52,7 @@ def main() -> None:
             seen = env.step(actions[e, t].astype(np.float64))[0]["state"]
             states[e, t] = seen
     moved = np.abs(np.diff(states[..., 2:4], axis=1)).max(-1) > 1e-6
-    print(
-        "the block moves in",
-        moved.mean(axis=1).reshape(-1, 2).mean(0),
-        "of the steps, random and contact-rich",
-    )
+    print("the block moves in", moved.mean(axis=1).reshape(-1, 2).mean(0), "of the steps, random and contact-rich")
     np.savez_compressed(
         Path(__file__).parent / "pusht.npz",
         start=starts.astype(np.float32),

@@ -59,10 +59,10 @@ def main() -> None:
     kept = {"states": np.array(states, dtype=np.float32)}
     for name, pictures, ground in (("", np.array(frames), empty[0]), ("_small", np.array(small), empty[1])):
         mask = (pictures != ground).any(-1)
-        colours, which = np.unique(pictures[mask], axis=0, return_inverse=True)
+        colors, which = np.unique(pictures[mask], axis=0, return_inverse=True)
         kept[f"empty{name}"] = ground
         kept[f"mask{name}"] = np.packbits(mask)
-        kept[f"colours{name}"] = colours
+        kept[f"colors{name}"] = colors
         kept[f"pixels{name}"] = which.astype(np.uint16).reshape(-1)
     path = Path(__file__).with_name("pusht_frames.npz")
     np.savez_compressed(path, **kept)

@@ -13,7 +13,7 @@ HERE = Path(__file__).parent
 
 
 def episodes():
-    """Row i of all has state (i, …), action (i, −i), and a frame of one colour; the last action is NaN."""
+    """Row i of all has state (i, …), action (i, −i), and a frame of one color; the last action is NaN."""
     row = 0
     for length in (7, 5, 9):
         rows = np.arange(row, row + length, dtype=np.float32)

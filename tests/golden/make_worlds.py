@@ -44,17 +44,15 @@ def two_room(doors: tuple[int, ...], door_half: int, thickness: int) -> Any:
     return env
 
 
-def neighbours(values: list[float]) -> np.ndarray:
+def neighbors(values: list[float]) -> np.ndarray:
     """Each value with the float32 numbers just below and above it."""
     x = np.array(values, dtype=np.float32)
     return np.concatenate([np.nextafter(x, np.float32(-1)), x, np.nextafter(x, np.float32(1e9))])
 
 
-def record(
-    env: Any, rng: np.random.Generator, steps: int, frames: int, special: list[float]
-) -> dict[str, Any]:
+def record(env: Any, rng: np.random.Generator, steps: int, frames: int, special: list[float]) -> dict[str, Any]:
     """Half the positions uniform, half with one or both coordinates next to a border, an edge or a door."""
-    edges = neighbours([14.0, 21.0, 26.0, 198.0, 203.0, 209.0, *special])
+    edges = neighbors([14.0, 21.0, 26.0, 198.0, 203.0, 209.0, *special])
 
     def positions(n: int) -> np.ndarray:
         p = rng.uniform(14, 209, (n, 2)).astype(np.float32)
@@ -77,13 +75,7 @@ def record(
         env._set_state(state)
         images.append(env.render().transpose(2, 0, 1))
     packed = lzma.compress(np.stack(images).tobytes(), preset=9 | lzma.PRESET_EXTREME)
-    return {
-        "start": start,
-        "action": action,
-        "end": end,
-        "seen": seen,
-        "frame": np.frombuffer(packed, np.uint8),
-    }
+    return {"start": start, "action": action, "end": end, "seen": seen, "frame": np.frombuffer(packed, np.uint8)}
 
 
 def main() -> None:

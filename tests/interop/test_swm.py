@@ -15,7 +15,7 @@ from lpwm.plan import CEM, CEMConfig, LatentProblem, chunked
 
 TINY = ModelConfig(
     latent=8,
-    encoder=EncoderConfig(image=16, patch=8, width=16, depth=1, heads=1, head_dim=16, mlp=16),
+    encoder=EncoderConfig(image_size=16, patch=8, width=16, depth=1, heads=1, head_dim=16, mlp=16),
     predictor=PredictorConfig("shallow-adaln", heads=2, head_dim=4, mlp=8, head_hidden=8),
 )
 A, B, S, T = 4, 3, 5, 4
@@ -55,9 +55,7 @@ def info(context=1):
 def with_candidates(entries, samples=S):
     """As its solvers hand it to a model."""
     return {
-        k: v[:, None].expand(B, samples, *v.shape[1:])
-        if torch.is_tensor(v)
-        else np.repeat(v[:, None], samples, 1)
+        k: v[:, None].expand(B, samples, *v.shape[1:]) if torch.is_tensor(v) else np.repeat(v[:, None], samples, 1)
         for k, v in entries.items()
     }
 
@@ -72,9 +70,7 @@ def test_encode_adds_codes_and_embeddings(model):
     assert out is given and out["emb"].shape == (B, 2, 8) and out["act_emb"].shape == (B, 2, 8)
     torch.testing.assert_close(out["emb"], model.model.encode(first_channels(given["pixels"])))
     torch.testing.assert_close(out["act_emb"], model.model.embed_action(given["action"]))
-    raw = model.encode(
-        {"pixels": frames(B, 2), "action": torch.zeros(B, 2, 2)}
-    )  # raw actions, not whole blocks
+    raw = model.encode({"pixels": frames(B, 2), "action": torch.zeros(B, 2, 2)})  # raw actions, not whole blocks
     assert "act_emb" not in raw
 
 
@@ -101,9 +97,9 @@ def test_a_context_of_several_frames_takes_the_blocks_between_them(model):
         model.get_cost(with_candidates(entries), a)
 
 
-@pytest.mark.parametrize("along", [0.0, 0.5])
-def test_cost_is_ours_and_frames_are_encoded_once(model, monkeypatch, along):
-    model = SwmModel(model.model, model.stats, along)
+@pytest.mark.parametrize("path_discount", [0.0, 0.5])
+def test_cost_is_ours_and_frames_are_encoded_once(model, monkeypatch, path_discount):
+    model = SwmModel(model.model, model.stats, path_discount)
     calls = []
     encode = model.model.encode
     monkeypatch.setattr(model.model, "encode", lambda f: (calls.append(f.shape), encode(f))[1])
@@ -116,7 +112,10 @@ def test_cost_is_ours_and_frames_are_encoded_once(model, monkeypatch, along):
     z, goal = encode(first_channels(info()["pixels"])), encode(first_channels(info()["goal"])[:, 0])
     with torch.no_grad():
         torch.testing.assert_close(
-            cost, LatentProblem(model.model, z, goal, None, T, along=along).value(a), rtol=1e-5, atol=1e-7
+            cost,
+            LatentProblem(model.model, z, goal, None, T, path_discount=path_discount).value(a),
+            rtol=1e-5,
+            atol=1e-7,
         )
     ours = model.problem(info(), T)
     torch.testing.assert_close(ours.cost(a), cost, rtol=1e-5, atol=1e-7)
@@ -166,7 +165,7 @@ def test_wrong_blocks_and_missing_statistics_are_one_sentence(model):
 
 def test_statistics_come_with_a_saved_model():
     net = WorldModel(TINY, A)
-    net.meta = {"normalisation": {"mean": [0.5, -1.0], "std": [2.0, 3.0]}}
+    net.meta = {"normalization": {"mean": [0.5, -1.0], "std": [2.0, 3.0]}}
     x = np.array([[1.5, 2.0], [0.0, 0.0]], dtype=np.float32)
     process = SwmModel(net).process
     np.testing.assert_allclose(process.transform(x), (x - [0.5, -1.0]) / [2.0, 3.0], rtol=1e-6)

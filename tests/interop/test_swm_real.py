@@ -3,7 +3,7 @@
     PYTHONPATH=. PEER_PYTHON -m pytest tests/interop/test_swm_real.py
 
 The world model here sees the red disc of its Piecewise environment and knows the true dynamics, so that a plan which
-survives frames, goal, blocks and normalisation reaches its goal, and one mix-up anywhere does not.
+survives frames, goal, blocks and normalization reaches its goal, and one mix-up anywhere does not.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Seer(nn.Module):
         out = []
         for block in actions_BSHA.unbind(2):
             for raw in block.unflatten(-1, (BLOCK, 2)).unbind(2):
-                z = self.world.step(z, STATS.denormalise(raw))
+                z = self.world.step(z, STATS.denormalize(raw))
             out.append(z)
         return z if last_only else torch.stack(out, 2)
 
@@ -74,9 +74,7 @@ class Episodes:
             self.data.append({"pixels": pixels, "state": np.stack([s[e] for _, s in rows])})
 
     def load_chunk(self, episodes, start, end):
-        return [
-            {k: v[a:b] for k, v in self.data[e].items()} for e, a, b in zip(episodes, start, end, strict=True)
-        ]
+        return [{k: v[a:b] for k, v in self.data[e].items()} for e, a, b in zip(episodes, start, end, strict=True)]
 
 
 def evaluate(solver, horizon=HORIZON):
@@ -138,7 +136,7 @@ def test_its_other_samplers_take_our_world_model(name):
 
     from lpwm.model import EncoderConfig, ModelConfig, PredictorConfig, WorldModel
 
-    encoder = EncoderConfig(image=16, patch=8, width=16, depth=1, heads=1, head_dim=16, mlp=16)
+    encoder = EncoderConfig(image_size=16, patch=8, width=16, depth=1, heads=1, head_dim=16, mlp=16)
     net = WorldModel(ModelConfig(latent=8, encoder=encoder, predictor=PredictorConfig("mlp-lti")), 10)
     kind = getattr(swm.solver, name, None)
     if kind is None:
@@ -171,6 +169,4 @@ def test_our_cem_on_its_lewm_finds_our_plans(monkeypatch):
     cem, problem = CEM(CEMConfig(50, 10, 8)), CostProblem(theirs, info, 5, 10)
     with torch.no_grad():
         found = chunked(problem, cem, budget_bytes=0, seed=0)  # it cannot take several environments at once
-        torch.testing.assert_close(
-            found.actions_BHA, cem.solve(ours, seed=0).actions_BHA, rtol=1e-3, atol=1e-3
-        )
+        torch.testing.assert_close(found.actions_BHA, cem.solve(ours, seed=0).actions_BHA, rtol=1e-3, atol=1e-3)

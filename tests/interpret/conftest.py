@@ -33,11 +33,9 @@ def zone_coded(position, draw):
 def zone_in_magnitudes(position, _):
     """The reverse: which units are on says where in its zone the dot is, how strongly says in which zone."""
     inside = ((position - 14) % 98) / 98
-    centre = np.stack(np.meshgrid(np.arange(4), np.arange(4)), -1).reshape(-1, 2) / 3
-    on = np.linalg.norm(inside[..., None, :] - centre, axis=-1) < 0.4
-    own = (
-        zones_of(position)[..., None, None] == np.arange(4)[:, None]
-    )  # four units share a field, one is louder
+    center = np.stack(np.meshgrid(np.arange(4), np.arange(4)), -1).reshape(-1, 2) / 3
+    on = np.linalg.norm(inside[..., None, :] - center, axis=-1) < 0.4
+    own = zones_of(position)[..., None, None] == np.arange(4)[:, None]  # four units share a field, one is louder
     return (on[..., None, :] * (0.5 + own)).reshape(*position.shape[:-1], UNITS)
 
 
@@ -61,8 +59,6 @@ def synthetic():
         both = np.concatenate((position, cells.reshape(-1, 2)))
         z = KINDS[kind](both, draw)
         frames = Frames(z[: len(position)], zones_of(position), position, trajectory, True)
-        return SimpleNamespace(
-            frames=frames, grid_z=z[len(position) :].reshape(20, 20, -1), zones=zones_of(cells)
-        )
+        return SimpleNamespace(frames=frames, grid_z=z[len(position) :].reshape(20, 20, -1), zones=zones_of(cells))
 
     return make

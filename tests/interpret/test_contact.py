@@ -104,9 +104,7 @@ def test_numbers_are_those_of_scipy_and_of_residuals():
         left = [y - X @ np.linalg.lstsq(X, y, rcond=None)[0] for y in (together[:, 0], together[:, k])]
         assert partial(k, others)(sums.sum(0)) == pytest.approx(stats.pearsonr(*left)[0], abs=1e-8)
     some = np.isin(label, (2, 5, 6))  # of any set of episodes
-    assert pearson(1)(sums[[2, 5, 6]].sum(0)) == pytest.approx(
-        stats.pearsonr(together[some, 0], together[some, 1])[0]
-    )
+    assert pearson(1)(sums[[2, 5, 6]].sum(0)) == pytest.approx(stats.pearsonr(together[some, 0], together[some, 1])[0])
 
 
 def test_blocks_by_hand():
@@ -159,10 +157,16 @@ def test_too_few_episodes_for_an_interval():
 # Runs -------------------------------------------------------------------------------------------------------
 
 SPEC = WorldSpec(
-    name="toy cube", options={}, state_names=tuple("abcdefg"), action_names=("a",), action_low=(-1.0,),
-    action_high=(1.0,), frame=8, episode=40,
+    name="toy cube",
+    options={},
+    state_names=tuple("abcdefg"),
+    action_names=("a",),
+    action_low=(-1.0,),
+    action_high=(1.0,),
+    frame=8,
+    episode=40,
     factors=("effector_x", "effector_y", "effector_z", "cube_x", "cube_y", "cube_z", "contact"),
-)  # fmt: skip
+)
 
 
 class ToyWorld:
@@ -174,9 +178,7 @@ class ToyWorld:
         return {name: state[..., i] for i, name in enumerate(SPEC.factors)}
 
     def renderer(self, size=None, device="cpu"):
-        return lambda state: (
-            (state.abs() * 50).clamp(0, 255).to(torch.uint8)[:, :, None, None].expand(-1, -1, 2, 2)
-        )
+        return lambda state: (state.abs() * 50).clamp(0, 255).to(torch.uint8)[:, :, None, None].expand(-1, -1, 2, 2)
 
 
 class ToyModel(torch.nn.Module):
@@ -200,14 +202,22 @@ def run_of(tmp_path, link="reprelu", spec=SPEC, holdout=0.5, weight=0.0, episode
         states.append(np.column_stack((effector, cube, contact)).astype(np.float32))
         actions.append(np.zeros((len(effector) - 1, 1), dtype=np.float32))
     config = SimpleNamespace(
-        model=SimpleNamespace(sparse=link != "identity", link=link),
-        objective=SimpleNamespace(tj_weight=weight),
+        model=SimpleNamespace(sparse=link != "identity", link=link), objective=SimpleNamespace(tj_weight=weight)
     )
     data = from_arrays(states, actions, spec=spec)
     return SimpleNamespace(
-        model=ToyModel(), config=config, spec=spec, world=ToyWorld(), frameskip=K, image=2, run_hash="ab12",
-        step=3, path=tmp_path / "toy-ab12", holdout=holdout, episodes=lambda: data,
-    )  # fmt: skip
+        model=ToyModel(),
+        config=config,
+        spec=spec,
+        world=ToyWorld(),
+        frameskip=K,
+        image=2,
+        run_hash="ab12",
+        step=3,
+        path=tmp_path / "toy-ab12",
+        holdout=holdout,
+        episodes=lambda: data,
+    )
 
 
 @pytest.fixture
@@ -223,11 +233,7 @@ def test_a_run_is_read_from_its_states_and_frames(tmp_path, described):
     assert json.loads(json.dumps(found, allow_nan=False)) == found
     assert found["episodes"] == 12 and found["blocks"] == 12 * (T - 1)
     r = found["correlations"]
-    assert (
-        r["effector"]["low"] > 0.4
-        and abs(r["cube"]["estimate"]) < 0.15
-        and abs(r["contact"]["estimate"]) < 0.15
-    )
+    assert r["effector"]["low"] > 0.4 and abs(r["cube"]["estimate"]) < 0.15 and abs(r["contact"]["estimate"]) < 0.15
     assert "toy-ab12" in lines([found]) and "+0." in lines([found])
     other = found | {"tj_weight": 0.1}
     assert [s["tj_weight"] for s in sweep([other, found])] == [0.0, 0.1]
@@ -243,20 +249,20 @@ def test_recorded_frames_are_read_where_there_are_some(tmp_path, described):
     swapped[:, :3] = drawn.states[:, 3:6]
     frames = ToyWorld().renderer()(swapped).permute(0, 2, 3, 1).numpy()[..., :3]
     seen = contact_study(loaded, QUICK, data=type(drawn)(**{**vars(drawn), "pixels": frames}))
-    assert (
-        seen["correlations"]["cube"]["low"] > 0.4 and abs(seen["correlations"]["effector"]["estimate"]) < 0.15
-    )
+    assert seen["correlations"]["cube"]["low"] > 0.4 and abs(seen["correlations"]["effector"]["estimate"]) < 0.15
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
         ({"link": "identity"}, "is dense .link identity., so it has no support to read"),
-        ({"spec": WorldSpec("piecewise", {}, ("x",), ("a",), (-1.0,), (1.0,), 8, 40, factors=("zone",))},
-         "trained in piecewise, which does not tell effector_x"),
+        (
+            {"spec": WorldSpec("piecewise", {}, ("x",), ("a",), (-1.0,), (1.0,), 8, 40, factors=("zone",))},
+            "trained in piecewise, which does not tell effector_x",
+        ),
         ({"holdout": 0.2}, "has 5 held-out episodes, too few for an interval"),
     ],
-)  # fmt: skip
+)
 def test_runs_that_cannot_be_read_are_one_sentence(change, words, tmp_path, described):
     with pytest.raises(UserError, match=words) as found:
         contact_study(run_of(tmp_path, **change), QUICK)

@@ -8,15 +8,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 from lpwm.core.errors import UserError
 from lpwm.interpret import Frames, ProbeConfig, probe, probes
-from lpwm.interpret.probes import (
-    Fold,
-    _classify,
-    accuracy,
-    bootstrap,
-    r_squared,
-    regressed,
-    shuffle_trajectories,
-)
+from lpwm.interpret.probes import Fold, _classify, accuracy, bootstrap, r_squared, regressed, shuffle_trajectories
 
 QUICK = ProbeConfig(resamples=300)
 
@@ -43,7 +35,7 @@ def test_zone_coded_supports_with_magnitude_coded_positions(found):
     assert zone["support"] == 1 and zone["code"] > 0.99
     assert zone["magnitudes"] < 0.45  # linearly, nothing but chance
     assert position["code"] > 0.99
-    # The zone's centre, no more; a little less, as the centres come from other trajectories.
+    # The zone's center, no more; a little less, as the centers come from other trajectories.
     assert between_zones(frames) - 0.05 < position["support"] <= between_zones(frames)
     assert got.position_given_support.score.estimate > 0.98  # the rest is in the magnitudes
     assert position["magnitudes"] == pytest.approx(1 - between_zones(frames), abs=0.05)
@@ -102,9 +94,7 @@ def test_a_trajectory_is_never_on_both_sides():
     for name in ("code", "support", "magnitudes"):
         assert got.zone[name].score.estimate < 0.42
         assert got.position[name].score.estimate < 0.05
-    fooled = cross_val_score(
-        LogisticRegression(max_iter=300), z, label, cv=KFold(5, shuffle=True, random_state=0)
-    )
+    fooled = cross_val_score(LogisticRegression(max_iter=300), z, label, cv=KFold(5, shuffle=True, random_state=0))
     assert fooled.mean() > 0.95
 
 
@@ -132,8 +122,7 @@ def test_a_unit_that_is_rarely_on_does_not_blow_up():
     zone = (position[:, 1] >= 112) * 2 + (position[:, 0] >= 112)
     trajectory = np.repeat(np.arange(E), T)
     bare, with_rare = (
-        probe(Frames(x, zone.astype(np.int64), position, trajectory, True), QUICK)
-        for x in (z, np.hstack((z, rare)))
+        probe(Frames(x, zone.astype(np.int64), position, trajectory, True), QUICK) for x in (z, np.hstack((z, rare)))
     )
     for name in ("code", "support", "magnitudes"):
         a, b = estimates(bare.position)[name], estimates(with_rare.position)[name]
@@ -183,10 +172,7 @@ def test_intervals_cover():
     ("change", "words"),
     [
         ({"trajectory_N": np.zeros(720, np.int64)}, "only 1 held-out trajectory is there"),
-        (
-            {"trajectory_N": np.repeat(np.arange(4), 180)},
-            "only 4 held-out trajectories are there: hold out more",
-        ),
+        ({"trajectory_N": np.repeat(np.arange(4), 180)}, "only 4 held-out trajectories are there: hold out more"),
         ({"zone_N": np.zeros(720, np.int64)}, "all held-out frames lie in one zone"),
         ({"zone_N": np.zeros(3, np.int64)}, "for every code"),
         ({"z_ND": np.full((720, 4), np.nan)}, "diverged"),
@@ -195,9 +181,7 @@ def test_intervals_cover():
 )
 def test_bad_input_is_one_sentence(synthetic, change, words):
     f = synthetic("zone").frames
-    given = dict(
-        z_ND=f.z_ND, zone_N=f.zone_N, position_NS=f.position_NS, trajectory_N=f.trajectory_N, sparse=True
-    )
+    given = dict(z_ND=f.z_ND, zone_N=f.zone_N, position_NS=f.position_NS, trajectory_N=f.trajectory_N, sparse=True)
     with pytest.raises(UserError, match=words):
         probe(Frames(**(given | change)), QUICK)
     with pytest.raises(UserError, match="2 folds"):

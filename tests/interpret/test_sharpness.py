@@ -42,9 +42,9 @@ def test_it_is_the_mean_over_all_pairs(g):
     assert found.sharpness.estimate == pytest.approx(expected, abs=1e-12)
     assert found.matched == pytest.approx(matched, abs=1e-12)
     assert found.within - found.across == pytest.approx(expected, abs=1e-12)
-    assert np.average(
-        [z.sharpness for z in found.zones], weights=[z.cells for z in found.zones]
-    ) == pytest.approx(expected)
+    assert np.average([z.sharpness for z in found.zones], weights=[z.cells for z in found.zones]) == pytest.approx(
+        expected
+    )
 
 
 def of(made, **options):
@@ -56,12 +56,8 @@ def test_zone_coded_supports_are_perfectly_sharp(synthetic):
     assert found.sharpness.estimate == found.within == found.matched == 1 and found.across == 0
     assert found.sharpness.low == found.sharpness.high == 1  # whichever units one has
     assert all(z.sharpness == 1 for z in found.zones) and len(found.zones) == 4
-    assert (
-        found.shuffled.p == 1 / 101 and found.matched_translated.p == 1 / 101 and found.translated.p is None
-    )
-    assert (
-        abs(found.shuffled.mean) < 0.01 and found.translated.mean < 0.6 and found.matched_translated.high < 1
-    )
+    assert found.shuffled.p == 1 / 101 and found.matched_translated.p == 1 / 101 and found.translated.p is None
+    assert abs(found.shuffled.mean) < 0.01 and found.translated.mean < 0.6 and found.matched_translated.high < 1
 
 
 def test_zone_coded_magnitudes_leave_no_border_in_the_support(synthetic):
@@ -84,8 +80,8 @@ def test_nearness_alone_is_sharp_but_not_at_equal_distance():
     """Place fields on a lattice wider than the arena: overlap is a function of the displacement alone."""
     n = 20
     row, col = np.divmod(np.arange(n * n), n)
-    centre = np.stack(np.meshgrid(np.arange(-8, n + 8), np.arange(-8, n + 8)), -1).reshape(-1, 2)
-    active = (centre[:, 0] - col[:, None]) ** 2 + (centre[:, 1] - row[:, None]) ** 2 <= 49
+    center = np.stack(np.meshgrid(np.arange(-8, n + 8), np.arange(-8, n + 8)), -1).reshape(-1, 2)
+    active = (center[:, 0] - col[:, None]) ** 2 + (center[:, 1] - row[:, None]) ** 2 <= 49
     zones = (row >= 10) * 2 + (col >= 10)
     found = sharpness(active, zones.reshape(n, n), resamples=20)
     assert found.sharpness.estimate > 0.2  # although the code knows no zones

@@ -26,7 +26,7 @@ QUICK = StudyConfig(resolution=6, resamples=20, probes=ProbeConfig(resamples=100
 
 
 def make_run(root, name="tiny", link="reprelu", seed=0, save=True, **data):
-    vit = EncoderConfig(image=28, patch=14, width=16, depth=1, heads=1, head_dim=16, mlp=16)
+    vit = EncoderConfig(image_size=28, patch=14, width=16, depth=1, heads=1, head_dim=16, mlp=16)
     model = ModelConfig(
         latent=12,
         link=link,
@@ -38,15 +38,22 @@ def make_run(root, name="tiny", link="reprelu", seed=0, save=True, **data):
     run = Run.create(replace(config, train=replace(config.train, seed=seed, batch=4)), root, name)
     fresh = run.build_model(torch.device("cpu"))
     fresh.eval()
-    with torch.no_grad():  # centred over the arena, so that supports of fresh weights vary
+    with torch.no_grad():  # centered over the arena, so that supports of fresh weights vary
         world = run.config.data.build_world()
-        frames = world.render(world.sample_state(64, (seed, "centre")), 28)
+        frames = world.render(world.sample_state(64, (seed, "center")), 28)
         bias = [p for p in fresh.encoder.parameters() if p.shape == (12,)][-1]
         bias.sub_(fresh.encoder(frames).mean(0))
     checkpoint.save(
-        run.folder, model=fresh, optimiser=build(fresh, run.config.optim), step=7, run=to_dict(run.config),
-        run_hash=run.hash, meta={**run.meta(run.source(torch.device("cpu")).stats), "step": 7}, metric=None, keep=2,
-    )  # fmt: skip
+        run.folder,
+        model=fresh,
+        optimizer=build(fresh, run.config.optim),
+        step=7,
+        run=to_dict(run.config),
+        run_hash=run.hash,
+        meta={**run.meta(run.source(torch.device("cpu")).stats), "step": 7},
+        metric=None,
+        keep=2,
+    )
     return run.folder
 
 

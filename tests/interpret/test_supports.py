@@ -8,7 +8,7 @@ from hypothesis.extra.numpy import arrays
 
 from lpwm.core.errors import UserError
 from lpwm.interpret import Grid, instability, jaccard, pack, support, unpack
-from lpwm.interpret.supports import cell_centres, cell_zones
+from lpwm.interpret.supports import cell_centers, cell_zones
 from lpwm.worlds import Piecewise
 
 
@@ -59,7 +59,7 @@ def test_a_dense_code_has_a_sign_pattern_and_no_support():
 
 
 def test_cells_lie_in_the_arena_and_know_their_zone():
-    at = cell_centres(4)
+    at = cell_centers(4)
     assert at.tolist() == [38.5, 87.5, 136.5, 185.5]
     assert cell_zones(Piecewise(g=2), 4).tolist() == [[0, 0, 1, 1], [0, 0, 1, 1], [2, 2, 3, 3], [2, 2, 3, 3]]
     zones = cell_zones(Piecewise(g=3), 20)  # borders that do not fall between cells
@@ -68,7 +68,7 @@ def test_cells_lie_in_the_arena_and_know_their_zone():
 
 def test_maps_of_zone_coded_supports_are_the_zones(synthetic):
     made = synthetic("zone")
-    at = cell_centres(20)
+    at = cell_centers(20)
     cells = Grid(at, at, made.zones, made.grid_z.astype(np.float32), sparse=True)
     for row, col in ((0, 0), (3, 17), (19, 4), (10, 10)):
         assert np.array_equal(cells.map(row, col), made.zones == made.zones[row, col])

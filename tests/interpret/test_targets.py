@@ -23,15 +23,21 @@ from lpwm.interpret.sparsity import arrange, numbers, table
 from lpwm.interpret.targets import CELLS, MEASURES, TargetCell, flat, law_distance, study, summary
 from lpwm.interpret.targets_table import sentences, verdict
 from lpwm.interpret.targets_table import table as study_table
-from lpwm.losses.distribution import RectifiedGeneralisedGaussian
+from lpwm.losses.distribution import RectifiedGeneralizedGaussian
 from lpwm.recipes import dense, tiny
 from lpwm.report.targets import write
 from lpwm.train import Run, load
 
 PLANNING = EvalConfig(
-    goals=("random",), episodes=2, budgets=(10,), planner_seeds=1, curve=0, receding=(1,), horizons=(2,),
+    goals=("random",),
+    episodes=2,
+    budgets=(10,),
+    planner_seeds=1,
+    curve=0,
+    receding=(1,),
+    horizons=(2,),
     options={"samples": 8, "elites": 2, "iterations": 1},
-)  # fmt: skip
+)
 CHOSEN = (TargetCell(1.0, 0.0, 0.0), TargetCell(1.0, 0.0, 0.25))
 
 
@@ -53,9 +59,16 @@ def seen():
 @pytest.fixture(scope="module")
 def found(root, seen):
     return study(
-        base(), root, cells=CHOSEN, seeds=(0, 1), steps=25, device="cpu", planning=PLANNING, frames=60,
+        base(),
+        root,
+        cells=CHOSEN,
+        seeds=(0, 1),
+        steps=25,
+        device="cpu",
+        planning=PLANNING,
+        frames=60,
         progress=lambda done, of, why: seen.append((done, of)),
-    )  # fmt: skip
+    )
 
 
 @pytest.fixture(scope="module")
@@ -65,12 +78,7 @@ def folders(found, root):
 
 def test_the_study_is_json_and_has_every_cell_and_seed(found, seen):
     assert json.loads(json.dumps(found, allow_nan=False)) == found
-    assert [(r["cell"]["axis_fraction"], r["seed"]) for r in found["runs"]] == [
-        (0, 0),
-        (0, 1),
-        (0.25, 0),
-        (0.25, 1),
-    ]
+    assert [(r["cell"]["axis_fraction"], r["seed"]) for r in found["runs"]] == [(0, 0), (0, 1), (0.25, 0), (0.25, 1)]
     assert seen == [(0, 4), (1, 4), (2, 4), (3, 4), (4, 4)]  # the controls first
     assert set(found["runs"][0]["measures"]) == set(MEASURES)
     assert set(found["controls"]["random H=2 R=1"]) == {"do nothing", "random actions", "oracle"}
@@ -80,15 +88,9 @@ def test_the_study_is_json_and_has_every_cell_and_seed(found, seen):
 
 
 def test_the_paper_s_grid():
-    assert len(CELLS) == 18 and {(c.p, c.mu) for c in CELLS} == {
-        (p, m) for p in (0.5, 1, 2) for m in (0, -1, -2)
-    }
+    assert len(CELLS) == 18 and {(c.p, c.mu) for c in CELLS} == {(p, m) for p in (0.5, 1, 2) for m in (0, -1, -2)}
     made = TargetCell(2.0, -1.0, 0.25).config(base(), 7)
-    assert (made.objective.rdmreg.p, made.objective.rdmreg.mu, made.objective.rdmreg.axis_fraction) == (
-        2,
-        -1,
-        0.25,
-    )
+    assert (made.objective.rdmreg.p, made.objective.rdmreg.mu, made.objective.rdmreg.axis_fraction) == (2, -1, 0.25)
     assert made.train.seed == 7 and made.model == base().model and made.data == base().data
 
 
@@ -102,10 +104,7 @@ def test_measures_are_those_of_the_run(found, folders):
         z = loaded.model.encode(loaded.world.render(states, loaded.image)).numpy()
     m = reading["measures"]
     assert m["active"] == pytest.approx((z > 0).mean()) and m["gap"] == pytest.approx((z > 0).mean() - 0.5)
-    assert (
-        m["at_least"] == pytest.approx(z.mean() ** 2 / (z**2).mean(), rel=1e-5)
-        and m["at_least"] <= m["active"]
-    )
+    assert m["at_least"] == pytest.approx(z.mean() ** 2 / (z**2).mean(), rel=1e-5) and m["at_least"] <= m["active"]
     assert m["dead"] == pytest.approx((z == 0).all(0).mean())
     C = np.cov(z.T)
     assert m["dimension"] == pytest.approx(np.trace(C) ** 2 / (C**2).sum(), rel=1e-3)
@@ -128,11 +127,18 @@ def readings(active):
     """Made-up runs: active(target, axis, seed)."""
     out = []
     for cell in CELLS:
-        want = RectifiedGeneralisedGaussian(cell.p, cell.mu).activity
+        want = RectifiedGeneralizedGaussian(cell.p, cell.mu).activity
         for seed in range(3):
             measures = dict.fromkeys(MEASURES, 0.1) | {"active": active(want, cell.axis_fraction, seed)}
-            out.append({"cell": vars(cell), "seed": seed, "target": {"active": want}, "measures": measures,
-                        "planning": {"random H=5 R=1": {"terminal": 0.5, "latched": 0.6}}})  # fmt: skip
+            out.append(
+                {
+                    "cell": vars(cell),
+                    "seed": seed,
+                    "target": {"active": want},
+                    "measures": measures,
+                    "planning": {"random H=5 R=1": {"terminal": 0.5, "latched": 0.6}},
+                }
+            )
     return out
 
 
@@ -144,9 +150,7 @@ def test_obedience_is_seen_and_disobedience_too():
 
     made = summary(readings(active))
     plain, axis = made["follow"]
-    assert plain["slope"]["estimate"] == pytest.approx(0, abs=1e-9) and axis["slope"][
-        "estimate"
-    ] == pytest.approx(0.5)
+    assert plain["slope"]["estimate"] == pytest.approx(0, abs=1e-9) and axis["slope"]["estimate"] == pytest.approx(0.5)
     assert plain["off"]["estimate"] > 1.5 * axis["off"]["estimate"]
     assert len(made["cells"]) == 18 and len(made["differences"]) == 9
     text = sentences(made | {"seeds": [0, 1, 2]})
@@ -209,15 +213,7 @@ def test_pairs_and_seeds_by_hand():
 def test_a_study_that_is_not_whole_is_tabulated(found, root):
     """Three seeds are asked for, two are there; nothing is trained."""
     made = study(
-        base(),
-        root,
-        cells=CHOSEN,
-        seeds=(0, 1, 2),
-        steps=25,
-        device="cpu",
-        planning=PLANNING,
-        frames=60,
-        each=None,
+        base(), root, cells=CHOSEN, seeds=(0, 1, 2), steps=25, device="cpu", planning=PLANNING, frames=60, each=None
     )
     assert made["expected"] == 6 and made["missing"] == [f"{c.name} seed 2" for c in CHOSEN]
     assert made["runs"] == found["runs"] and made["controls"] == found["controls"]
@@ -238,43 +234,43 @@ def test_a_run_that_fails_is_told_and_the_rest_goes_on(found, root):
 
     told = []
     made = study(
-        base(), root, cells=CHOSEN, seeds=(0, 1, 9), steps=25, device="cpu", planning=PLANNING, frames=60, each=each,
+        base(),
+        root,
+        cells=CHOSEN,
+        seeds=(0, 1, 9),
+        steps=25,
+        device="cpu",
+        planning=PLANNING,
+        frames=60,
+        each=each,
         progress=lambda *a: told.append(a),
-    )  # fmt: skip
+    )
     name = f"{CHOSEN[1].name} seed 9"
     assert made["failed"] == [{"run": name, "why": Broken.why}] and not made["missing"]
-    assert (
-        [t[:2] for t in told] == [(5, 6), (6, 6)]
-        and told[0][2] == ""
-        and told[1][2] == f"{name}: {Broken.why}"
-    )
+    assert [t[:2] for t in told] == [(5, 6), (6, 6)] and told[0][2] == "" and told[1][2] == f"{name}: {Broken.why}"
     assert f"Failed: {name}" in study_table(made)
 
 
 def test_a_run_that_diverged_is_a_row_and_not_the_end(found, root, monkeypatch):
     """Codes that are not finite: the reading says so, and the study goes on."""
     monkeypatch.setattr("lpwm.model.WorldModel.encode", lambda self, x: torch.full((len(x), 16), torch.nan))
-    made = study(
-        base(), root, cells=CHOSEN[:1], seeds=(0, 1), steps=25, device="cpu", planning=PLANNING, frames=61
-    )
+    made = study(base(), root, cells=CHOSEN[:1], seeds=(0, 1), steps=25, device="cpu", planning=PLANNING, frames=61)
     assert "diverged" in made["runs"][0]["failed"] and made["cells"][0]["measures"]["active"] is None
     assert made["cells"][0]["measures"]["terminal success, random H=2 R=1"] is None
     assert "–" in study_table(made)
 
 
 def test_law_distance_is_0_for_the_target_and_sees_its_shape():
-    target = RectifiedGeneralisedGaussian(1.0, 0.0)
+    target = RectifiedGeneralizedGaussian(1.0, 0.0)
     same = target.sample((4000, 6), generator(5)).numpy()
-    wide = RectifiedGeneralisedGaussian(2.0, 0.0).sample((4000, 6), generator(5)).numpy()
+    wide = RectifiedGeneralizedGaussian(2.0, 0.0).sample((4000, 6), generator(5)).numpy()
     assert law_distance(same, target) < 0.05 < 0.08 < law_distance(wide, target)
     assert law_distance(np.zeros((500, 3)), target) == pytest.approx(np.sqrt(target.second_moment), rel=0.05)
 
 
 def test_a_second_call_trains_nothing_and_says_the_same(found, root, monkeypatch):
     monkeypatch.setattr(Run, "train", lambda *_, **__: pytest.fail("trained again"))
-    again = study(
-        base(), root, cells=CHOSEN, seeds=(0, 1), steps=25, device="cpu", planning=PLANNING, frames=60
-    )
+    again = study(base(), root, cells=CHOSEN, seeds=(0, 1), steps=25, device="cpu", planning=PLANNING, frames=60)
     assert {**again, "seconds": 0} == {**found, "seconds": 0}
 
 
@@ -320,9 +316,7 @@ def test_sparsity_of_runs_in_the_paper_s_arrangement(folders):
     found = [sparsity(load(f), frames=60) for f in folders]
     one = found[0]
     assert json.loads(json.dumps(one, allow_nan=False)) == one
-    assert one["target"]["active_fraction"] == pytest.approx(0.5) and one["target"][
-        "at_least"
-    ] == pytest.approx(0.25)
+    assert one["target"]["active_fraction"] == pytest.approx(0.5) and one["target"]["at_least"] == pytest.approx(0.25)
     fraction = one["active_fraction"]
     assert fraction["low"] <= fraction["estimate"] <= fraction["high"]
     assert np.mean(one["activity"]) == pytest.approx(fraction["estimate"], abs=1e-4)
@@ -336,9 +330,7 @@ def test_sparsity_of_runs_in_the_paper_s_arrangement(folders):
     assert cell["unit"] == "checkpoints" and len(cell["runs"]) == 2
     text = table(arranged)
     assert (
-        "MLP∘LTI" in text
-        and "D = 16" in text
-        and "the target asks for 0.500, its moments for at least 0.250" in text
+        "MLP∘LTI" in text and "D = 16" in text and "the target asks for 0.500, its moments for at least 0.250" in text
     )
 
 
@@ -349,16 +341,10 @@ def test_rungs_from_rich_to_poor_and_widths_in_order(folders):
         return one | {"rung": rung, "run": one["run"] | {"latent": D, "hash": f"{rung}{D}{k}"}}
 
     (group,) = arrange([other("lti1", 768, 0), other("deep-adaln", 384, 0), other("lti1", 384, 0)])["groups"]
-    assert [r["title"] for r in group["rows"]] == ["Deep-AdaLN(k)", "LTI(1)"] and group["widths"] == [
-        384,
-        768,
-    ]
+    assert [r["title"] for r in group["rows"]] == ["Deep-AdaLN(k)", "LTI(1)"] and group["widths"] == [384, 768]
     assert group["rows"][0]["cells"][1] is None and "–" in table({"groups": [group]})
     assert "paper" not in group["rows"][0]
-    pusht = [
-        r | {"world": {"name": "pusht", "options": {}}}
-        for r in (other("lti1", 768, 0), other("lti1", 999, 0))
-    ]
+    pusht = [r | {"world": {"name": "pusht", "options": {}}} for r in (other("lti1", 768, 0), other("lti1", 999, 0))]
     text = table(arrange(pusht))
     assert "the paper's" in text and "0.63" in text and "–" in text
     with pytest.raises(UserError, match="given twice"):
@@ -391,9 +377,7 @@ def test_the_command_reads_sparsity_and_the_report_shows_it(folders, tmp_path, c
     (kept,) = folders[0].glob("interpret/sparsity-*.json")
     assert len(json.loads(kept.read_text())["readings"]) == 4
     page, figures = tmp_path / "page.html", tmp_path / "figures"
-    status = main(
-        ["report", str(folders[0]), str(folders[1]), "--out", str(page), "--figures", str(figures), "--json"]
-    )
+    status = main(["report", str(folders[0]), str(folders[1]), "--out", str(page), "--figures", str(figures), "--json"])
     made = json.loads(capsys.readouterr().out)
     assert status == 0 and made["readings"] == ["lpwm sparsity"] * 2  # of the two runs given
     text = page.read_text()

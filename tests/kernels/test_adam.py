@@ -9,7 +9,7 @@ import torch
 from lpwm.core.rng import generator
 from lpwm.kernels import adam as one
 from lpwm.model import EncoderConfig, ModelConfig, PredictorConfig, ProjectorConfig, WorldModel
-from lpwm.optim import OptimConfig, build, initialise
+from lpwm.optim import OptimConfig, build, initialize
 from lpwm.train import checkpoint
 
 SIZES = ((1,), (7,), (1000,), (1025,), (50, 100), (2048,), (0,))
@@ -17,7 +17,7 @@ OURS, TORCHS = {"adam": one.Adam, "adamw": one.AdamW}, {"adam": torch.optim.Adam
 ON_CUDA = {"capturable": True, "fused": True}
 TINY = ModelConfig(
     latent=6,
-    encoder=EncoderConfig(image=8, patch=4, width=8, depth=1, heads=1, head_dim=8, mlp=8),
+    encoder=EncoderConfig(image_size=8, patch=4, width=8, depth=1, heads=1, head_dim=8, mlp=8),
     projector=ProjectorConfig(hidden=8),
     predictor=PredictorConfig(rung="mlp-lti", history=2),
 )
@@ -68,13 +68,13 @@ def absent(step, i):
     return (i == 2 and step in (0, 3)) or (i == 4 and step < 2)  # its count lags behind the others'
 
 
-def run(optimiser, steps, start=0):
-    tensors = [p for group in optimiser.param_groups for p in group["params"]]
+def run(optimizer, steps, start=0):
+    tensors = [p for group in optimizer.param_groups for p in group["params"]]
     order = [i for number in range(3) for i in range(len(SIZES))[number::3]]
     for step in range(start, start + steps):
         for i, p in zip(order, tensors, strict=True):
             p.grad = None if absent(step, i) else gradient(step, i, p)
-        optimiser.step()
+        optimizer.step()
 
 
 def count_launches(monkeypatch):
@@ -90,18 +90,18 @@ def check_the_kernel(device, monkeypatch):
     options = {**ON_CUDA, "fused": device == "cuda"}
     for name in OURS:
         tensors = parameters(device)
-        optimiser = OURS[name](in_groups(tensors, name, **options), **options)
-        run(optimiser, 8)
+        optimizer = OURS[name](in_groups(tensors, name, **options), **options)
+        run(optimizer, 8)
         assert seen == [5, 6, 7, 6, 7, 7, 7, 7]  # all that have a gradient, in one launch a step
         seen.clear()
         for found, wanted in zip(tensors, spelled_out(name, 8, absent), strict=True):
             torch.testing.assert_close(found.double().cpu(), wanted, rtol=2e-6, atol=5e-7)
-        assert [float(optimiser.state[t]["step"]) for t in tensors] == [8, 8, 6, 8, 6, 8, 8]
+        assert [float(optimizer.state[t]["step"]) for t in tensors] == [8, 8, 6, 8, 6, 8, 8]
 
         # There and back: torch's class goes on from our state, and ours from torch's.
         plain = [t.detach().cpu().clone() for t in tensors]
         theirs = TORCHS[name](in_groups(plain, name), foreach=False)
-        state = copy.deepcopy(optimiser.state_dict())
+        state = copy.deepcopy(optimizer.state_dict())
         for group in state["param_groups"]:
             group.update(lr=float(group["lr"]), capturable=False, fused=False, foreach=False)
         theirs.load_state_dict(state)
@@ -126,9 +126,9 @@ def check_the_kernel(device, monkeypatch):
         inner = whole[1:-1]
         inner.requires_grad_()
         group = {"params": [inner], "lr": torch.tensor(0.5, device=device), "weight_decay": 0.0}
-        optimiser, inner.grad = OURS[name]([group], **options), torch.full_like(inner, -3.0)
+        optimizer, inner.grad = OURS[name]([group], **options), torch.full_like(inner, -3.0)
         before = inner._version
-        optimiser.step()
+        optimizer.step()
         wanted = torch.full_like(inner.detach(), 0.5)  # lr·sign, if the corrections are exact
         torch.testing.assert_close(inner.detach(), wanted, rtol=1e-6, atol=0)
         assert whole[0] == whole[-1] == 0 and seen == [1] and inner._version > before
@@ -137,10 +137,10 @@ def check_the_kernel(device, monkeypatch):
     # One tensor of more blocks than are marked at once, and a small one after it.
     tensors = [torch.zeros(300_001, device=device), torch.zeros(2, device=device)]
     group = {"params": tensors, "lr": torch.tensor(0.25, device=device)}
-    optimiser = one.Adam([group], **options)
+    optimizer = one.Adam([group], **options)
     for t in tensors:
         t.grad = torch.ones_like(t)
-    optimiser.step()
+    optimizer.step()
     for t in tensors:
         torch.testing.assert_close(t, torch.full_like(t, -0.25))
 
@@ -169,9 +169,9 @@ def test_on_the_cpu_all_is_torchs(name):
     results = []
     for make in (OURS[name], TORCHS[name]):
         tensors = parameters()
-        optimiser = make(in_groups(tensors, name))
-        run(optimiser, 4)
-        results.append((tensors, optimiser.state_dict()))
+        optimizer = make(in_groups(tensors, name))
+        run(optimizer, 4)
+        results.append((tensors, optimizer.state_dict()))
     (ours, state), (theirs, its) = results
     assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
     assert state["param_groups"] == its["param_groups"] and OURS[name].__name__ == TORCHS[name].__name__
@@ -181,17 +181,17 @@ def test_on_the_cpu_all_is_torchs(name):
 
 def test_closures_and_copies():
     p = torch.zeros(3, requires_grad=True)
-    optimiser = one.AdamW([p], lr=0.1)
+    optimizer = one.AdamW([p], lr=0.1)
 
     def closure():
         loss = (p - 1).square().sum()
         loss.backward()
         return loss
 
-    assert optimiser.step(closure) == 3 and (p > 0).all()
-    twin = copy.deepcopy(optimiser)
+    assert optimizer.step(closure) == 3 and (p > 0).all()
+    twin = copy.deepcopy(optimizer)
     twin.step()
-    assert twin.state_dict()["state"][0]["step"] == 2 and optimiser.state[p]["step"] == 1
+    assert twin.state_dict()["state"][0]["step"] == 2 and optimizer.state[p]["step"] == 1
 
 
 @pytest.mark.gpu
@@ -205,54 +205,50 @@ class TestOnCuda:
         results = []
         for make in (OURS[name], TORCHS[name]):
             tensors = parameters("cuda")
-            optimiser = make(in_groups(tensors, name, **ON_CUDA), **ON_CUDA)
-            run(optimiser, 20)
-            results.append(
-                [(t, *(optimiser.state[t][k] for k in ("exp_avg", "exp_avg_sq", "step"))) for t in tensors]
-            )
+            optimizer = make(in_groups(tensors, name, **ON_CUDA), **ON_CUDA)
+            run(optimizer, 20)
+            results.append([(t, *(optimizer.state[t][k] for k in ("exp_avg", "exp_avg_sq", "step"))) for t in tensors])
         for mine, theirs in zip(*results, strict=True):
             for a, b in zip(mine, theirs, strict=True):  # torch's 1 − 0.999 is a float32's: off by 1.3e-5
-                torch.testing.assert_close(
-                    a, b, rtol=2e-5, atol=1e-6 * float(b.abs().max()) if b.numel() else 0
-                )
+                torch.testing.assert_close(a, b, rtol=2e-5, atol=1e-6 * float(b.abs().max()) if b.numel() else 0)
 
     def test_a_gradient_the_kernel_cannot_read_is_left_to_torch(self, monkeypatch):
         seen = count_launches(monkeypatch)
         results = []
         for make in (one.AdamW, torch.optim.AdamW):
             p = torch.ones(6, 4, device="cuda", requires_grad=True)
-            optimiser = make([p], lr=torch.tensor(0.1, device="cuda"), capturable=True)  # fused refuses it
+            optimizer = make([p], lr=torch.tensor(0.1, device="cuda"), capturable=True)  # fused refuses it
             for step in range(3):
                 p.grad = gradient(step, 3, p).T.contiguous().T if step == 1 else gradient(step, 3, p)
-                optimiser.step()
+                optimizer.step()
             results.append(p.detach())
         assert seen == [1, 1]
         torch.testing.assert_close(*results, rtol=1e-4, atol=1e-4)  # torch corrects in float32
 
     @pytest.mark.parametrize("name", OURS)
     def test_a_captured_step_reads_fresh_gradients_and_rates(self, name, monkeypatch):
-        """Warm-up, capture and replays as in training; then an eager step, and a second graph of the same optimiser."""
+        """Warm-up, capture and replays as in training; then an eager step, and a second graph of the same optimizer."""
         seen = count_launches(monkeypatch)
         results, launches = [], []
         for make in (OURS[name], TORCHS[name]):
             tensors = [t.requires_grad_() for t in parameters("cuda")]
-            optimiser = make(in_groups(tensors, name, **ON_CUDA), **ON_CUDA)
+            optimizer = make(in_groups(tensors, name, **ON_CUDA), **ON_CUDA)
             slopes = [torch.zeros_like(t) for t in tensors]
 
-            def update(optimiser=optimiser, tensors=tensors, slopes=slopes):
-                optimiser.zero_grad(set_to_none=True)
+            def update(optimizer=optimizer, tensors=tensors, slopes=slopes):
+                optimizer.zero_grad(set_to_none=True)
                 sum((t * s).sum() for t, s in zip(tensors, slopes, strict=True)).backward()
-                optimiser.step()
+                optimizer.step()
 
-            def feed(step, optimiser=optimiser, slopes=slopes):
+            def feed(step, optimizer=optimizer, slopes=slopes):
                 for i, s in enumerate(slopes):
                     s.copy_(gradient(step, i, s))
-                for number, group in enumerate(optimiser.param_groups):
+                for number, group in enumerate(optimizer.param_groups):
                     group["lr"].fill_(1e-3 * (number + 1) / (step + 1))
 
-            def captured(update=update, optimiser=optimiser):
+            def captured(update=update, optimizer=optimizer):
                 graph = torch.cuda.CUDAGraph()
-                optimiser.zero_grad(set_to_none=True)
+                optimizer.zero_grad(set_to_none=True)
                 with torch.cuda.graph(graph):
                     update()
                 return graph
@@ -268,11 +264,7 @@ class TestOnCuda:
             for step in range(3, 8):
                 feed(step)
                 first.replay()
-            graphs = [
-                first,
-                captured(),
-                captured(),
-            ]  # the last two have no memory pinned for them: torch's step
+            graphs = [first, captured(), captured()]  # the last two have no memory pinned for them: torch's step
             feed(8)
             update()
             graphs.append(captured())
@@ -282,59 +274,45 @@ class TestOnCuda:
             torch.cuda.synchronize()
             launches.append(len(seen))
             results.append(
-                [(t.detach(), optimiser.state[t]["exp_avg_sq"], optimiser.state[t]["step"]) for t in tensors]
+                [(t.detach(), optimizer.state[t]["exp_avg_sq"], optimizer.state[t]["step"]) for t in tensors]
             )
-        assert launches == [
-            3 + 1 + 1 + 1,
-            6,
-        ]  # replays do not come through Python; torch's class never comes here
+        assert launches == [3 + 1 + 1 + 1, 6]  # replays do not come through Python; torch's class never comes here
         for mine, theirs in zip(*results, strict=True):
             assert mine[-1] == 21
             for a, b in zip(mine, theirs, strict=True):
-                torch.testing.assert_close(
-                    a, b, rtol=2e-5, atol=1e-6 * float(b.abs().max()) if b.numel() else 0
-                )
+                torch.testing.assert_close(a, b, rtol=2e-5, atol=1e-6 * float(b.abs().max()) if b.numel() else 0)
 
     def test_checkpoints_go_to_the_cpu_and_back(self, tmp_path):
         """A run moves between devices; its numbers go on as if it had stayed, and the moments as they were."""
 
         def on(device):
             model = WorldModel(TINY, action_dim=4)
-            initialise(model, 0)
+            initialize(model, 0)
             options = ON_CUDA if device == "cuda" else {"fused": True}
             model = model.to(device)
             return model, build(model, OptimConfig(lr=1e-2), **options)
 
-        def go_on(model, optimiser, steps):
+        def go_on(model, optimizer, steps):
             for step in steps:
                 for i, p in enumerate(model.parameters()):
                     p.grad = gradient(step, i % 7, p)
-                optimiser.step()
+                optimizer.step()
 
         stayed, its = on("cuda")
         assert type(its) is one.AdamW
         go_on(stayed, its, range(9))
-        model, optimiser = on("cuda")
-        go_on(model, optimiser, range(3))
+        model, optimizer = on("cuda")
+        go_on(model, optimizer, range(3))
         for device, steps in (("cpu", range(3, 6)), ("cuda", range(6, 9))):
             checkpoint.save(
-                tmp_path,
-                model=model,
-                optimiser=optimiser,
-                step=steps.start,
-                run={"seed": 0},
-                run_hash="a",
-                meta={},
+                tmp_path, model=model, optimizer=optimizer, step=steps.start, run={"seed": 0}, run_hash="a", meta={}
             )
-            last, old = (
-                [{k: v.cpu() for k, v in optimiser.state[p].items()} for p in model.parameters()],
-                model,
-            )
-            model, optimiser = on(device)
-            assert checkpoint.restore(checkpoint.latest(tmp_path), model, optimiser) == steps.start
+            last, old = ([{k: v.cpu() for k, v in optimizer.state[p].items()} for p in model.parameters()], model)
+            model, optimizer = on(device)
+            assert checkpoint.restore(checkpoint.latest(tmp_path), model, optimizer) == steps.start
             for p, before, q in zip(model.parameters(), last, old.parameters(), strict=True):
                 assert torch.equal(p.cpu(), q.cpu())
-                assert all(torch.equal(optimiser.state[p][k].cpu(), before[k]) for k in before)
-            go_on(model, optimiser, steps)
+                assert all(torch.equal(optimizer.state[p][k].cpu(), before[k]) for k in before)
+            go_on(model, optimizer, steps)
         for p, q in zip(model.parameters(), stayed.parameters(), strict=True):
             torch.testing.assert_close(p, q, rtol=1e-5, atol=1e-6)

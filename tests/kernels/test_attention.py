@@ -11,7 +11,7 @@ from lpwm.kernels import encoder as attention
 from lpwm.kernels.settings import Product, Settings
 from lpwm.model.encoder import EncoderConfig, ViT
 
-CONFIG = EncoderConfig(image=32, patch=8, width=64, depth=3, heads=2, head_dim=64, mlp=128)
+CONFIG = EncoderConfig(image_size=32, patch=8, width=64, depth=3, heads=2, head_dim=64, mlp=128)
 
 
 def noise(*shape, seed=0):
@@ -74,7 +74,7 @@ def test_gelu_and_its_bias(shape):
 
 @pytest.mark.gpu
 def test_patches_are_those_of_the_plain_path():
-    vit = ViT(EncoderConfig(image=56, width=8, depth=1, heads=1, head_dim=8, mlp=8, pixels="imagenet")).cuda()
+    vit = ViT(EncoderConfig(image_size=56, width=8, depth=1, heads=1, head_dim=8, mlp=8, pixels="imagenet")).cuda()
     frames = torch.randint(0, 256, (3, 3, 56, 56), dtype=torch.uint8, generator=torch.Generator()).cuda()
     got = attention.patches(frames, vit.scale, vit.shift, 14)
     pixels = frames * vit.scale + vit.shift
@@ -86,7 +86,7 @@ def test_patches_are_those_of_the_plain_path():
 @pytest.mark.gpu
 def test_the_compiled_encoder_is_the_eager_one():
     """Loss and gradients in bfloat16, compiled with the kernels, are as near to float32 as eager bfloat16 is."""
-    config = EncoderConfig(image=56, width=192, depth=3, mlp=384)
+    config = EncoderConfig(image_size=56, width=192, depth=3, mlp=384)
     torch.manual_seed(0)
     vit = ViT(config).cuda()
     assert vit.use_kernels()

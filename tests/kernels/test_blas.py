@@ -79,9 +79,7 @@ class Library:
         memory = torch.frombuffer((ctypes.c_char * size).from_address(pointer.value), dtype=kind)
         return memory.as_strided((rows, cols), (1, stride))
 
-    def cublasLtMatmul(
-        self, handle, desc, alpha, a, la, b, lb, beta, c, lc, d, ld, algo, space, size, stream
-    ):
+    def cublasLtMatmul(self, handle, desc, alpha, a, la, b, lb, beta, c, lc, d, ld, algo, space, size, stream):
         assert at(algo, c_uint64).value == 77 and size.value == 0 and not space.value and stream.value == 5
         assert c.value == d.value and lc.value == ld.value
         what = self.made[desc.value]
@@ -116,9 +114,7 @@ def test_a_product_is_told_as_it_is(by_columns, way, wider):
     for _ in range(2):  # the second time it is known
         a, b = matrix(m, k, by_columns[0]), matrix(k, n, by_columns[1])
         out, bias = matrix(m, n, False), whole(n) if way == "bias" else None
-        want = a.float() @ b.float() + (
-            bias.float() if way == "bias" else out.float() if way == "grows" else 0
-        )
+        want = a.float() @ b.float() + (bias.float() if way == "bias" else out.float() if way == "grows" else 0)
         assert lt.product(a, b, out, bias, way == "grows")
         assert torch.equal(out.float(), want)
     assert 1 <= len(library.asked) <= 2  # memory may be aligned otherwise
@@ -132,9 +128,7 @@ def test_a_product_of_some_rows_is_added_in_float32():
     assert blas.Lt(library, lambda: 5).product(many[:, 0], weight.t(), total, None, True)
     assert torch.equal(total, 0.001 + many[:, 0].float() @ weight.float().t())
     blas.product(many[:, 0], weight.t(), total, grows=True)  # torch's
-    assert torch.equal(
-        total, 0.001 + many[:, 0].float() @ weight.float().t() + many[:, 0].float() @ weight.float().t()
-    )
+    assert torch.equal(total, 0.001 + many[:, 0].float() @ weight.float().t() + many[:, 0].float() @ weight.float().t())
     assert not blas.Lt(library, lambda: 5).product(many[:, 0], weight.t(), total, whole(4), False)
 
 
@@ -147,9 +141,7 @@ def test_alignment_is_told_of_each_operand():
     assert [library.asked[0][i] for i in (5, 6, 7, 8)] == [16, 256, 2, 2]  # cuBLAS's A is b
 
 
-@pytest.mark.parametrize(
-    "library", [Library(offers=False), Library(workspace=8)], ids=["nothing", "more space"]
-)
+@pytest.mark.parametrize("library", [Library(offers=False), Library(workspace=8)], ids=["nothing", "more space"])
 def test_torch_where_cublas_offers_nothing(monkeypatch, library):
     lt = blas.Lt(library, lambda: 5)
     monkeypatch.setattr(blas, "_lt", lambda device: lt)

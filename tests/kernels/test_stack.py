@@ -19,7 +19,7 @@ from lpwm.kernels import stack
 from lpwm.kernels.settings import Product, Settings
 from lpwm.model.encoder import EncoderConfig, ViT
 
-CONFIG = EncoderConfig(image=32, patch=8, width=24, depth=4, heads=2, head_dim=8, mlp=40)
+CONFIG = EncoderConfig(image_size=32, patch=8, width=24, depth=4, heads=2, head_dim=8, mlp=40)
 
 
 def split(qkv, heads):
@@ -129,10 +129,7 @@ def plain_patches(frames, scale, shift, patch):
 def test_the_operator_is_the_blocks(monkeypatch, chosen):
     monkeypatch.setitem(kernels_settings.BY_WIDTH, CONFIG.width, chosen)
     fused = SimpleNamespace(
-        up=plain_up,
-        down_backward=plain_down,
-        serves=lambda p, w, f, device: p is not None,
-        pieces=lambda *_: 2,
+        up=plain_up, down_backward=plain_down, serves=lambda p, w, f, device: p is not None, pieces=lambda *_: 2
     )
     monkeypatch.setattr(stack, "kernels_mlp", fused)
     torch.manual_seed(0)
@@ -161,9 +158,7 @@ def test_the_operator_is_the_blocks(monkeypatch, chosen):
         attention_forward=attention_forward, attention_backward=attention_backward, pieces=lambda b, n: b
     )
     monkeypatch.setattr(stack, "kernels", heads)
-    gelu = SimpleNamespace(
-        gelu_forward=lambda x, out, tiles: out.copy_(F.gelu(x)), gelu_backward=gelu_backward
-    )
+    gelu = SimpleNamespace(gelu_forward=lambda x, out, tiles: out.copy_(F.gelu(x)), gelu_backward=gelu_backward)
     monkeypatch.setattr(stack, "kernels_pointwise", gelu)
     norm = SimpleNamespace(
         norm_forward=norm_forward,
@@ -349,7 +344,7 @@ def test_kernels_in_the_interpreter(interpreted):
 def test_the_operator_on_cuda_is_the_plain_blocks():
     """Output and gradients in bfloat16, as near to float32 as eager bfloat16 is."""
     torch.manual_seed(0)
-    vit = ViT(EncoderConfig(image=56, width=192, depth=4, mlp=384)).cuda()
+    vit = ViT(EncoderConfig(image_size=56, width=192, depth=4, mlp=384)).cuda()
     assert vit.use_kernels()
     for block in vit.blocks:
         torch.nn.init.normal_(block.norm1.bias, std=0.3)

@@ -4,21 +4,15 @@ import pytest
 import torch
 
 from lpwm.core.rng import generator
-from lpwm.losses import REGULARISERS, Objective, ObjectiveConfig, RDMRegConfig, SIGRegConfig
+from lpwm.losses import REGULARIZERS, Objective, ObjectiveConfig, RDMRegConfig, SIGRegConfig
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA"),
-]
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")]
 B, T, D = 16, 4, 32
 
 
 def objective(name):
     config = ObjectiveConfig(
-        name,
-        tj_weight=0.1,
-        rdmreg=RDMRegConfig(slices=64, axis_fraction=0.25, p=1.5),
-        sigreg=SIGRegConfig(slices=64),
+        name, tj_weight=0.1, rdmreg=RDMRegConfig(slices=64, axis_fraction=0.25, p=1.5), sigreg=SIGRegConfig(slices=64)
     )
     return Objective(config, nonnegative=True)
 
@@ -28,7 +22,7 @@ def clip(seed):
     return z.cuda(), z[:, :-1].cuda() + 0.1
 
 
-@pytest.mark.parametrize("name", sorted(REGULARISERS))
+@pytest.mark.parametrize("name", sorted(REGULARIZERS))
 def test_cuda_equals_cpu(name):
     o = objective(name)
     z, zhat = clip(0)
@@ -39,7 +33,7 @@ def test_cuda_equals_cpu(name):
         assert torch.allclose(value.cpu(), on_cpu[key], rtol=1e-4, atol=1e-6), key
 
 
-@pytest.mark.parametrize("name", sorted(REGULARISERS))
+@pytest.mark.parametrize("name", sorted(REGULARIZERS))
 def test_replays_as_a_graph_without_waiting(name):
     o = objective(name)
     z, zhat = (x.requires_grad_() for x in clip(0))

@@ -25,16 +25,16 @@ def test_the_paper_s_loss():
     objective = Objective(ObjectiveConfig(lam=2.5, tj_weight=0.3, rdmreg=FEW), nonnegative=True)
     draw = objective.draw((0, 1), B, T, D)
     terms = {name: value.detach() for name, value in objective(z, zhat, draw).items()}
-    assert set(terms) == {"loss", "prediction", "regulariser", "temporal_jaccard"}
+    assert set(terms) == {"loss", "prediction", "regularizer", "temporal_jaccard"}
     x, y = z.detach().double(), zhat.detach().double()
     prediction = sum(float((y[:, j] - x[:, j + 1]).pow(2).mean()) for j in range(T - 1)) / (T - 1)
     shared, either = torch.minimum(x[:, :-1], x[:, 1:]).sum(-1), torch.maximum(x[:, :-1], x[:, 1:]).sum(-1)
     jaccard = float((1 - shared / either).mean())
-    regulariser = float(RDMReg(FEW)(z.detach(), draw))
+    regularizer = float(RDMReg(FEW)(z.detach(), draw))
     assert float(terms["prediction"]) == pytest.approx(prediction, rel=1e-5)
-    assert float(terms["regulariser"]) == regulariser
+    assert float(terms["regularizer"]) == regularizer
     assert float(terms["temporal_jaccard"]) == pytest.approx(jaccard, rel=1e-5)
-    want = prediction + 2.5 * regulariser + 0.3 * jaccard
+    want = prediction + 2.5 * regularizer + 0.3 * jaccard
     assert float(terms["loss"]) == pytest.approx(want, rel=1e-5)
 
 
@@ -42,8 +42,8 @@ def test_no_stop_gradient_on_the_target():
     z, zhat = clip()
     objective = Objective(ObjectiveConfig("none"), nonnegative=True)
     terms = objective(z, zhat, objective.draw((0,), B, T, D))
-    assert set(terms) == {"loss", "prediction", "regulariser"}
-    assert float(terms["regulariser"]) == 0.0
+    assert set(terms) == {"loss", "prediction", "regularizer"}
+    assert float(terms["regularizer"]) == 0.0
     into_z, into_zhat = torch.autograd.grad(terms["loss"], (z, zhat))
     assert torch.allclose(into_z[:, 1:], -into_zhat)
     assert not into_z[:, 0].any()
@@ -74,20 +74,16 @@ def test_the_rollout_term_holds_depths_two_to_n():
             objective(z, zhat, (), bad)
 
 
-@pytest.mark.parametrize("regulariser", ("rdmreg", "sigreg", "vicreg", "none"))
-def test_ranks(regulariser):
+@pytest.mark.parametrize("regularizer", ("rdmreg", "sigreg", "vicreg", "none"))
+def test_ranks(regularizer):
     """Each term's mean over two ranks is the term of the whole batch."""
     z, zhat = clip()
-    objective = Objective(
-        ObjectiveConfig(regulariser, tj_weight=0.1, rollout_steps=3, rdmreg=FEW), nonnegative=True
-    )
+    objective = Objective(ObjectiveConfig(regularizer, tj_weight=0.1, rollout_steps=3, rdmreg=FEW), nonnegative=True)
     rollout = torch.randn(B, 3, D, generator=generator("r"))
     draw = objective.draw((0,), B, T, D)
     whole = objective(z, zhat, draw, rollout)
     halves = [
-        objective(
-            z[s], zhat[s], objective.draw((0,), B, T, D, "cpu", rank, 2), rollout[s], lambda x: z, rank, 2
-        )
+        objective(z[s], zhat[s], objective.draw((0,), B, T, D, "cpu", rank, 2), rollout[s], lambda x: z, rank, 2)
         for rank, s in enumerate((slice(0, 3), slice(3, 6)))
     ]
     for name, value in whole.items():
@@ -97,9 +93,9 @@ def test_ranks(regulariser):
 def test_the_target_follows_the_link():
     config = ObjectiveConfig(rdmreg=RDMRegConfig(slices=8, p=2.0))
     for nonnegative in (True, False):
-        regulariser = Objective(config, nonnegative).regulariser
-        assert isinstance(regulariser, RDMReg)
-        assert regulariser.target.rectify is nonnegative
+        regularizer = Objective(config, nonnegative).regularizer
+        assert isinstance(regularizer, RDMReg)
+        assert regularizer.target.rectify is nonnegative
 
 
 def test_float32_inside_bf16_autocast():

@@ -6,7 +6,7 @@ import torch
 
 from lpwm.core.errors import UserError
 from lpwm.core.rng import generator
-from lpwm.losses.distribution import RectifiedGeneralisedGaussian
+from lpwm.losses.distribution import RectifiedGeneralizedGaussian
 from lpwm.losses.rdmreg import RDMReg, RDMRegConfig, RDMRegDraw, floor
 from lpwm.losses.slicing import draw_slices
 
@@ -78,8 +78,7 @@ def test_codes_that_are_the_target_samples_cost_nothing():
     r = RDMReg(RDMRegConfig(slices=16))
     y_BTD = r.target.sample((8, 2, 4), generator(5))
     draw = RDMRegDraw(
-        slices := draw_slices(16, 4, 0.0, generator(6)),
-        torch.matmul(slices, y_BTD.permute(1, 2, 0)).sort(-1).values,
+        slices := draw_slices(16, 4, 0.0, generator(6)), torch.matmul(slices, y_BTD.permute(1, 2, 0)).sort(-1).values
     )
     assert float(r(y_BTD.flip(0), draw)) < 1e-12
 
@@ -121,7 +120,7 @@ def test_a_dead_code_costs_the_second_moment_on_every_kind_of_slice():
 def match_and_gaussian(dim, axis_fraction, repeats):
     """The statistic of target samples, and of a Gaussian with the target's mean and covariance; B = 128."""
     r = RDMReg(RDMRegConfig(slices=256, axis_fraction=axis_fraction))
-    gaussian = RectifiedGeneralisedGaussian(2.0, 0.0, rectify=False)
+    gaussian = RectifiedGeneralizedGaussian(2.0, 0.0, rectify=False)
     values = []
     for i in range(repeats):
         draw = r.draw((i,), 128, 4, dim)

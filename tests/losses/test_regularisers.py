@@ -1,4 +1,4 @@
-"""The contract, kept by every regulariser in the dictionary."""
+"""The contract, kept by every regularizer in the dictionary."""
 
 import pytest
 import torch
@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lpwm.core.rng import generator
-from lpwm.losses import REGULARISERS, ObjectiveConfig, RDMRegConfig, SIGRegConfig
+from lpwm.losses import REGULARIZERS, ObjectiveConfig, RDMRegConfig, SIGRegConfig
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
-each = pytest.mark.parametrize("name", sorted(REGULARISERS))
+each = pytest.mark.parametrize("name", sorted(REGULARIZERS))
 
 
 def build(name, slices=12, axis_fraction=0.25, nonnegative=True):
@@ -17,7 +17,7 @@ def build(name, slices=12, axis_fraction=0.25, nonnegative=True):
         rdmreg=RDMRegConfig(slices=slices, axis_fraction=axis_fraction),
         sigreg=SIGRegConfig(slices=slices, axis_fraction=axis_fraction),
     )
-    return REGULARISERS[name](config, nonnegative)
+    return REGULARIZERS[name](config, nonnegative)
 
 
 def codes(B, T, D, *key):

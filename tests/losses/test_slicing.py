@@ -31,9 +31,7 @@ def test_uniform_slices_have_the_sphere_s_moments():
     w_PD = draw_slices(40_000, D, 0.0, generator(4)).double()
     assert torch.allclose(w_PD.mean(0), torch.zeros(D, dtype=torch.float64), atol=0.01)
     assert torch.allclose(w_PD.T @ w_PD / len(w_PD), torch.eye(D, dtype=torch.float64) / D, atol=0.005)
-    assert torch.allclose(
-        w_PD.pow(4).mean(0), torch.full((D,), 3 / (D * (D + 2)), dtype=torch.float64), rtol=0.05
-    )
+    assert torch.allclose(w_PD.pow(4).mean(0), torch.full((D,), 3 / (D * (D + 2)), dtype=torch.float64), rtol=0.05)
 
 
 def test_coordinates_are_in_random_order():

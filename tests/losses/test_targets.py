@@ -9,7 +9,7 @@ from scipy import integrate, stats
 
 from lpwm.core.errors import UserError
 from lpwm.core.rng import generator
-from lpwm.losses.distribution import RectifiedGeneralisedGaussian as Target
+from lpwm.losses.distribution import RectifiedGeneralizedGaussian as Target
 
 P = (0.5, 1.0, 1.5, 2.0, 4.0)
 MU = (-2.0, -1.0, 0.0, 1.0)
@@ -17,7 +17,7 @@ N = 100_000
 
 
 def law(p, mu):
-    """SciPy's generalised normal, scaled to variance 1 by its own variance."""
+    """SciPy's generalized normal, scaled to variance 1 by its own variance."""
     return stats.gennorm(p, loc=mu, scale=1 / stats.gennorm(p).std())
 
 
@@ -57,9 +57,7 @@ def test_closed_forms_equal_monte_carlo(p, rectify, rms_norm):
 
         def close(values, truth, what, mu=mu):
             error = abs(values.mean() - truth) / (values.std() / math.sqrt(N) + 1e-12)
-            assert error < 5, (
-                f"{what} at mu={mu}: {values.mean()} against {truth}, {error:.1f} standard errors"
-            )
+            assert error < 5, f"{what} at mu={mu}: {values.mean()} against {truth}, {error:.1f} standard errors"
 
         close(y, target.mean, "mean")
         close(y**2, target.second_moment, "second moment")
@@ -68,10 +66,7 @@ def test_closed_forms_equal_monte_carlo(p, rectify, rms_norm):
         # Quantiles of the positive part, the jump at 0 and both sides of it.
         for point in (-0.7, -1e-9, 0.0, 1e-3, 0.3, 1.0, 2.5):
             below = float(target.cdf(point))
-            assert abs((y <= point).mean() - below) < 5 * math.sqrt(below * (1 - below) / N) + 3 / N, (
-                mu,
-                point,
-            )
+            assert abs((y <= point).mean() - below) < 5 * math.sqrt(below * (1 - below) / N) + 3 / N, (mu, point)
 
 
 @pytest.mark.parametrize("p", (0.3, *P, 30.0))

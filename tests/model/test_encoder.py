@@ -6,7 +6,7 @@ from lpwm.model import VIT_TINY, EncoderConfig, ModelConfig, PredictorConfig, Pr
 from lpwm.model.encoder import Block, Encoder, ViT
 from lpwm.model.layers import BatchNorm
 
-TINY = EncoderConfig(image=24, patch=8, width=16, depth=2, heads=2, head_dim=8, mlp=32)
+TINY = EncoderConfig(image_size=24, patch=8, width=16, depth=2, heads=2, head_dim=8, mlp=32)
 
 
 def frames(*lead, size=24, seed=0):
@@ -40,7 +40,7 @@ def test_vit_against_an_independent_forward():
 
 
 @pytest.mark.parametrize(
-    ("config", "tokens"), [(EncoderConfig(), 257), (VIT_TINY, 257), (EncoderConfig(image=64, patch=8), 65)]
+    ("config", "tokens"), [(EncoderConfig(), 257), (VIT_TINY, 257), (EncoderConfig(image_size=64, patch=8), 65)]
 )
 def test_sizes_of_the_method(config, tokens):
     with torch.device("meta"):
@@ -54,7 +54,7 @@ def test_sizes_of_the_method(config, tokens):
     [("imagenet", (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)), ("white", (1.0, 1.0, 1.0), (0.5, 0.5, 0.5))],
 )
 def test_pixels_as_numbers(pixels, mean, std):
-    vit = ViT(EncoderConfig(image=8, patch=8, width=8, depth=1, heads=1, head_dim=8, mlp=8, pixels=pixels))
+    vit = ViT(EncoderConfig(image_size=8, patch=8, width=8, depth=1, heads=1, head_dim=8, mlp=8, pixels=pixels))
     x = frames(1, size=8).float()
     got = torch.addcmul(vit.shift, x, vit.scale)
     want = (x / 255 - torch.tensor(mean).view(3, 1, 1)) / torch.tensor(std).view(3, 1, 1)
@@ -66,7 +66,7 @@ def test_pixels_as_numbers(pixels, mean, std):
 @pytest.mark.parametrize(("heads", "head_dim"), [(1, 8), (2, 8), (3, 5)])
 def test_the_last_block_asks_for_token_0_what_the_whole_block_gives_it(heads, head_dim):
     """Values and gradients of the shortcut against the block for all tokens, in float64."""
-    config = EncoderConfig(image=8, patch=4, width=12, depth=1, heads=heads, head_dim=head_dim, mlp=16)
+    config = EncoderConfig(image_size=8, patch=4, width=12, depth=1, heads=heads, head_dim=head_dim, mlp=16)
     block = Block(config).double()
     g = torch.Generator().manual_seed(0)
     with torch.no_grad():
@@ -88,9 +88,7 @@ def test_codes_are_non_negative_with_exact_zeros_and_any_leading_shape():
     z = model.encode(x)
     assert z.shape == (3, 5, 32) and (z >= 0).all() and 0.1 < (z == 0).float().mean() < 0.9
     torch.testing.assert_close(z[1, 2], model.encode(x[1, 2]), rtol=1e-4, atol=1e-5)
-    dense = WorldModel(
-        ModelConfig(latent=32, link="identity", encoder=TINY, predictor=PredictorConfig(rung="lti")), 4
-    )
+    dense = WorldModel(ModelConfig(latent=32, link="identity", encoder=TINY, predictor=PredictorConfig(rung="lti")), 4)
     assert (dense.encode(x) < 0).any()
 
 
@@ -152,7 +150,7 @@ def test_bfloat16_keeps_what_tells_one_frame_from_another():
     errors = []
     for seed in range(8):
         torch.manual_seed(seed)
-        config = EncoderConfig(image=64, patch=8, width=96, depth=6, mlp=192, pixels="imagenet")
+        config = EncoderConfig(image_size=64, patch=8, width=96, depth=6, mlp=192, pixels="imagenet")
         encoder = Encoder(config, ProjectorConfig(256), 32)
 
         def change(in_bfloat16, encoder=encoder):

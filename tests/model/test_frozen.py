@@ -10,7 +10,7 @@ from lpwm.model.predictors.adaln import AdaLN
 from lpwm.model.predictors.linear import LTI, MLPLTI
 from lpwm.plan import CEMConfig, LatentProblem
 
-TINY_VIT = EncoderConfig(image=16, patch=8, width=16, depth=1, heads=1, head_dim=16, mlp=16)
+TINY_VIT = EncoderConfig(image_size=16, patch=8, width=16, depth=1, heads=1, head_dim=16, mlp=16)
 FROZEN = ("deep-adaln", "shallow-adaln", "mlp-lti", "lti", "lti1")
 
 
@@ -27,9 +27,7 @@ def scrambled(rung, history=3, latent=12, link="reprelu", action_encoder="mlp", 
     with torch.no_grad():
         for t in itertools.chain(model.parameters(), model.buffers()):
             if t.is_floating_point():
-                t.add_(
-                    0.3 * torch.rand(t.shape, generator=g, dtype=t.dtype) - (0.1 if t.requires_grad else 0)
-                )
+                t.add_(0.3 * torch.rand(t.shape, generator=g, dtype=t.dtype) - (0.1 if t.requires_grad else 0))
     return model
 
 
@@ -66,9 +64,7 @@ def test_equals_it_with_other_parts(rung, options):
     z, a, past = inputs(2, 4)
     with torch.no_grad():
         expected = model.rollout(z, a, past, cached=False)
-        torch.testing.assert_close(
-            model.frozen(torch.float64).rollout(z, a, past), expected, rtol=1e-5, atol=1e-6
-        )
+        torch.testing.assert_close(model.frozen(torch.float64).rollout(z, a, past), expected, rtol=1e-5, atol=1e-6)
 
 
 def test_the_gated_rung_has_nothing_to_freeze():
@@ -168,9 +164,7 @@ def test_a_predictor_of_ones_own_is_planned_with_its_own_dynamics(name, monkeypa
         goal = expected[:, 0, -1]  # the first candidate ends there
         problem = LatentProblem(model, z, goal, past, horizon=5)
         assert problem.prepared().cost(a)[:, 0].abs().max() < 1e-12
-        assert (
-            CEMConfig(samples=16, elites=4, iterations=2).build().solve(problem).actions_BHA.isfinite().all()
-        )
+        assert CEMConfig(samples=16, elites=4, iterations=2).build().solve(problem).actions_BHA.isfinite().all()
 
 
 def test_a_subclass_does_not_inherit_the_frozen_dynamics_of_its_parent(monkeypatch):

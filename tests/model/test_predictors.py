@@ -7,7 +7,7 @@ from lpwm.core.errors import UserError
 from lpwm.model import RUNGS, EncoderConfig, ModelConfig, PredictorConfig, WorldModel
 
 SMALL = dict(heads=2, head_dim=8, mlp=32, head_hidden=24, rank=4)
-TINY_VIT = EncoderConfig(image=16, patch=8, width=16, depth=1, heads=1, head_dim=16, mlp=16)
+TINY_VIT = EncoderConfig(image_size=16, patch=8, width=16, depth=1, heads=1, head_dim=16, mlp=16)
 
 EXACT_384 = {  # shared table of the paper's appendix, exact integers
     3: dict(zip(RUNGS, (25_804_032, 5_618_432, 811_840, 738_048, 590_208, 295_296), strict=True)),
@@ -199,7 +199,7 @@ def test_context_and_past_actions_must_match():
         (lambda: PredictorConfig(dropout=1.0), "dropout"),
         (lambda: ModelConfig(link="relux"), "did you mean 'relu'"),
         (lambda: ModelConfig(latent=0), "latent"),
-        (lambda: EncoderConfig(image=225), "use an image of 224 or 238"),
+        (lambda: EncoderConfig(image_size=225), "use an image of 224 or 238"),
         (lambda: WorldModel(ModelConfig(), 0), "at least one action"),
     ],
 )

@@ -1,4 +1,4 @@
-"""μP: rates by rule, initialisation by key, and the coordinate check that says the rule works."""
+"""μP: rates by rule, initialization by key, and the coordinate check that says the rule works."""
 
 import math
 
@@ -7,7 +7,7 @@ import torch
 
 from lpwm.core.errors import UserError
 from lpwm.model import EncoderConfig, ModelConfig, PredictorConfig, WorldModel
-from lpwm.optim import OptimConfig, build, factor, groups, initialise, schema, table
+from lpwm.optim import OptimConfig, build, factor, groups, initialize, schema, table
 
 
 def ladder(latent, rung="mlp-ltv"):
@@ -68,19 +68,15 @@ def small(width, rung, seed=0):
     config = ModelConfig(
         latent=width,
         link="identity",
-        encoder=EncoderConfig(
-            image=8, patch=4, width=width, depth=1, heads=width // 64, head_dim=64, mlp=width
-        ),
-        predictor=PredictorConfig(
-            rung=rung, history=2, dropout=0.0, heads=4, mlp=width, head_hidden=width, rank=4
-        ),
+        encoder=EncoderConfig(image_size=8, patch=4, width=width, depth=1, heads=width // 64, head_dim=64, mlp=width),
+        predictor=PredictorConfig(rung=rung, history=2, dropout=0.0, heads=4, mlp=width, head_hidden=width, rank=4),
     )
     model = WorldModel(config, 4)
-    initialise(model, seed)
+    initialize(model, seed)
     return model
 
 
-def test_initialisation_is_keyed_and_scaled():
+def test_initialization_is_keyed_and_scaled():
     a, b, c = small(128, "mlp-lti"), small(128, "mlp-lti"), small(128, "mlp-lti", seed=1)
     for (name, p), q, r in zip(a.named_parameters(), b.parameters(), c.parameters(), strict=True):
         assert torch.equal(p, q)
@@ -104,9 +100,7 @@ def activation_updates(width, rung, mup, steps=2, lr=2e-3):
     seen: dict[str, torch.Tensor] = {}
     for name, module in model.named_modules():
         if isinstance(module, torch.nn.Linear):
-            module.register_forward_hook(
-                lambda m, i, o, name=name: seen.__setitem__(name, o.detach().clone())
-            )
+            module.register_forward_hook(lambda m, i, o, name=name: seen.__setitem__(name, o.detach().clone()))
 
     def loss():
         z = model.encode(frames)
@@ -132,7 +126,7 @@ def test_coordinate_check(rung):
     assert len(ratios) > 8 and not bad, bad
 
 
-def test_coordinate_check_fails_with_the_plain_parametrisation():
+def test_coordinate_check_fails_with_the_plain_parametrization():
     low, high = activation_updates(128, "lti", mup=False), activation_updates(2048, "lti", mup=False)
     assert max(high[n] / low[n] for n in low if low[n] > 0) > 4
 
@@ -153,9 +147,14 @@ def test_table_prints_name_fan_in_rate_and_init():
 
 @pytest.mark.parametrize(
     ("options", "words"),
-    [(dict(name="adan"), "did you mean 'adam'"), (dict(lr=0.0), "positive"), (dict(schedule="cosin"), "cosine"),
-     (dict(warmup=1.5), "share"), (dict(clip=-1.0), "negative")],
-)  # fmt: skip
+    [
+        (dict(name="adan"), "did you mean 'adam'"),
+        (dict(lr=0.0), "positive"),
+        (dict(schedule="cosin"), "cosine"),
+        (dict(warmup=1.5), "share"),
+        (dict(clip=-1.0), "negative"),
+    ],
+)
 def test_bad_options(options, words):
     with pytest.raises(UserError, match=words):
         OptimConfig(**options)
@@ -185,26 +184,29 @@ def with_predictor(predictor):
 
 @pytest.mark.parametrize(
     "part",
-    [Recurrent(64), torch.nn.MultiheadAttention(64, 4), torch.nn.Conv1d(64, 64, 3), torch.nn.Bilinear(4, 4, 4),
-     torch.nn.PReLU(4)],
+    [
+        Recurrent(64),
+        torch.nn.MultiheadAttention(64, 4),
+        torch.nn.Conv1d(64, 64, 3),
+        torch.nn.Bilinear(4, 4, 4),
+        torch.nn.PReLU(4),
+    ],
     ids=lambda part: type(part).__name__,
-)  # fmt: skip
+)
 def test_parameters_that_nobody_declared_are_refused(part):
     with pytest.raises(UserError, match=r"μP does not know what predictor\..*declare it") as caught:
         schema(with_predictor(part))
     assert "\n" not in str(caught.value)
     with pytest.raises(UserError, match="μP does not know"):
-        initialise(with_predictor(part), 0)
+        initialize(with_predictor(part), 0)
 
 
 def test_declared_parameters_follow_their_rule():
     model = with_predictor(Recurrent(64, GRU))
     rows = {r.name: r for r in schema(model)}
-    assert (
-        rows["predictor.gru.weight_ih_l0"].rate == 384 / 128 and rows["predictor.gru.weight_hh_l0"].rate == 6
-    )
+    assert rows["predictor.gru.weight_ih_l0"].rate == 384 / 128 and rows["predictor.gru.weight_hh_l0"].rate == 6
     assert rows["predictor.gru.bias_ih_l0"].kind == "bias"
-    initialise(model, 0)
+    initialize(model, 0)
     assert model.predictor.gru.weight_hh_l0.std().item() == pytest.approx(64**-0.5, rel=0.05)
     assert not model.predictor.gru.bias_hh_l0.any()
 
@@ -217,8 +219,7 @@ def test_a_convolution_has_the_fan_in_of_its_whole_kernel():
 
 
 @pytest.mark.parametrize(
-    ("mup", "words"),
-    [({**GRU, "gru.bias_*": "biass"}, "did you mean 'bias'"), ({"gru.*": "hidden"}, "for matrices")],
+    ("mup", "words"), [({**GRU, "gru.bias_*": "biass"}, "did you mean 'bias'"), ({"gru.*": "hidden"}, "for matrices")]
 )
 def test_a_wrong_declaration_is_one_sentence(mup, words):
     with pytest.raises(UserError, match=words):

@@ -23,10 +23,7 @@ class LinearModel:
         self.bias = 0.1 * torch.randn(latent, generator=g, dtype=dtype)
         self.history = lags
         self.config = SimpleNamespace(
-            latent=latent,
-            link="identity",
-            predictor=SimpleNamespace(rung="lti"),
-            action_encoder="linear",
+            latent=latent, link="identity", predictor=SimpleNamespace(rung="lti"), action_encoder="linear"
         )
 
     def parameters(self):

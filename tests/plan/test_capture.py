@@ -10,22 +10,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from lpwm.model import RUNGS, EncoderConfig, ModelConfig, PredictorConfig, WorldModel
-from lpwm.plan import (
-    CEM,
-    ICEM,
-    MPPI,
-    CEMConfig,
-    ConsensusProblem,
-    ICEMConfig,
-    LatentProblem,
-    MPPIConfig,
-    OracleProblem,
-)
+from lpwm.plan import CEM, ICEM, MPPI, CEMConfig, ConsensusProblem, ICEMConfig, LatentProblem, MPPIConfig, OracleProblem
 from lpwm.plan.graph import Graphs, signature
 from lpwm.worlds import make
 
 SOLVERS = [CEM(CEMConfig(8, 2, 2)), ICEM(ICEMConfig(8, 3, 2)), MPPI(MPPIConfig(8, 2))]
-TINY = EncoderConfig(image=16, patch=8, width=16, depth=1, heads=1, head_dim=16, mlp=16)
+TINY = EncoderConfig(image_size=16, patch=8, width=16, depth=1, heads=1, head_dim=16, mlp=16)
 
 
 # Made of host data (lists as indices come as `index`, constants as `lift_fresh`), or answered to the host.
@@ -49,12 +39,12 @@ class OneDevice(TorchDispatchMode):
         return out
 
 
-def world_model(rung, context=1, batch=3, autocast=None, device="meta", norm="layer", along=0.0):
+def world_model(rung, context=1, batch=3, autocast=None, device="meta", norm="layer", path_discount=0.0):
     predictor = PredictorConfig(rung=rung, heads=2, head_dim=4, mlp=8, head_hidden=8, rank=2, head_norm=norm)
     model = WorldModel(ModelConfig(latent=8, encoder=TINY, predictor=predictor), 4).eval().to(device)
     z = torch.zeros(batch, context, 8, device=device)
     past = torch.zeros(batch, context - 1, 4, device=device) if context > 1 else None
-    return LatentProblem(model, z, z[:, 0], past, 4, autocast=autocast, along=along)
+    return LatentProblem(model, z, z[:, 0], past, 4, autocast=autocast, path_discount=path_discount)
 
 
 def searched(solver, problem):
@@ -70,10 +60,10 @@ def searched(solver, problem):
     return out
 
 
-@pytest.mark.parametrize("context, along", [(1, 0.0), (3, 0.0), (3, 0.5)])
+@pytest.mark.parametrize("context, path_discount", [(1, 0.0), (3, 0.0), (3, 0.5)])
 @pytest.mark.parametrize("rung", RUNGS)
-def test_a_search_stays_on_its_device(rung, context, along):
-    out = searched(SOLVERS[0], world_model(rung, context, along=along))
+def test_a_search_stays_on_its_device(rung, context, path_discount):
+    out = searched(SOLVERS[0], world_model(rung, context, path_discount=path_discount))
     assert out["actions"].shape == (3, 4, 4) and out["costs"].shape == (3,)
 
 

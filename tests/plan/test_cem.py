@@ -9,7 +9,7 @@ import torch
 from lpwm.core.rng import fold, normal_at
 from lpwm.plan import CEM, ICEM, MPPI, CEMConfig, ICEMConfig, MPPIConfig
 from lpwm.plan.cem import refit
-from lpwm.plan.icem import colour
+from lpwm.plan.icem import color
 
 
 def numpy_score(problem, model, env):
@@ -65,9 +65,7 @@ def test_mppi_weighs_every_candidate(linear_problem, linear_model):
     """exp(−(c − min c)/(λ·sd c)), the mean itself among the candidates, noise that fades."""
     model = linear_model(latent=5, lags=2, seed=1)
     problem = linear_problem(batch=2, horizon=4, model=model, first=6)
-    plan = MPPI(MPPIConfig(samples=30, iterations=5, std=0.8, temperature=0.3, decay=0.7)).solve(
-        problem, seed=9
-    )
+    plan = MPPI(MPPIConfig(samples=30, iterations=5, std=0.8, temperature=0.3, decay=0.7)).solve(problem, seed=9)
     for row, env in enumerate((6, 7)):
         score, mean = numpy_score(problem, model, env), np.zeros((4, 2))
         for i in range(5):
@@ -145,21 +143,19 @@ def test_compiled_plans_are_the_plain_ones(solver, linear_problem, linear_model)
         problem.model = model
         plain, fast = (solver.solve(problem, seed=2, compile=c) for c in (False, True))
         torch.testing.assert_close(plain.actions_BHA, fast.actions_BHA, rtol=1e-6, atol=1e-8)
-        torch.testing.assert_close(
-            plain.costs_B.cpu(), solver.solve(cpu, seed=2).costs_B, rtol=1e-6, atol=1e-8
-        )
+        torch.testing.assert_close(plain.costs_B.cpu(), solver.solve(cpu, seed=2).costs_B, rtol=1e-6, atol=1e-8)
 
 
-def test_coloured_noise_has_the_spectrum_it_says():
+def test_colored_noise_has_the_spectrum_it_says():
     for horizon in (1, 2, 5, 8, 9):
-        L = colour(horizon, 2.0)
+        L = color(horizon, 2.0)
         assert L.shape == (horizon, horizon)
         torch.testing.assert_close(L.square().sum(1), torch.ones(horizon, dtype=torch.float64))
-        white = colour(horizon, 0.0)
+        white = color(horizon, 0.0)
         torch.testing.assert_close(white @ white.T, torch.eye(horizon, dtype=torch.float64))
     # E|x̂_f|² of L·white, by the covariance: falls as f^−β.
     H, beta = 16, 2.0
-    L = colour(H, beta).to(torch.complex128)
+    L = color(H, beta).to(torch.complex128)
     W = torch.fft.fft(torch.eye(H, dtype=torch.complex128), norm="ortho")
     power = torch.einsum("fi,ij,fj->f", W, L @ L.mH, W.conj()).real
     f = torch.arange(1, H // 2, dtype=torch.float64)

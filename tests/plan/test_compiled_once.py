@@ -11,7 +11,7 @@ from lpwm.model import EncoderConfig, ModelConfig, PredictorConfig, WorldModel
 from lpwm.plan import CEM, CEMConfig, LatentProblem
 from lpwm.plan.solver import _compiled
 
-TINY = EncoderConfig(image=16, patch=8, width=16, depth=1, heads=1, head_dim=16, mlp=16)
+TINY = EncoderConfig(image_size=16, patch=8, width=16, depth=1, heads=1, head_dim=16, mlp=16)
 SOLVER = CEM(CEMConfig(samples=6, elites=2, iterations=2))
 
 
@@ -27,9 +27,7 @@ def model(rung, link="reprelu"):
 
 def problem(model, context, horizon):
     draw = generator("compiled once", context, horizon)
-    z, goal, past = (
-        torch.randn(*shape, generator=draw) for shape in ((2, context, 8), (2, 8), (2, context - 1, 4))
-    )
+    z, goal, past = (torch.randn(*shape, generator=draw) for shape in ((2, context, 8), (2, 8), (2, context - 1, 4)))
     return LatentProblem(model, z, goal, past if context > 1 else None, horizon)
 
 

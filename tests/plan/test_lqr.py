@@ -36,17 +36,17 @@ def roll(dynamics, z_CD, actions_HA, every=False):
     return np.stack(past[len(z_CD) :]) if every else past[-1]
 
 
-def shares(horizon, along):
-    """What each block counts: 1 for the last, `along` times as much for each one earlier, together 1."""
-    w = np.array([float(along) ** (horizon - 1 - i) for i in range(horizon)])
+def shares(horizon, path_discount):
+    """What each block counts: 1 for the last, `path_discount` times as much for each one earlier, together 1."""
+    w = np.array([float(path_discount) ** (horizon - 1 - i) for i in range(horizon)])
     return w / w.sum()
 
 
-def least_squares(dynamics, z_CD, goal_D, horizon, control, along):
+def least_squares(dynamics, z_CD, goal_D, horizon, control, path_discount):
     """min Σ_h w_h ‖z_h(a) − goal‖²/D + ρ‖a‖² with the z_h's matrix found by simulating every unit action."""
     D, width = dynamics.B.shape
     n = horizon * width
-    w_HD = np.repeat(np.sqrt(shares(horizon, along) / D)[:, None], D, 1)
+    w_HD = np.repeat(np.sqrt(shares(horizon, path_discount) / D)[:, None], D, 1)
     free = roll(dynamics, z_CD, np.zeros((horizon, width)), every=True)
     moved = [roll(dynamics, z_CD, e.reshape(horizon, width), every=True) - free for e in np.eye(n)]
     G = np.stack([(w_HD * m).ravel() for m in moved], 1)
@@ -63,27 +63,27 @@ def least_squares(dynamics, z_CD, goal_D, horizon, control, along):
     context=st.integers(1, 4),
     horizon=st.integers(1, 5),
     control=st.sampled_from([0.0, 1e-3, 0.3]),
-    along=st.sampled_from([0.0, 0.0, 0.5, 1.0]),
+    path_discount=st.sampled_from([0.0, 0.0, 0.5, 1.0]),
     seed=st.integers(0, 99),
 )
 # Where the last actions reach everything, nothing is left for those before but rounding.
-@example(D=1, width=3, lags=3, context=2, horizon=9, control=0.0, along=0.0, seed=2)
-@example(D=1, width=3, lags=3, context=2, horizon=9, control=0.0, along=1.0, seed=2)
-@example(D=5, width=3, lags=2, context=2, horizon=2, control=0.0, along=0.0, seed=0)
-def test_dense_and_riccati_are_the_least_squares_plan(D, width, lags, context, horizon, control, along, seed):
+@example(D=1, width=3, lags=3, context=2, horizon=9, control=0.0, path_discount=0.0, seed=2)
+@example(D=1, width=3, lags=3, context=2, horizon=9, control=0.0, path_discount=1.0, seed=2)
+@example(D=5, width=3, lags=2, context=2, horizon=2, control=0.0, path_discount=0.0, seed=0)
+def test_dense_and_riccati_are_the_least_squares_plan(D, width, lags, context, horizon, control, path_discount, seed):
     dynamics = random_dynamics(D, width, lags, seed)
     g = generator("task", seed)
     z = torch.randn(2, context, D, generator=g, dtype=torch.float64)
     goal = torch.randn(2, D, generator=g, dtype=torch.float64)
-    dense = dense_plan(dynamics, z, goal, horizon, control, along)
-    gains = riccati_plan(dynamics, z, goal, horizon, control, along)
+    dense = dense_plan(dynamics, z, goal, horizon, control, path_discount)
+    gains = riccati_plan(dynamics, z, goal, horizon, control, path_discount)
     for e in range(2):
-        exact = least_squares(dynamics, z[e], goal[e], horizon, control, along)
+        exact = least_squares(dynamics, z[e], goal[e], horizon, control, path_discount)
         np.testing.assert_allclose(dense[e].numpy(), exact, rtol=1e-6, atol=1e-8)
         ends = [roll(dynamics, z[e], a, every=True) for a in (exact, gains[e].numpy())]
-        cost = [shares(horizon, along) @ ((z_HD - goal[e].numpy()) ** 2).mean(1) for z_HD in ends]
+        cost = [shares(horizon, path_discount) @ ((z_HD - goal[e].numpy()) ** 2).mean(1) for z_HD in ends]
         assert np.abs(gains[e].numpy()).max() < 1e3  # of several plans none is absurd
-        if control:  # the minimiser is unique
+        if control:  # the minimizer is unique
             np.testing.assert_allclose(gains[e].numpy(), exact, rtol=1e-5, atol=1e-7)
         np.testing.assert_allclose(cost[1], cost[0], rtol=1e-5, atol=1e-8)
 
@@ -101,11 +101,9 @@ def test_the_gains_are_a_feedback_law():
 
 
 def world_model(rung="lti", link="identity", action_encoder="linear", latent=8, history=3):
-    encoder = EncoderConfig(image=16, patch=8, width=8, depth=1, heads=1, head_dim=8, mlp=8)
+    encoder = EncoderConfig(image_size=16, patch=8, width=8, depth=1, heads=1, head_dim=8, mlp=8)
     predictor = PredictorConfig(rung, history, heads=2, head_dim=8, mlp=16, head_hidden=16)
-    config = ModelConfig(
-        latent=latent, link=link, encoder=encoder, predictor=predictor, action_encoder=action_encoder
-    )
+    config = ModelConfig(latent=latent, link=link, encoder=encoder, predictor=predictor, action_encoder=action_encoder)
     model = WorldModel(config, action_dim=4).double().eval()
     g = generator("weights", rung)
     with torch.no_grad():
@@ -130,12 +128,12 @@ def test_the_real_models_maps_are_read_exactly(rung, context):
     np.testing.assert_allclose(mine, true.numpy(), rtol=1e-9, atol=1e-10)
 
 
-@pytest.mark.parametrize("along", [0.0, 0.7])
-def test_lqr_is_at_least_as_good_as_cem_on_the_real_model(along):
+@pytest.mark.parametrize("path_discount", [0.0, 0.7])
+def test_lqr_is_at_least_as_good_as_cem_on_the_real_model(path_discount):
     model = world_model("lti")
     g = generator("goals")
     z, goal = torch.randn(3, 1, 8, generator=g).double(), torch.randn(3, 8, generator=g).double()
-    problem = LatentProblem(model, z, goal, None, 2, along=along)
+    problem = LatentProblem(model, z, goal, None, 2, path_discount=path_discount)
     cem = CEM(CEMConfig(100, 10, 15)).solve(problem).costs_B
     for method in ("dense", "riccati"):
         plan = LQR(LQRConfig(method)).solve(problem)

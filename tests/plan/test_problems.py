@@ -47,16 +47,16 @@ class Peak(TorchDispatchMode):
         return out
 
 
-@pytest.mark.parametrize("along", [0.0, 1.0])
+@pytest.mark.parametrize("path_discount", [0.0, 1.0])
 @pytest.mark.parametrize("rung", RUNGS)
-def test_the_memory_of_a_candidate_is_bounded_within_reason(rung, along):
+def test_the_memory_of_a_candidate_is_bounded_within_reason(rung, path_discount):
     """By what scoring really has alive at once: chunks are made of this."""
-    encoder = EncoderConfig(image=16, patch=8, width=8, depth=1, heads=1, head_dim=8, mlp=8)
+    encoder = EncoderConfig(image_size=16, patch=8, width=8, depth=1, heads=1, head_dim=8, mlp=8)
     predictor = PredictorConfig(rung, heads=2, head_dim=16, mlp=64, head_hidden=64)
     model = WorldModel(ModelConfig(32, encoder=encoder, predictor=predictor), action_dim=6).eval()
     B, S = 2, 64
     about = torch.rand(B, 2, 32), torch.rand(B, 32), torch.rand(B, 1, 6), 5
-    problem = LatentProblem(model, *about, along=along)
+    problem = LatentProblem(model, *about, path_discount=path_discount)
     with torch.no_grad(), Peak() as peak:
         problem.cost(torch.randn(B, S, 5, 6))
     assert 0.9 * peak.bytes < B * S * problem.candidate_bytes() < 5 * peak.bytes
@@ -67,9 +67,7 @@ def test_latent_cost_is_the_mean_square_to_the_goal(linear_model):
     model.A = [torch.eye(2).double()]
     model.B = torch.tensor([[1.0, 0.0], [0.0, 2.0]]).double()
     model.bias = torch.zeros(2).double()
-    problem = LatentProblem(
-        model, torch.zeros(1, 1, 2).double(), torch.tensor([[3.0, 1.0]]).double(), None, 2
-    )
+    problem = LatentProblem(model, torch.zeros(1, 1, 2).double(), torch.tensor([[3.0, 1.0]]).double(), None, 2)
     actions = torch.tensor([[[[1.0, 0.0], [1.0, 1.0]], [[3.0, 0.5], [0.0, 0.0]]]]).double()
     # z_2 = (2, 2) and (3, 1): mean((−1)², 1²) = 1 and 0.
     torch.testing.assert_close(problem.cost(actions), torch.tensor([[1.0, 0.0]]).double())
@@ -81,9 +79,7 @@ def test_low_precision_scoring_keeps_the_plans_type(linear_model):
     z, goal = torch.zeros(2, 1, 4), torch.ones(2, 4)
     model.rollout = lambda z, a, past_BPA, last_only: a.sum(2) @ torch.ones(2, 4)
     plain = LatentProblem(model, z, goal, None, 2).cost(torch.full((2, 3, 2, 2), 0.337))
-    low = LatentProblem(model, z, goal, None, 2, autocast=torch.bfloat16).cost(
-        torch.full((2, 3, 2, 2), 0.337)
-    )
+    low = LatentProblem(model, z, goal, None, 2, autocast=torch.bfloat16).cost(torch.full((2, 3, 2, 2), 0.337))
     assert low.dtype == torch.float32
     assert not torch.equal(plain, low)
     torch.testing.assert_close(plain, low, rtol=0.05, atol=0.01)
@@ -103,12 +99,7 @@ def test_latent_problems_that_do_not_fit_are_refused(change, says, linear_model)
     given = {"horizon": 2, "goal": torch.zeros(2, 4), "past": torch.zeros(2, 1, 2), "ids": None} | change
     with pytest.raises(UserError, match=says):
         LatentProblem(
-            linear_model(),
-            torch.zeros(2, 2, 4),
-            given["goal"],
-            given["past"],
-            given["horizon"],
-            env_ids=given["ids"],
+            linear_model(), torch.zeros(2, 2, 4), given["goal"], given["past"], given["horizon"], env_ids=given["ids"]
         )
 
 

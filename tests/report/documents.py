@@ -17,26 +17,35 @@ def run(method="lpwm", seed=0, name=None, **model):
     config["train"]["seed"] = seed
     config["model"] |= model
     train = [
-        {"kind": "train", "step": s, "loss": 1 / s, "relative_error": 0.5 / s, "copy_error": 0.3,
-         "active_fraction": 0.4, "effective_dimension": 5.0, "support_instability": 0.1}
+        {
+            "kind": "train",
+            "step": s,
+            "loss": 1 / s,
+            "relative_error": 0.5 / s,
+            "copy_error": 0.3,
+            "active_fraction": 0.4,
+            "effective_dimension": 5.0,
+            "support_instability": 0.1,
+        }
         for s in range(1, 41)
-    ]  # fmt: skip
+    ]
     val = [{"kind": "val", "step": 40, "error_depth": [0.1, 0.2, 0.4], "copy_error_depth": [0.3, 0.6, 0.9]}]
     code = {"lpwm": "aaaaaaaaaaaa", "lewm": "bbbbbbbbbbbb"}[method][:11] + str(seed)
     return {
-        "name": name or f"tiny/{method}", "hash": code, "data": "d" * 32, "version": "0.1.0", "config": config,
-        "world": {"name": "piecewise", "options": {"g": 2}}, "train": train, "val": val, "events": [],
-    }  # fmt: skip
+        "name": name or f"tiny/{method}",
+        "hash": code,
+        "data": "d" * 32,
+        "version": "0.1.0",
+        "config": config,
+        "world": {"name": "piecewise", "options": {"g": 2}},
+        "train": train,
+        "val": val,
+        "events": [],
+    }
 
 
 def interval(rate):
-    return {
-        "rate": rate,
-        "low": max(0.0, rate - 0.1),
-        "high": min(1.0, rate + 0.1),
-        "level": 0.95,
-        "unit": "episodes",
-    }
+    return {"rate": rate, "low": max(0.0, rate - 0.1), "high": min(1.0, rate + 0.1), "level": 0.95, "unit": "episodes"}
 
 
 def row(name, rate, control=False):
@@ -48,36 +57,63 @@ def row(name, rate, control=False):
 
 
 def cell(goals, horizon, receding, shift=0.0):
-    rows = [row("tiny-lewm", 0.3 + shift), row("tiny-lpwm", 0.6 + shift), row("do nothing", 0.0, True),
-            row("random actions", 0.05, True), row("oracle", 0.9, True)]  # fmt: skip
+    rows = [
+        row("tiny-lewm", 0.3 + shift),
+        row("tiny-lpwm", 0.6 + shift),
+        row("do nothing", 0.0, True),
+        row("random actions", 0.05, True),
+        row("oracle", 0.9, True),
+    ]
     text = "tiny-lewm − tiny-lpwm: -30.0 % [-40.0, -20.0], p = 0.010"
     compared = {"rates": {}, "differences": [{"a": "tiny-lewm", "b": "tiny-lpwm"}], "text": [text]}
     return {
-        "goals": goals, "horizon": horizon, "receding": receding, "rows": rows, "groups": {},
+        "goals": goals,
+        "horizon": horizon,
+        "receding": receding,
+        "rows": rows,
+        "groups": {},
         "comparisons": {m: {"50": compared} for m in ("latched", "terminal")},
-    }  # fmt: skip
+    }
 
 
 def evaluation(horizons=(5,), goals=("dataset", "random"), runs=None):
     runs = runs or [run(m) for m in METHODS]
-    curve = {
-        "edges": [0, 10, 25, 50, 180],
-        "relative": [0.2, 0.5, 0.8, 1.0],
-        "sd": [0.05] * 4,
-        "spearman": 0.9,
-    }
+    curve = {"edges": [0, 10, 25, 50, 180], "relative": [0.2, 0.5, 0.8, 1.0], "sd": [0.05] * 4, "spearman": 0.9}
     return {
-        "kind": "lpwm evaluation", "versions": {"lpwm": "0.1.0", "torch": "2.13", "numpy": "2", "python": "3.11"},
-        "device": "cpu", "holdout": 0.1, "world": {"name": "piecewise", "options": {"g": 2}},
-        "settings": {"warm": True, "episodes": EPISODES, "solver": "cem", "test": "step", "horizons": list(horizons),
-                     "seed": 0, "planner_seeds": 1},
-        "runs": [{"name": f"{r['name'].replace('/', '-')}-{r['hash']}", "method": r["name"].replace("/", "-"),
-                  "run_hash": r["hash"], "step": 40, "vote": None, "weights": "w"} for r in runs],
+        "kind": "lpwm evaluation",
+        "versions": {"lpwm": "0.1.0", "torch": "2.13", "numpy": "2", "python": "3.11"},
+        "device": "cpu",
+        "holdout": 0.1,
+        "world": {"name": "piecewise", "options": {"g": 2}},
+        "settings": {
+            "warm": True,
+            "episodes": EPISODES,
+            "solver": "cem",
+            "test": "step",
+            "horizons": list(horizons),
+            "seed": 0,
+            "planner_seeds": 1,
+        },
+        "runs": [
+            {
+                "name": f"{r['name'].replace('/', '-')}-{r['hash']}",
+                "method": r["name"].replace("/", "-"),
+                "run_hash": r["hash"],
+                "step": 40,
+                "vote": None,
+                "weights": "w",
+            }
+            for r in runs
+        ],
         "episode_sets": {g: {"digest": f"digest-{g}"} for g in goals},
-        "cells": [cell(g, h, r, -0.02 * h + 0.1 * (g == "dataset"))
-                  for g in goals for h in horizons for r in dict.fromkeys((1, h))],
+        "cells": [
+            cell(g, h, r, -0.02 * h + 0.1 * (g == "dataset"))
+            for g in goals
+            for h in horizons
+            for r in dict.fromkeys((1, h))
+        ],
         "curves": {f"{r['name'].replace('/', '-')}-{r['hash']}": curve for r in runs},
-    }  # fmt: skip
+    }
 
 
 def zones():
@@ -107,22 +143,57 @@ def study(method="lpwm", visible=False):
     control = {"mean": 0.1, "low": 0.05, "high": 0.15, "p": 0.01, "copies": 15}
     names, active = ("code", "support", "magnitudes"), supports(sparse, seed=visible)
     return {
-        "kind": "lpwm interpretation", "layout": 1, "lpwm": "0.1.0",
-        "run": {"name": f"tiny-{method}", "hash": run(method)["hash"], "method": method, "seed": 0, "step": 40,
-                "sparse": sparse, "link": "reprelu", "latent": UNITS},
+        "kind": "lpwm interpretation",
+        "layout": 1,
+        "lpwm": "0.1.0",
+        "run": {
+            "name": f"tiny-{method}",
+            "hash": run(method)["hash"],
+            "method": method,
+            "seed": 0,
+            "step": 40,
+            "sparse": sparse,
+            "link": "reprelu",
+            "latent": UNITS,
+        },
         "world": {"name": "piecewise", "options": {"g": 2, "visible": visible}, "trained_visible": False},
         "settings": {"resolution": N, "visible": visible},
-        "grid": {"resolution": N, "x": [float(i) for i in range(N)], "y": [float(i) for i in range(N)],
-                 "zones": zones().tolist(), "supports": pack(active), "references": []},
-        "sharpness": {"sharpness": {"estimate": 0.4, "low": 0.3, "high": 0.5}, "within": 0.7, "across": 0.3,
-                      "zones": [], "shuffled": control, "translated": control, "matched": 0.2,
-                      "matched_translated": control},
-        "probes": {"zone": {n: score(0.9) for n in (*names, "position")}, "position": {n: score(0.8) for n in names},
-                   "position_given_support": score(0.5), "majority": 0.3, "frames": 100, "trajectories": [1, 2, 3]},
+        "grid": {
+            "resolution": N,
+            "x": [float(i) for i in range(N)],
+            "y": [float(i) for i in range(N)],
+            "zones": zones().tolist(),
+            "supports": pack(active),
+            "references": [],
+        },
+        "sharpness": {
+            "sharpness": {"estimate": 0.4, "low": 0.3, "high": 0.5},
+            "within": 0.7,
+            "across": 0.3,
+            "zones": [],
+            "shuffled": control,
+            "translated": control,
+            "matched": 0.2,
+            "matched_translated": control,
+        },
+        "probes": {
+            "zone": {n: score(0.9) for n in (*names, "position")},
+            "position": {n: score(0.8) for n in names},
+            "position_given_support": score(0.5),
+            "majority": 0.3,
+            "frames": 100,
+            "trajectories": [1, 2, 3],
+        },
         "supports": {"kind": "support", "active_fraction": 0.3, "unit_order": list(range(UNITS))[::-1]},
-        "raster": {"episode": 3, "steps": list(range(16)), "supports": pack(active.reshape(-1, UNITS)[:16]),
-                   "zones": [0] * 8 + [1] * 8, "positions": [], "instability": [0.1] * 15},
-    }  # fmt: skip
+        "raster": {
+            "episode": 3,
+            "steps": list(range(16)),
+            "supports": pack(active.reshape(-1, UNITS)[:16]),
+            "zones": [0] * 8 + [1] * 8,
+            "positions": [],
+            "instability": [0.1] * 15,
+        },
+    }
 
 
 def episodes(name, goals="random", control=False, horizon=5, receding=1):
@@ -132,14 +203,22 @@ def episodes(name, goals="random", control=False, horizon=5, receding=1):
     goal = [[130.0 + 10 * e, 60.0] for e in range(EPISODES)]
     distance = [[round(math.dist(p, g), 2) for p in path] for path, g in zip(paths, goal, strict=True)]
     return {
-        "world": {"name": "piecewise", "options": {"g": 2, "scale": 2.0, "visible": False}}, "goals": goals,
-        "horizon": horizon, "receding": receding, "name": name, "control": control,
-        "seed": "control" if control else 0, "frameskip": 5, "ids": [f"{goals}-{e}" for e in range(EPISODES)],
-        "goal": goal, "path": paths, "distance": distance,
+        "world": {"name": "piecewise", "options": {"g": 2, "scale": 2.0, "visible": False}},
+        "goals": goals,
+        "horizon": horizon,
+        "receding": receding,
+        "name": name,
+        "control": control,
+        "seed": "control" if control else 0,
+        "frameskip": 5,
+        "ids": [f"{goals}-{e}" for e in range(EPISODES)],
+        "goal": goal,
+        "path": paths,
+        "distance": distance,
         "success": ["".join("1" if d < 16 else "0" for d in row[1:]) for row in distance],
         "latent": None if control else [[1 - k / 6 for k in range(7)] for _ in range(EPISODES)],
         "predicted": None if control else [[0.9 - k / 7 for k in range(6)] for _ in range(EPISODES)],
-    }  # fmt: skip
+    }
 
 
 def everything():
@@ -147,9 +226,11 @@ def everything():
     runs = [run(m) for m in METHODS]
     found = [evaluation(), evaluation(horizons=(1, 2, 5), goals=("random",))]
     replay = [
-        episodes(n, g, n == "oracle")
-        for g in ("random", "dataset")
-        for n in ("tiny-lewm", "tiny-lpwm", "oracle")
+        episodes(n, g, n == "oracle") for g in ("random", "dataset") for n in ("tiny-lewm", "tiny-lpwm", "oracle")
     ]
-    return {"runs": runs, "evaluations": found, "studies": [study("lpwm"), study("lewm"), study("lpwm", True)],
-            "episodes": replay}  # fmt: skip
+    return {
+        "runs": runs,
+        "evaluations": found,
+        "studies": [study("lpwm"), study("lewm"), study("lpwm", True)],
+        "episodes": replay,
+    }

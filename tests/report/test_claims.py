@@ -40,21 +40,29 @@ def config_of(name, seed, **changes):
     return config
 
 
-def evaluation(
-    rates, *, goals="random", receding=5, horizons=(5,), budget=50, noise=0.0, entry=None, **changes
-):
+def evaluation(rates, *, goals="random", receding=5, horizons=(5,), budget=50, noise=0.0, entry=None, **changes):
     """rates: recipe -> {seed: success} or a function of (seed, H); the first rate·E episodes succeed."""
-    settings = to_dict(
-        EvalConfig(goals=(goals,), horizons=tuple(horizons), receding=(receding,), budgets=(budget,))
-    )
+    settings = to_dict(EvalConfig(goals=(goals,), horizons=tuple(horizons), receding=(receding,), budgets=(budget,)))
     runs, cells = [], []
     for name, seeds in rates.items():
         for seed in seeds:
             label = name.replace("/", "-")
-            runs.append({"name": f"{label}-{seed}", "method": label, "seed": seed, "run_hash": f"{label}{seed}",
-                         "step": 100, "vote": None, "recipe": name, "config": config_of(name, seed, **changes),
-                         "data": "d", "training": {"minutes": 2.0, "device": "H200"}, "monitors": {},
-                         **(entry or {})})  # fmt: skip
+            runs.append(
+                {
+                    "name": f"{label}-{seed}",
+                    "method": label,
+                    "seed": seed,
+                    "run_hash": f"{label}{seed}",
+                    "step": 100,
+                    "vote": None,
+                    "recipe": name,
+                    "config": config_of(name, seed, **changes),
+                    "data": "d",
+                    "training": {"minutes": 2.0, "device": "H200"},
+                    "monitors": {},
+                    **(entry or {}),
+                }
+            )
     for h in horizons:
         rows = []
         for name, seeds in rates.items():
@@ -63,13 +71,33 @@ def evaluation(
                 p = rate(h) if callable(rate) else rate
                 success.append([[int(e < round(p * EPISODES)) for e in range(EPISODES)]])
             one = {"rate": float(np.mean(success)), "low": 0.0, "high": 1.0}
-            rows.append({"name": name.replace("/", "-"), "control": False, "seeds": list(seeds),
-                         "budgets": {str(budget): {"latched": one, "terminal": one,
-                                                   "success": {"latched": success, "terminal": success}}}})  # fmt: skip
+            rows.append(
+                {
+                    "name": name.replace("/", "-"),
+                    "control": False,
+                    "seeds": list(seeds),
+                    "budgets": {
+                        str(budget): {
+                            "latched": one,
+                            "terminal": one,
+                            "success": {"latched": success, "terminal": success},
+                        }
+                    },
+                }
+            )
         cells.append({"goals": goals, "horizon": h, "receding": receding, "rows": rows})
-    return {"kind": "lpwm evaluation", "versions": {"lpwm": "0.1.0"}, "device": "H200", "commit": "abc", "source": "s",
-            "settings": settings, "runs": runs, "cells": cells, "episode_sets": {goals: {"digest": "e"}},
-            "wall_s": 60.0}  # fmt: skip
+    return {
+        "kind": "lpwm evaluation",
+        "versions": {"lpwm": "0.1.0"},
+        "device": "H200",
+        "commit": "abc",
+        "source": "s",
+        "settings": settings,
+        "runs": runs,
+        "cells": cells,
+        "episode_sets": {goals: {"digest": "e"}},
+        "wall_s": 60.0,
+    }
 
 
 def put(folder, **documents):
@@ -96,12 +124,7 @@ def test_two_methods_that_do_not_plan_show_nothing(tmp_path):
     assert first("piecewise-2x2-r5-ahead", put(tmp_path, a=document)).verdict.verdict == NOT
     idle = {"rate": 0.3, "low": 0.2, "high": 0.4}
     document["cells"][0]["rows"].append(
-        {
-            "name": "do nothing",
-            "control": True,
-            "seeds": [0],
-            "budgets": {"50": {"latched": idle, "terminal": idle}},
-        }
+        {"name": "do nothing", "control": True, "seeds": [0], "budgets": {"50": {"latched": idle, "terminal": idle}}}
     )
     found = first("piecewise-2x2-r5-ahead", put(tmp_path, a=document)).verdict
     assert found.verdict == INCONCLUSIVE and "controls" in found.why
@@ -179,12 +202,7 @@ def test_fewer_than_eight_seeds_is_exploratory_and_one_decides_no_difference():
 
 @pytest.mark.parametrize(
     ("a", "b", "spread", "verdict"),
-    [
-        (0.7, 0.5, 0.05, REPRODUCED),
-        (0.5, 0.7, 0.05, NOT),
-        (0.5, 0.5, 0.05, NOT),
-        (0.65, 0.5, 0.35, INCONCLUSIVE),
-    ],
+    [(0.7, 0.5, 0.05, REPRODUCED), (0.5, 0.7, 0.05, NOT), (0.5, 0.5, 0.05, NOT), (0.65, 0.5, 0.35, INCONCLUSIVE)],
 )
 def test_differences_over_seeds(tmp_path, a, b, spread, verdict):
     found = first("piecewise-2x2-r5-ahead", put(tmp_path, x=evaluation(pair(a, b, spread=spread))))
@@ -194,8 +212,10 @@ def test_differences_over_seeds(tmp_path, a, b, spread, verdict):
 
 def test_the_interval_is_nearly_students_over_paired_seeds_where_episodes_add_little(tmp_path):
     """The seeds differ far more than the episodes, so that sampling episodes too changes the interval little."""
-    rates = {"piecewise-2x2/lpwm": dict(enumerate((0.1, 0.9, 0.5, 0.8, 0.2))),
-             "piecewise-2x2/lewm": dict.fromkeys(range(5), 0.5)}  # fmt: skip
+    rates = {
+        "piecewise-2x2/lpwm": dict(enumerate((0.1, 0.9, 0.5, 0.8, 0.2))),
+        "piecewise-2x2/lewm": dict.fromkeys(range(5), 0.5),
+    }
     found = first("piecewise-2x2-r5-ahead", put(tmp_path, x=evaluation(rates))).found
     d = np.array([round(r * EPISODES) / EPISODES for r in (0.1, 0.9, 0.5, 0.8, 0.2)]) - 0.5
     assert found.estimate == pytest.approx(d.mean())
@@ -206,8 +226,9 @@ def test_the_interval_is_nearly_students_over_paired_seeds_where_episodes_add_li
 def test_methods_in_two_files_are_paired_on_shared_seeds_and_each_seed_counts_once(tmp_path):
     both = pair(0.7, 0.5)
     (a, x), (b, y) = both.items()
-    results = put(tmp_path, a=evaluation({a: x}), b=evaluation({b: {s: r for s, r in y.items() if s < 4}}),
-                  c=evaluation({a: x}))  # fmt: skip
+    results = put(
+        tmp_path, a=evaluation({a: x}), b=evaluation({b: {s: r for s, r in y.items() if s < 4}}), c=evaluation({a: x})
+    )
     found = first("piecewise-2x2-r5-ahead", results)
     assert found.seeds == 4 and found.verdict.exploratory and found.files == ("a.json", "b.json")
     assert first("piecewise-2x2-r5-lpwm", results).seeds == 8
@@ -222,17 +243,18 @@ def test_other_episodes_or_planners_are_not_pooled(tmp_path):
 
 
 def test_sizes_are_found_by_prefix_and_told_apart(tmp_path):
-    results = put(tmp_path, full=evaluation(pair(0.5, 0.5)),
-                  small=evaluation(pair(0.7, 0.5, family="piecewise-2x2-small")),
-                  short=evaluation(pair(0.7, 0.5), train__steps=10_000),
-                  strong=evaluation(pair(0.7, 0.5), objective__lam=1.0),
-                  visible=evaluation(pair(0.7, 0.5, family="piecewise-2x2-visible")))  # fmt: skip
+    results = put(
+        tmp_path,
+        full=evaluation(pair(0.5, 0.5)),
+        small=evaluation(pair(0.7, 0.5, family="piecewise-2x2-small")),
+        short=evaluation(pair(0.7, 0.5), train__steps=10_000),
+        strong=evaluation(pair(0.7, 0.5), objective__lam=1.0),
+        visible=evaluation(pair(0.7, 0.5, family="piecewise-2x2-visible")),
+    )
     lines = evidence(BY_ID["piecewise-2x2-r5-ahead"], results)
     assert [e.reduced for e in lines] == [False, False, True, True]  # visible zones are another world
     assert "paper's size: 224² frames, patch 14" in lines[0].size and "lam 1.0" in lines[1].size
-    assert any("10,000 steps" in e.size for e in lines[2:]) and any(
-        "(small): 32² frames" in e.size for e in lines[2:]
-    )
+    assert any("10,000 steps" in e.size for e in lines[2:]) and any("(small): 32² frames" in e.size for e in lines[2:])
     assert lines[0].verdict.verdict == NOT  # the paper's size counts first, however the others came out
 
 
@@ -263,12 +285,26 @@ def study(seed, support=0.96):
     def score(x):
         return {"estimate": x, "low": x - 0.01, "high": x + 0.01, "level": 0.95}
 
-    return {"kind": "lpwm interpretation", "lpwm": "0.1.0", "seconds": 3.0,
-            "run": {"name": "r", "hash": f"h{seed}", "method": "piecewise-2x2-lpwm abcd", "seed": seed, "step": 100,
-                    "recipe": "piecewise-2x2/lpwm", "config": config_of("piecewise-2x2/lpwm", seed)},
-            "world": {"options": {"g": 2, "visible": False}, "trained_visible": False},
-            "probes": {"frames": 3000, "zone": {"support": score(support), "code": score(0.97)},
-                       "position": {"support": score(0.5), "code": score(0.9 + 0.001 * seed)}}}  # fmt: skip
+    return {
+        "kind": "lpwm interpretation",
+        "lpwm": "0.1.0",
+        "seconds": 3.0,
+        "run": {
+            "name": "r",
+            "hash": f"h{seed}",
+            "method": "piecewise-2x2-lpwm abcd",
+            "seed": seed,
+            "step": 100,
+            "recipe": "piecewise-2x2/lpwm",
+            "config": config_of("piecewise-2x2/lpwm", seed),
+        },
+        "world": {"options": {"g": 2, "visible": False}, "trained_visible": False},
+        "probes": {
+            "frames": 3000,
+            "zone": {"support": score(support), "code": score(0.97)},
+            "position": {"support": score(0.5), "code": score(0.9 + 0.001 * seed)},
+        },
+    }
 
 
 def test_probes(tmp_path):
@@ -289,19 +325,29 @@ def test_health_and_active_fraction_come_from_the_runs(tmp_path):
     assert found.verdict.verdict == REPRODUCED and found.ours == "3 of 3 seeds" and found.verdict.exploratory
     dead = evaluation(rates, entry={"monitors": {**fine, "effective_dimension": 1.2}})
     assert first("relu", put(tmp_path, x=dead)).verdict.verdict == NOT
-    pusht = evaluation(
-        {"pusht-small/mlp-lti/lpwm": {0: 0.5, 1: 0.5}}, goals="dataset", entry={"monitors": fine}
-    )
+    pusht = evaluation({"pusht-small/mlp-lti/lpwm": {0: 0.5, 1: 0.5}}, goals="dataset", entry={"monitors": fine})
     line = first("active-mlp-lti-384", put(tmp_path, x=pusht))
     assert line.reduced and line.found.estimate == pytest.approx(0.3) and line.verdict.verdict == REPRODUCED
 
 
 def test_contact_and_sparsity_readings(tmp_path):
     score = {"estimate": 0.86, "low": 0.8, "high": 0.9, "level": 0.95, "unit": "episodes of one checkpoint"}
-    run = {"name": "r", "hash": "h", "method": "cube-lpwm abcd", "seed": 0, "step": 1, "recipe": "cube/lpwm",
-           "config": config_of("piecewise-2x2/lpwm", 0), "monitors": {"active_fraction": 0.9}}  # fmt: skip
-    contact = {"kind": "lpwm contact", "run": run, "world": {"name": "cube", "options": {}}, "correlations":
-               {"effector": score, "cube": None}}  # fmt: skip
+    run = {
+        "name": "r",
+        "hash": "h",
+        "method": "cube-lpwm abcd",
+        "seed": 0,
+        "step": 1,
+        "recipe": "cube/lpwm",
+        "config": config_of("piecewise-2x2/lpwm", 0),
+        "monitors": {"active_fraction": 0.9},
+    }
+    contact = {
+        "kind": "lpwm contact",
+        "run": run,
+        "world": {"name": "cube", "options": {}},
+        "correlations": {"effector": score, "cube": None},
+    }
     pusht = {**run, "recipe": "pusht-small/lti/lpwm", "hash": "g", "config": config_of("wall/lti/lpwm", 0)}
     sparse = {"kind": "lpwm sparsity", "run": pusht, "active_fraction": {"estimate": 0.42}}
     results = put(tmp_path, c=contact, s=sparse)
@@ -315,18 +361,26 @@ def test_the_cube_pair(tmp_path):
     """Readings come as one document for all runs, and Cube's recipes carry the weight in their names."""
     readings = []
     for name, tj, r in (("lpwm", 0.0, 0.87), ("lpwm-tj0.05", 0.05, 0.1), ("lpwm-tj0.1", 0.1, 0.6)):
-        score = {
-            "estimate": r,
-            "low": r - 0.02,
-            "high": r + 0.02,
-            "level": 0.95,
-            "unit": "episodes of one checkpoint",
-        }
+        score = {"estimate": r, "low": r - 0.02, "high": r + 0.02, "level": 0.95, "unit": "episodes of one checkpoint"}
         config = config_of("cube-112/lpwm", 1, objective__tj_weight=tj)
-        run = {"name": name, "hash": name, "method": f"cube-112-{name} abcd", "seed": 1, "step": 1,
-               "recipe": f"cube-112/{name}", "config": config, "monitors": {}}  # fmt: skip
-        readings.append({"kind": "lpwm contact", "run": run, "world": {"name": "cube", "options": {}},
-                         "correlations": dict.fromkeys(("effector", "cube", "contact"), score)})  # fmt: skip
+        run = {
+            "name": name,
+            "hash": name,
+            "method": f"cube-112-{name} abcd",
+            "seed": 1,
+            "step": 1,
+            "recipe": f"cube-112/{name}",
+            "config": config,
+            "monitors": {},
+        }
+        readings.append(
+            {
+                "kind": "lpwm contact",
+                "run": run,
+                "world": {"name": "cube", "options": {}},
+                "correlations": dict.fromkeys(("effector", "cube", "contact"), score),
+            }
+        )
     rates = {"cube-112/lpwm": {1: 0.5}, "cube-112/lpwm-tj0.1": {1: 0.55}}
     planned = evaluation(rates, goals="dataset")
     results = put(tmp_path, c={"kind": "lpwm readings", "readings": readings}, p=planned)
@@ -345,24 +399,30 @@ def ledger_cell(rate, latent, score):
     config = config_of("pusht/mlp-lti/lpwm", 0, optim__lr=rate, model__latent=latent)
     bits = "1" * round(score * 20) + "0" * (20 - round(score * 20))
     value = {m: {"rate": score, "success": [bits]} for m in ("latched", "terminal")}
-    entry = {
-        "goals": "dataset",
-        "horizon": 5,
-        "receding": 5,
-        "episodes": "e",
-        "count": 20,
-        "budgets": {"250": value},
+    entry = {"goals": "dataset", "horizon": 5, "receding": 5, "episodes": "e", "count": 20, "budgets": {"250": value}}
+    return {
+        "hash": f"{rate}{latent}",
+        "state": "done",
+        "lpwm": "0.1.0",
+        "cell": {"name": "pusht/mlp-lti/lpwm", "config": config, "evals": {"closed": settings}},
+        "result": {
+            "run": f"r{rate}{latent}",
+            "dead": "",
+            "step": 100,
+            "train": {},
+            "held_out": {},
+            "seconds": {"train": 60.0, "evaluate": 30.0},
+            "evals": {"closed": [entry]},
+        },
     }
-    return {"hash": f"{rate}{latent}", "state": "done", "lpwm": "0.1.0",
-            "cell": {"name": "pusht/mlp-lti/lpwm", "config": config, "evals": {"closed": settings}},
-            "result": {"run": f"r{rate}{latent}", "dead": "", "step": 100, "train": {}, "held_out": {},
-                       "seconds": {"train": 60.0, "evaluate": 30.0}, "evals": {"closed": [entry]}}}  # fmt: skip
 
 
 def test_rates_transfer_across_widths_from_a_sweeps_ledger(tmp_path):
     best = {384: 5e-4, 768: 5e-4, 1536: 5e-4}
-    cells = {f"c{i}": ledger_cell(r, d, 0.0 if r >= 0.005 else 0.8 if r == best[d] else 0.3)
-             for i, (d, r) in enumerate((d, r) for d in best for r in (5e-2, 5e-4, 5e-5))}  # fmt: skip
+    cells = {
+        f"c{i}": ledger_cell(r, d, 0.0 if r >= 0.005 else 0.8 if r == best[d] else 0.3)
+        for i, (d, r) in enumerate((d, r) for d in best for r in (5e-2, 5e-4, 5e-5))
+    }
     results = put(tmp_path, **cells)
     assert first("mup-transfer", results).ours.startswith("2 of 2")
     assert first("mup-transfer", results).verdict.verdict == REPRODUCED
@@ -383,9 +443,7 @@ def test_the_page_of_this_repository_is_what_its_json_says(tmp_path):
     """Run `lpwm report --claims results` when this fails."""
     made = write(RESULTS, tmp_path)
     for name in ("README.md", "claims.json"):
-        assert (tmp_path / name).read_text() == (RESULTS / name).read_text(), (
-            f"results/{name} is not up to date"
-        )
+        assert (tmp_path / name).read_text() == (RESULTS / name).read_text(), f"results/{name} is not up to date"
     for path in made["files"][2:]:
         assert path.read_bytes()[:4] == b"\x89PNG" and (RESULTS / "figures" / path.name).exists()
 

@@ -10,7 +10,7 @@ from lpwm.core.errors import UserError
 from lpwm.evaluate.protocol import EvalConfig
 from lpwm.interpret.targets import CELLS, MEASURES, summary
 from lpwm.interpret.targets import KIND as TARGETS
-from lpwm.losses.distribution import RectifiedGeneralisedGaussian
+from lpwm.losses.distribution import RectifiedGeneralizedGaussian
 from lpwm.recipes import tiny
 from lpwm.report.claims_page import write
 
@@ -19,7 +19,7 @@ def made_up_study(shift=0.1):
     """Plain slices ignore the target, coordinate ones follow it; success is `shift` higher with them."""
     runs = []
     for cell in CELLS:
-        want = RectifiedGeneralisedGaussian(cell.p, cell.mu).activity
+        want = RectifiedGeneralizedGaussian(cell.p, cell.mu).activity
         for seed in range(3):
             on = bool(cell.axis_fraction)
             measures = dict.fromkeys(MEASURES, 0.1 + 0.01 * seed)
@@ -28,15 +28,31 @@ def made_up_study(shift=0.1):
             rate = 0.5 + 0.01 * seed + shift * on + 0.02 * seed * on
             rates = {"random H=5 R=1": {"terminal": rate, "latched": rate}}
             runs.append(
-                {"cell": vars(cell), "seed": seed, "target": {"active": want}, "measures": measures,
-                 "planning": rates, "train_s": 6.0}
-            )  # fmt: skip
+                {
+                    "cell": vars(cell),
+                    "seed": seed,
+                    "target": {"active": want},
+                    "measures": measures,
+                    "planning": rates,
+                    "train_s": 6.0,
+                }
+            )
     return {
-        "kind": TARGETS, "commit": "abc", "source": "def", "device": "a GPU", "base": to_dict(tiny()),
-        "planning": to_dict(EvalConfig()), "frames": 3000, "seeds": [0, 1, 2], "expected": 54, "missing": [],
-        "failed": [], "controls": {"random H=5 R=1": {"oracle": {"terminal": 0.98, "latched": 0.98}}},
-        "runs": runs, **summary(runs),
-    }  # fmt: skip
+        "kind": TARGETS,
+        "commit": "abc",
+        "source": "def",
+        "device": "a GPU",
+        "base": to_dict(tiny()),
+        "planning": to_dict(EvalConfig()),
+        "frames": 3000,
+        "seeds": [0, 1, 2],
+        "expected": 54,
+        "missing": [],
+        "failed": [],
+        "controls": {"random H=5 R=1": {"oracle": {"terminal": 0.98, "latched": 0.98}}},
+        "runs": runs,
+        **summary(runs),
+    }
 
 
 def test_the_target_study_stands_on_the_page_with_its_numbers(tmp_path):
@@ -53,10 +69,7 @@ def test_the_target_study_stands_on_the_page_with_its_numbers(tmp_path):
     assert len(cells) == 18
     (line,) = [c for c in cells if c.startswith("| 2 | -1 | 0.25 |")]
     row = next(r for r in found["cells"] if r["cell"] == {"p": 2.0, "mu": -1.0, "axis_fraction": 0.25})
-    assert (
-        f"{row['measures']['active']['estimate']:.3f} [" in line
-        and f"| {row['target']['active']:.3f} |" in line
-    )
+    assert f"{row['measures']['active']['estimate']:.3f} [" in line and f"| {row['target']['active']:.3f} |" in line
     # 0.1, 0.12, 0.14 of three seeds, and of 27 pairs: t quantiles 4.303 and 2.056
     sd = np.std([0.1, 0.12, 0.14] * 9, ddof=1)
     seeds, pairs = 4.302653 * 0.02 / np.sqrt(3), 2.055529 * sd / np.sqrt(27)

@@ -50,18 +50,18 @@ def test_maps_show_the_jaccard_index_of_the_marked_cell(documents):
             assert image[r, c] == pytest.approx(len(mark & sets[r][c]) / len(either) if either else 1.0)
 
 
-def luminance(colour):
+def luminance(color):
     """Relative luminance, WCAG 2."""
-    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    parts = [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
     linear = [v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4 for v in parts]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
-@pytest.mark.parametrize(("colours", "ground"), [(palette.LIGHT, "#fcfbf8"), (palette.DARK, "#15171a")])
-def test_colours_stand_out_from_their_ground(colours, ground):
-    for colour in colours:
-        light, dark = sorted((luminance(colour), luminance(ground)), reverse=True)
-        assert (light + 0.05) / (dark + 0.05) >= 4.5, colour
+@pytest.mark.parametrize(("colors", "ground"), [(palette.LIGHT, "#fcfbf8"), (palette.DARK, "#15171a")])
+def test_colors_stand_out_from_their_ground(colors, ground):
+    for color in colors:
+        light, dark = sorted((luminance(color), luminance(ground)), reverse=True)
+        assert (light + 0.05) / (dark + 0.05) >= 4.5, color
 
 
 def test_the_map_grows_lighter_throughout():
@@ -82,9 +82,7 @@ def test_scenes_of_all_worlds_lie_in_their_frames():
             assert 0 <= x <= x + w <= drawn["frame"] and 0 <= y <= y + h <= drawn["frame"]
     assert len(scene({"name": "piecewise", "options": {"g": 3}})["pushes"]) == 9
     assert scene({"name": "elsewhere", "options": {}}) is None
-    assert (
-        title({"name": "piecewise", "options": {"g": 3, "visible": True}}) == "Piecewise 3×3, zones visible"
-    )
+    assert title({"name": "piecewise", "options": {"g": 3, "visible": True}}) == "Piecewise 3×3, zones visible"
 
 
 def test_a_two_room_wall_is_open_at_its_door():
@@ -97,6 +95,4 @@ def test_borders_run_between_cells_of_different_zones():
     zones = np.array([[0, 0, 1], [0, 0, 1], [2, 2, 2]])
     upright = {((1.5, -0.5), (1.5, 0.5)), ((1.5, 0.5), (1.5, 1.5))}
     level = {((c - 0.5, 1.5), (c + 0.5, 1.5)) for c in range(3)}
-    assert {
-        (tuple(map(float, a)), tuple(map(float, b))) for a, b in figures._borders(zones)
-    } == upright | level
+    assert {(tuple(map(float, a)), tuple(map(float, b))) for a, b in figures._borders(zones)} == upright | level

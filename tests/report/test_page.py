@@ -72,8 +72,16 @@ def text(documents):
 def test_every_section_is_there_once_and_well_formed(text):
     found = outline(text)
     assert found.sections == [
-        "trained", "results", "training", "arena", "probes", "episodes", "distance", "horizon", "raster",
-    ]  # fmt: skip
+        "trained",
+        "results",
+        "training",
+        "arena",
+        "probes",
+        "episodes",
+        "distance",
+        "horizon",
+        "raster",
+    ]
     assert len(found.ids) == len(set(found.ids))
     assert "2 January 2030, 03:04 UTC" in text
 
@@ -132,9 +140,15 @@ def test_the_data_hold_every_support_and_every_trajectory(documents, text):
     assert [e["name"] for e in data["episodes"]][:2] == ["lpwm", "lpwm"]  # in the order of the runs
     assert data["episodes"][0]["path"] == given["episodes"][1]["path"]
     assert {p["id"] for p in data["plots"]} == {
-        "plot-loss", "plot-error", "plot-active", "plot-dimension", "plot-instability", "plot-depth",
-        "plot-distance", "plot-horizon-random",
-    }  # fmt: skip
+        "plot-loss",
+        "plot-error",
+        "plot-active",
+        "plot-dimension",
+        "plot-instability",
+        "plot-depth",
+        "plot-distance",
+        "plot-horizon-random",
+    }
     error = next(p for p in data["plots"] if p["id"] == "plot-error")
     assert [t["name"] for t in error["traces"]] == ["lpwm", "lpwm, copying", "lewm", "lewm, copying"]
     assert error["traces"][0]["y"][-1] == 0.0125
@@ -153,15 +167,11 @@ def test_runs_of_one_recipe_are_told_apart(documents):
     data = data_of(page.render(runs, when=WHEN))
     loss = next(p for p in data["plots"] if p["id"] == "plot-loss")
     assert [t["name"] for t in loss["traces"]] == ["lpwm, seed 0", "lpwm, seed 1", "lewm"]
-    assert [t["colour"] for t in loss["traces"]] == [0, 0, 1]
+    assert [t["color"] for t in loss["traces"]] == [0, 0, 1]
     wider = documents.run(latent=32) | {"hash": "cccccccccccc"}
-    loss = next(
-        p
-        for p in data_of(page.render([documents.run(), wider], when=WHEN))["plots"]
-        if p["id"] == "plot-loss"
-    )
+    loss = next(p for p in data_of(page.render([documents.run(), wider], when=WHEN))["plots"] if p["id"] == "plot-loss")
     assert len({t["name"] for t in loss["traces"]}) == 2
-    assert [t["colour"] for t in loss["traces"]] == [0, 1]
+    assert [t["color"] for t in loss["traces"]] == [0, 1]
 
 
 def test_a_run_that_does_not_beat_copying_is_called_so(documents):

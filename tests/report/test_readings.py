@@ -29,33 +29,51 @@ def tracks(seed, episodes=9, T=12, D=20):
 
 def contact_reading(run, weight, seed=0):
     return {
-        "kind": CONTACT, "tj_weight": weight, "world": {"name": "cube", "options": {}},
+        "kind": CONTACT,
+        "tj_weight": weight,
+        "world": {"name": "cube", "options": {}},
         "run": {"name": run["name"], "hash": run["hash"], "seed": 0, "method": run["name"]},
         **read_tracks(tracks(seed), ContactConfig(resamples=100)),
-    }  # fmt: skip
+    }
 
 
 def sparsity_reading(run, rung="mlp-lti", D=16, active=0.4):
     near = {"estimate": active, "low": active - 0.01, "high": active + 0.01}
     return {
-        "kind": SPARSITY, "rung": rung, "world": {"name": "piecewise", "options": {"g": 2}}, "active_fraction": near,
-        "run": {"name": run["name"], "hash": run["hash"], "seed": 0, "latent": D}, "at_least": 0.2, "dead_units": 3,
+        "kind": SPARSITY,
+        "rung": rung,
+        "world": {"name": "piecewise", "options": {"g": 2}},
+        "active_fraction": near,
+        "run": {"name": run["name"], "hash": run["hash"], "seed": 0, "latent": D},
+        "at_least": 0.2,
+        "dead_units": 3,
         "target": {"p": 1.0, "mu": 0.0, "axis_fraction": 0.0, "active_fraction": 0.5, "at_least": 0.25},
-        "always_on_units": 1, "units_on": [1, 2, 3, 4, 5], "effective_dimension": 4.5,
-    }  # fmt: skip
+        "always_on_units": 1,
+        "units_on": [1, 2, 3, 4, 5],
+        "effective_dimension": 4.5,
+    }
 
 
 def target_reading():
     runs = [
-        {"cell": vars(c), "seed": s, "target": {"active": 0.5}, "measures": dict.fromkeys(MEASURES, 0.1 + 0.01 * s),
-         "planning": {"random H=5 R=1": {"terminal": 0.5, "latched": 0.6}}}
-        for c in CELLS for s in range(3)
-    ]  # fmt: skip
+        {
+            "cell": vars(c),
+            "seed": s,
+            "target": {"active": 0.5},
+            "measures": dict.fromkeys(MEASURES, 0.1 + 0.01 * s),
+            "planning": {"random H=5 R=1": {"terminal": 0.5, "latched": 0.6}},
+        }
+        for c in CELLS
+        for s in range(3)
+    ]
     controls = {"random H=5 R=1": {"do nothing": {"terminal": 0.02, "latched": 0.1}}}
     return {
-        "kind": TARGETS, "seeds": [0, 1, 2], "base": {"train": {"steps": 2000, "batch": 64}}, "controls": controls,
+        "kind": TARGETS,
+        "seeds": [0, 1, 2],
+        "base": {"train": {"steps": 2000, "batch": 64}},
+        "controls": controls,
         **summary(runs),
-    }  # fmt: skip
+    }
 
 
 @pytest.fixture(scope="module")
@@ -67,9 +85,13 @@ def proposition():
 def given(documents, proposition):
     runs = [documents.run("lpwm", 0), documents.run("lpwm", 1)]
     found = [
-        sparsity_reading(runs[0]), sparsity_reading(runs[1], active=0.5), contact_reading(runs[0], 0.0),
-        contact_reading(runs[1], 0.1, 1), target_reading(), proposition,
-    ]  # fmt: skip
+        sparsity_reading(runs[0]),
+        sparsity_reading(runs[1], active=0.5),
+        contact_reading(runs[0], 0.0),
+        contact_reading(runs[1], 0.1, 1),
+        target_reading(),
+        proposition,
+    ]
     return runs, found
 
 
@@ -97,8 +119,13 @@ def test_a_page_without_them_has_none_of_it(documents):
 def test_figures_are_files_too(given, tmp_path):
     runs, found = given
     assert set(readings.figures(found_of(runs, (), (), (), found))) == {
-        "contact-weights", "contact-episode", "contact-raster", "target-study", "theory-slopes", "theory-borders",
-    }  # fmt: skip
+        "contact-weights",
+        "contact-episode",
+        "contact-raster",
+        "target-study",
+        "theory-slopes",
+        "theory-borders",
+    }
     bare = [{k: v for k, v in run.items() if k not in ("train", "val")} for run in runs]
     made = figures.write(tmp_path, bare, readings=found[2:4], formats=("png",))
     assert {p.name for p in made} == {"contact-weights.png", "contact-episode.png", "contact-raster.png"}
@@ -111,10 +138,7 @@ def test_the_newest_reading_of_each_run_is_picked(documents):
     bundle = {"kind": readings.BUNDLE, "readings": [sparsity_reading(b), old, stranger]}
     dated = [(2.0, new), (1.0, bundle), (0.0, {"kind": "something else"})]
     found = readings.pick(dated, [a["hash"], b["hash"]])
-    assert [(r["run"]["hash"], r["active_fraction"]["estimate"]) for r in found] == [
-        (a["hash"], 0.9),
-        (b["hash"], 0.4),
-    ]
+    assert [(r["run"]["hash"], r["active_fraction"]["estimate"]) for r in found] == [(a["hash"], 0.9), (b["hash"], 0.4)]
 
 
 def test_planning_stands_below_its_weight(documents):

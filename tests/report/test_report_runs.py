@@ -31,11 +31,22 @@ def folders(tmp_path_factory):
         run.train(pick_device("cpu"), console=False)
         out.append(run.folder)
     options = ["--solver-options", "samples=8", "elites=2", "iterations=1"]
-    call(eval_verb, *out, "--preset", "quick", "--episodes", 3, "--budgets", 20, "--goals", "random", "--device", "cpu",
-         *options)  # fmt: skip
     call(
-        interpret_verb, *out, "--resolution", 4, "--out", out[0] / "interpret" / "one.json", "--device", "cpu"
+        eval_verb,
+        *out,
+        "--preset",
+        "quick",
+        "--episodes",
+        3,
+        "--budgets",
+        20,
+        "--goals",
+        "random",
+        "--device",
+        "cpu",
+        *options,
     )
+    call(interpret_verb, *out, "--resolution", 4, "--out", out[0] / "interpret" / "one.json", "--device", "cpu")
     return out
 
 
@@ -46,12 +57,7 @@ def test_everything_known_about_runs_is_gathered(folders):
     assert len(found.evaluations) == 1 and len(found.studies) == 2 and found.notes == []
     assert [s["run"]["hash"] for s in found.studies] == [r["hash"] for r in found.runs]
     names = [(e["name"], e["control"]) for e in found.episodes]
-    assert sorted(names) == [
-        ("oracle", True),
-        ("random actions", True),
-        ("tiny-lewm", False),
-        ("tiny-lpwm", False),
-    ]
+    assert sorted(names) == [("oracle", True), ("random actions", True), ("tiny-lewm", False), ("tiny-lpwm", False)]
 
 
 def test_replayed_episodes_are_those_of_the_evaluation(folders):
@@ -63,9 +69,7 @@ def test_replayed_episodes_are_those_of_the_evaluation(folders):
         for i, path in enumerate(entry["path"]):
             assert len(path) == 21
             assert path[0] == pytest.approx(outcome["episode_sets"]["random"]["start"][i], abs=0.01)
-            assert entry["distance"][i][-1] == pytest.approx(
-                row["budgets"]["20"]["final_distance"][0][0][i], abs=0.01
-            )
+            assert entry["distance"][i][-1] == pytest.approx(row["budgets"]["20"]["final_distance"][0][0][i], abs=0.01)
             reached = entry["success"][i].find("1") + 1 or -1
             assert reached == row["budgets"]["20"]["steps_to_success"][0][0][i]
         if not entry["control"]:
@@ -90,20 +94,12 @@ def test_an_evaluation_in_memory_gives_the_same_episodes(folders):
 
 
 def test_the_verb_writes_a_page_and_figures(folders, tmp_path, capsys):
-    assert (
-        call(report_verb, *folders, "--out", tmp_path / "page", "--figures", tmp_path / "figures", "--json")
-        == 0
-    )
+    assert call(report_verb, *folders, "--out", tmp_path / "page", "--figures", tmp_path / "figures", "--json") == 0
     said = json.loads(capsys.readouterr().out)
     text = (tmp_path / "page" / "report.html").read_text()
     assert said["page"].endswith("page/report.html") and said["bytes"] == len(text.encode())
     assert (said["evaluations"], said["studies"], said["episodes"]) == (1, 2, 4)
-    assert {p.split("/")[-1] for p in said["figures"]} >= {
-        "success.pdf",
-        "maps.png",
-        "episodes.pdf",
-        "raster.png",
-    }
+    assert {p.split("/")[-1] for p in said["figures"]} >= {"success.pdf", "maps.png", "episodes.pdf", "raster.png"}
     missing = text[text.index('id="missing"') : text.index("<footer")]
     assert re.findall(r"<li>([^:]*):", missing) == ["Success against horizon"]
     assert str(tmp_path) not in text and str(folders[0].parent) not in text

@@ -39,11 +39,7 @@ def trials(draw, N, S, P, E, *, mean=0.0, seed_sd=0.3, episode_sd=1.0, cell_sd=0
     """Probit successes (N, methods, S, P, E): episodes shared by the methods, `bias_sd` an episode's taste for
     one method in all its checkpoints. Returns them and the marginal success rate."""
     x = mean + episode_sd * draw.normal(size=(N, 1, 1, 1, E))
-    x = (
-        x
-        + seed_sd * draw.normal(size=(N, methods, S, 1, 1))
-        + bias_sd * draw.normal(size=(N, methods, 1, 1, E))
-    )
+    x = x + seed_sd * draw.normal(size=(N, methods, S, 1, 1)) + bias_sd * draw.normal(size=(N, methods, 1, 1, E))
     x = x + cell_sd * draw.normal(size=(N, methods, S, 1, E)) + draw.normal(size=(N, methods, S, P, E))
     total = 1 + seed_sd**2 + episode_sd**2 + cell_sd**2 + bias_sd**2
     return x > 0, special.ndtr(mean / math.sqrt(total))
@@ -52,9 +48,7 @@ def trials(draw, N, S, P, E, *, mean=0.0, seed_sd=0.3, episode_sd=1.0, cell_sd=0
 # ---- how often they are wrong
 
 
-@pytest.mark.parametrize(
-    "bias_sd, seed_sd, mean", [(0.0, 0.3, 0.0), (0.5, 0.3, 0.0), (1.0, 0.1, 0.0), (0.3, 0.3, 2.0)]
-)
+@pytest.mark.parametrize("bias_sd, seed_sd, mean", [(0.0, 0.3, 0.0), (0.5, 0.3, 0.0), (1.0, 0.1, 0.0), (0.3, 0.3, 2.0)])
 def test_false_alarms_are_at_most_what_is_said(bias_sd, seed_sd, mean):
     """Two equal methods, 8 seeds × 3 × 50, 1,500 experiments: a winner in at most 5 % + 4 sd = 7.25 %."""
     N = 1500
@@ -64,7 +58,7 @@ def test_false_alarms_are_at_most_what_is_said(bias_sd, seed_sd, mean):
 
 
 def test_paired_t_alone_would_be_fooled_by_episodes():
-    """The reason for the crossed default: episodes that favour one method, the same for all its checkpoints."""
+    """The reason for the crossed default: episodes that favor one method, the same for all its checkpoints."""
     success, _ = trials(np.random.default_rng(1), 300, 8, 3, 50, bias_sd=1.0, seed_sd=0.1)
     pairs = [(record("a", y[0]), record("b", y[1])) for y in success]
     fooled = np.mean([compare(a, b, method="t").winner is not None for a, b in pairs])
@@ -76,9 +70,7 @@ def test_paired_t_alone_would_be_fooled_by_episodes():
 def test_false_alarms_over_seeds_on_fixed_episodes(method):
     """Without a taste of episodes, t and bootstrap-t hold their 5 % too: 600 experiments, 4 sd = 3.6 %."""
     success, _ = trials(np.random.default_rng(2), 600, 8, 1, 40)
-    alarms = np.mean(
-        [compare(record("a", y[0]), record("b", y[1]), method=method).winner is not None for y in success]
-    )
+    alarms = np.mean([compare(record("a", y[0]), record("b", y[1]), method=method).winner is not None for y in success])
     assert alarms == pytest.approx(0.05, abs=0.036)
 
 
@@ -250,9 +242,15 @@ def test_a_control_is_paired_with_every_seed():
 
 @FEW
 @given(
-    st.integers(1, 12), st.integers(1, 3), st.integers(2, 20), st.integers(0, 10_000), st.floats(0, 1), st.floats(0, 1),
-    st.sampled_from(["crossed", "t", "bootstrap"]), st.sampled_from([0.8, 0.95]),
-)  # fmt: skip
+    st.integers(1, 12),
+    st.integers(1, 3),
+    st.integers(2, 20),
+    st.integers(0, 10_000),
+    st.floats(0, 1),
+    st.floats(0, 1),
+    st.sampled_from(["crossed", "t", "bootstrap"]),
+    st.sampled_from([0.8, 0.95]),
+)
 @example(8, 1, 2, 1, 0.8125, 0.875, "bootstrap", 0.8)  # some resamples are all 0, as their mean is
 def test_comparison_properties(S, P, E, seed, rate_a, rate_b, method, level):
     if method == "bootstrap" and 1 < S < 5:
@@ -264,10 +262,7 @@ def test_comparison_properties(S, P, E, seed, rate_a, rate_b, method, level):
     assert -1 <= d.low <= d.estimate <= d.high <= 1
     assert d.estimate == pytest.approx(a.rate - b.rate)
     assert got.verdict in VERDICTS and 0 <= got.p <= 1 and got.smallest_detectable >= 0
-    assert (back.difference.estimate, back.difference.low) == (
-        pytest.approx(-d.estimate),
-        pytest.approx(-d.high),
-    )
+    assert (back.difference.estimate, back.difference.low) == (pytest.approx(-d.estimate), pytest.approx(-d.high))
     if got.winner:
         assert S >= 8 and 0 not in d and got.p < 1 - level and back.winner == got.winner
     json.dumps(got.row(), allow_nan=False)
@@ -290,10 +285,7 @@ def test_table_rows_are_plain_and_text_has_intervals():
     assert [r["p_holm"] for r in table.rows] == pytest.approx(holm([r["p"] for r in table.rows]))
     assert {(r["a"], r["b"]): r["verdict"] for r in table.rows}["sparse", "dense"] == "a ahead"
     text = table.text()
-    assert (
-        all(text.count(f" {name} ") >= 1 for name in ("sparse", "dense", "random"))
-        and text.count("[") == 5 + 9
-    )
+    assert all(text.count(f" {name} ") >= 1 for name in ("sparse", "dense", "random")) and text.count("[") == 5 + 9
     to_idle = comparison_table([a, b, idle, noise], reference="do nothing")
     assert [(r["a"], r["b"]) for r in to_idle.rows] == [("sparse", "do nothing"), ("dense", "do nothing")]
     assert comparison_table([a]).rows == [] and "sparse" in comparison_table([a]).text()

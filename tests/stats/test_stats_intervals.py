@@ -89,9 +89,7 @@ def test_bootstrap_t_against_all_resamples():
         x = d[list(pick)]
         sd = x.std(ddof=1)
         t.append(
-            (x.mean() - d.mean()) / (sd / math.sqrt(5))
-            if sd > 1e-12
-            else math.copysign(math.inf, x[0] - d.mean())
+            (x.mean() - d.mean()) / (sd / math.sqrt(5)) if sd > 1e-12 else math.copysign(math.inf, x[0] - d.mean())
         )
     low_t, high_t = np.quantile(t, (0.05, 0.95), method="inverted_cdf")
     se = d.std(ddof=1) / math.sqrt(5)
@@ -137,7 +135,7 @@ def test_mcnemar_published_approval_poll():
     "table", [(10, 8, 2, 5), (0, 1, 0, 9), (4, 6, 6, 4), (0, 0, 0, 12), (3, 0, 0, 9), (5, 2, 9, 1)]
 )
 def test_tango_bounds_by_direct_likelihood(table):
-    """At a bound Δ the score statistic is z; its variance by maximising the likelihood numerically given Δ."""
+    """At a bound Δ the score statistic is z; its variance by maximizing the likelihood numerically given Δ."""
     _, b, c, _ = table
     n = sum(table)
     got = mcnemar(*pairs(*table)).difference
@@ -148,9 +146,7 @@ def test_tango_bounds_by_direct_likelihood(table):
             return -sum(k * math.log(max(p, 1e-300)) for p, k in cells if k)
 
         bounds = (max(0.0, -delta), (1 - delta) / 2)
-        q = optimize.minimize_scalar(
-            minus_log_likelihood, bounds=bounds, method="bounded", options={"xatol": 1e-12}
-        ).x
+        q = optimize.minimize_scalar(minus_log_likelihood, bounds=bounds, method="bounded", options={"xatol": 1e-12}).x
         return (b - c - n * delta) / math.sqrt(n * (2 * q + delta - delta**2))
 
     assert score(got.low) == pytest.approx(1.959964, abs=2e-3)
@@ -192,10 +188,7 @@ def test_all_or_nothing_is_wilson_over_distinct_episodes_with_t(value):
     got = success_interval(Result.of("a", np.full((8, 3, 50), value), episodes=range(50)))
     t = stats.t.ppf(0.975, 7)
     width = t**2 / (50 + t**2)
-    assert (got.low, got.high) == (
-        pytest.approx(1 - width if value else 0),
-        pytest.approx(1 if value else width),
-    )
+    assert (got.low, got.high) == (pytest.approx(1 - width if value else 0), pytest.approx(1 if value else width))
 
 
 @FEW

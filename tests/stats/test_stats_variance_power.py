@@ -39,17 +39,13 @@ def anova(y):
     ms = {}
     for r in range(1, len(axes) + 1):
         for keep in itertools.combinations(axes, r):
-            effect = sum(
-                (-1) ** (r - k) * means[u] for k in range(r + 1) for u in itertools.combinations(keep, k)
-            )
+            effect = sum((-1) ** (r - k) * means[u] for k in range(r + 1) for u in itertools.combinations(keep, k))
             df = math.prod(y.shape[i] - 1 for i in keep)
             ms[keep] = np.square(np.broadcast_to(effect, y.shape)).sum() / df
     sigma = {}
     for keep in sorted(ms, key=len, reverse=True):  # from the residual upwards
         above = sum(
-            math.prod(y.shape[i] for i in range(3) if i not in u) * sigma[u]
-            for u in sigma
-            if set(keep) < set(u)
+            math.prod(y.shape[i] for i in range(3) if i not in u) * sigma[u] for u in sigma if set(keep) < set(u)
         )
         sigma[keep] = (ms[keep] - above) / math.prod(y.shape[i] for i in range(3) if i not in keep)
     return sigma
@@ -98,9 +94,7 @@ def test_only_the_seed_varies():
     got = variance_split(record(success))
     assert got.components["training seed"].variance == pytest.approx(1 / 3)  # var of 0, 1, 0, 1 with n − 1
     assert all(c.variance < 1e-12 for name, c in got.components.items() if name != "training seed")
-    assert got.shares() == pytest.approx(
-        {"training seed": 1, "planner seed": 0, "episode": 0, "residual": 0}, abs=1e-9
-    )
+    assert got.shares() == pytest.approx({"training seed": 1, "planner seed": 0, "episode": 0, "residual": 0}, abs=1e-9)
 
 
 def test_nothing_varies():
@@ -136,12 +130,7 @@ def test_the_variance_of_a_rate_is_that_of_rates_drawn():
     size = {"s": 1, "p": P, "e": E, "sp": P, "se": E, "pe": P * E, "spe": P * E}
     drawn = {k: sd[k] * draw.normal(size=(200_000, n)).mean(1) for k, n in size.items()}
     of = VarianceSplit(components, (4, P, E), 0.95).of_rate()
-    for name, keys in {
-        "training seed": "s",
-        "planner seed": "p sp",
-        "episode": "e se",
-        "residual": "pe spe",
-    }.items():
+    for name, keys in {"training seed": "s", "planner seed": "p sp", "episode": "e se", "residual": "pe spe"}.items():
         assert of[name] == pytest.approx(np.var(sum(drawn[k] for k in keys.split())), rel=0.03), name
 
 
@@ -158,11 +147,7 @@ def test_components_are_unbiased_and_the_seed_interval_covers():
     """
     N, S, P, E, ss, se = 300, 8, 3, 40, 0.5, 1.0
     draw = np.random.default_rng(11)
-    x = (
-        ss * draw.normal(size=(N, S, 1, 1))
-        + se * draw.normal(size=(N, 1, 1, E))
-        + draw.normal(size=(N, S, P, E))
-    )
+    x = ss * draw.normal(size=(N, S, 1, 1)) + se * draw.normal(size=(N, 1, 1, E)) + draw.normal(size=(N, S, P, E))
     total = 1 + ss**2 + se**2
     c_s, c_e, c_se = (bivariate_orthant(v / total) for v in (ss**2, se**2, ss**2 + se**2))
     truth = {"training seed": c_s - 0.25, "episode": c_e - 0.25, "residual": 0.5 - c_se, "planner seed": 0.0}
@@ -170,9 +155,7 @@ def test_components_are_unbiased_and_the_seed_interval_covers():
     for name, value in truth.items():
         raw = np.array([c[name].raw for c in splits])
         assert abs(raw.mean() - value) < 4 * raw.std() / math.sqrt(N), name
-    covered = np.mean(
-        [c["training seed"].low <= truth["training seed"] <= c["training seed"].high for c in splits]
-    )
+    covered = np.mean([c["training seed"].low <= truth["training seed"] <= c["training seed"].high for c in splits])
     assert 0.90 <= covered <= 1.0
 
 

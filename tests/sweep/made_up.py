@@ -47,22 +47,58 @@ def record(cell, rates, dead="", active=0.4):
                         if isinstance(value, float)
                         else value
                     )
-                    one = {"rate": float(np.mean([[c == "1" for c in s] for s in lines])), "success": lines,
-                           "controls": {"do nothing": 0.02, "random actions": 0.05, "oracle": 0.9}}  # fmt: skip
+                    one = {
+                        "rate": float(np.mean([[c == "1" for c in s] for s in lines])),
+                        "success": lines,
+                        "controls": {"do nothing": 0.02, "random actions": 0.05, "oracle": 0.9},
+                    }
                     budgets[str(budget)] = {"latched": one, "terminal": one}
-                cells.append({"goals": goals, "horizon": h, "receding": r, "episodes": "d", "count": e.episodes,
-                              "budgets": budgets})  # fmt: skip
+                cells.append(
+                    {
+                        "goals": goals,
+                        "horizon": h,
+                        "receding": r,
+                        "episodes": "d",
+                        "count": e.episodes,
+                        "budgets": budgets,
+                    }
+                )
         evals[name] = cells
-    result = {"run": "r", "data": "d", "dead": dead, "step": 10, "train": {"active_fraction": active},
-              "held_out": {"error_depth": [0.1], "copy_error_depth": [0.3]}, "evals": {} if dead else evals,
-              "seconds": {"train": 1.0, "evaluate": 1.0}}  # fmt: skip
-    return {"hash": cell.hash, "state": "done", "attempt": 1, "host": "h", "pid": 1, "lpwm": "0.1.0", "started": 0.0,
-            "finished": 2.0, "cell": cell.as_dict(), "result": result, "files": {}}  # fmt: skip
+    result = {
+        "run": "r",
+        "data": "d",
+        "dead": dead,
+        "step": 10,
+        "train": {"active_fraction": active},
+        "held_out": {"error_depth": [0.1], "copy_error_depth": [0.3]},
+        "evals": {} if dead else evals,
+        "seconds": {"train": 1.0, "evaluate": 1.0},
+    }
+    return {
+        "hash": cell.hash,
+        "state": "done",
+        "attempt": 1,
+        "host": "h",
+        "pid": 1,
+        "lpwm": "0.1.0",
+        "started": 0.0,
+        "finished": 2.0,
+        "cell": cell.as_dict(),
+        "result": result,
+        "files": {},
+    }
 
 
 def sweep_of(grid, cells):
-    return {"kind": "lpwm sweep", "name": grid.name, "seeds": list(grid.seeds), "select_seeds": list(grid.select_seeds),
-            "measure": grid.measure, "goals": grid.goals, "cells": [c.hash for c in cells]}  # fmt: skip
+    return {
+        "kind": "lpwm sweep",
+        "name": grid.name,
+        "seeds": list(grid.seeds),
+        "select_seeds": list(grid.select_seeds),
+        "measure": grid.measure,
+        "goals": grid.goals,
+        "cells": [c.hash for c in cells],
+    }
 
 
 def ladder(text=LADDER):
@@ -76,7 +112,5 @@ def ladder(text=LADDER):
         top = {"lti1": 0.25, "mlp-lti": 0.8 if sparse else 0.4, "deep-adaln": 0.85}[rung]
         rate = top - 0.2 * abs(np.log10(c.objective.lam)) - 0.2 * abs(np.log10(c.optim.lr / 5e-4))
         dead = "this run is dead (made up)." if rung == "mlp-lti" and c.optim.lr == 5e-3 else ""
-        records.append(
-            record(cell, {"closed": float(max(rate, 0)), "open": float(max(rate - 0.15, 0))}, dead)
-        )
+        records.append(record(cell, {"closed": float(max(rate, 0)), "open": float(max(rate - 0.15, 0))}, dead))
     return grid, cells, records

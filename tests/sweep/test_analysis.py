@@ -32,11 +32,11 @@ def test_the_best_cell_is_chosen_on_some_seeds_and_reported_on_the_others(made):
         assert b.chosen_on == (0, 1) and b.reported_on == (2, 3)
         # Re-derived from the records: the mean over the reporting seeds, and its interval.
         look = made.looks[0]
-        mine = [
-            p for p in made.points if p.key == b.key and (p.lam, p.lr) == (1.0, 5e-4) and p.seed in (2, 3)
+        mine = [p for p in made.points if p.key == b.key and (p.lam, p.lr) == (1.0, 5e-4) and p.seed in (2, 3)]
+        rates = [
+            np.mean([[c == "1" for c in s] for s in p.evals["closed"][1]["budgets"]["250"]["latched"]["success"]])
+            for p in mine
         ]
-        rates = [np.mean([[c == "1" for c in s] for s in p.evals["closed"][1]["budgets"]["250"]["latched"]["success"]])
-                 for p in mine]  # fmt: skip
         assert b.intervals[look].estimate == pytest.approx(np.mean(rates))
         assert b.intervals[look].low < b.intervals[look].estimate < b.intervals[look].high
 
@@ -105,9 +105,7 @@ def test_sparse_minus_dense_is_paired_and_signed(made):
     gaps = sparse_minus_dense(made, best_cells(made))
     assert len(gaps) == 2 * 3 * 3 * 2  # two sparse methods, rungs, widths, looks
     for d in gaps:
-        assert (
-            d.a.sparse and d.b.key.method == "LeWM" and d.a.key.rung == d.b.key.rung and d.comparison.n == 2
-        )
+        assert d.a.sparse and d.b.key.method == "LeWM" and d.a.key.rung == d.b.key.rung and d.comparison.n == 2
         gap = d.comparison.difference.estimate
         a, b = (x.results[d.look].success_SPE.mean() for x in (d.a, d.b))
         assert gap == pytest.approx(a - b)
@@ -129,9 +127,7 @@ def test_transfer_names_the_best_rate_of_each_width():
         records.append(made_up.record(cell, {"closed": rate * (c.objective.lam == 1.0), "open": 0.1}))
     found = transfers(found_of(records, made_up.sweep_of(grid, cells)))
     by = {t.mup: t for t in found}
-    assert (
-        by[True].best == {384: 5e-4, 768: 5e-4, 1536: 5e-4} and by[True].decades == 0 and by[True].loss == 0
-    )
+    assert by[True].best == {384: 5e-4, 768: 5e-4, 1536: 5e-4} and by[True].decades == 0 and by[True].loss == 0
     assert by[False].best == {384: 5e-4, 768: 5e-5, 1536: 5e-5} and by[False].decades == pytest.approx(1)
     assert by[False].loss == pytest.approx(0.6, abs=0.1) and by[False].lam == 1.0
 
@@ -139,8 +135,17 @@ def test_transfer_names_the_best_rate_of_each_width():
 def test_methods_have_one_name():
     from lpwm.core.config import to_dict
 
-    names = {n: method_of(to_dict(recipe(n))) for n in ("wall/lti1/lpwm", "wall/lti1/lewm", "wall/lti1/lpwm-mu1",
-             "wall/lti1/relu", "wall/mlp-lti/vicreg", "piecewise-2x2/lpwm-tj")}  # fmt: skip
+    names = {
+        n: method_of(to_dict(recipe(n)))
+        for n in (
+            "wall/lti1/lpwm",
+            "wall/lti1/lewm",
+            "wall/lti1/lpwm-mu1",
+            "wall/lti1/relu",
+            "wall/mlp-lti/vicreg",
+            "piecewise-2x2/lpwm-tj",
+        )
+    }
     assert list(names.values()) == ["LpWM", "LeWM", "LpWM μ=−1", "LpWM (ReLU)", "VICReg", "LpWM +TJ 0.01"]
 
 
@@ -150,17 +155,21 @@ def test_every_figure_is_drawn_and_the_page_holds_every_number(made, tmp_path):
     gaps, moved = sparse_minus_dense(few, bests), transfers(few)
     drawn = sweep_figures.draw(few, bests, gaps, moved)
     names = [n for n, _, _ in drawn]
-    for part in ("heat-wall-lpwm-mup", "heat-wall-lpwm-mu-minus1-mup", "ladder-wall-1", "ladder-wall-2", "loops-wall",
-                 "scatter-wall", "transfer-wall-lewm"):  # fmt: skip
+    for part in (
+        "heat-wall-lpwm-mup",
+        "heat-wall-lpwm-mu-minus1-mup",
+        "ladder-wall-1",
+        "ladder-wall-2",
+        "loops-wall",
+        "scatter-wall",
+        "transfer-wall-lewm",
+    ):
         assert part in names
     assert len(set(names)) == len(names) and all(n.isascii() for n in names)
     # The ladder's points are the intervals' estimates.
     figure = next(f for n, _, f in drawn if n == "ladder-wall-1")
     shown = {
-        round(line.get_ydata()[0], 6)
-        for axis in figure.axes[:2]
-        for line in axis.lines
-        if len(line.get_ydata()) == 1
+        round(line.get_ydata()[0], 6) for axis in figure.axes[:2] for line in axis.lines if len(line.get_ydata()) == 1
     }
     assert shown == {round(100 * b.intervals[few.looks[0]].estimate, 6) for b in bests}
     text = sweep_page.render(few, bests, gaps, moved, drawn[:1])

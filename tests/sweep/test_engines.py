@@ -114,8 +114,19 @@ def test_a_killed_local_worker_is_replaced(tmp_path, alone):
 def test_ctrl_c_loses_nothing(engine, tmp_path, alone):
     path = tmp_path / "mini.toml"
     path.write_text(LONG)
-    command = [sys.executable, "-m", "lpwm", "sweep", str(path), "--out", str(tmp_path / "out"), "--workers", "2",
-               "--engine", engine]  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "lpwm",
+        "sweep",
+        str(path),
+        "--out",
+        str(tmp_path / "out"),
+        "--workers",
+        "2",
+        "--engine",
+        engine,
+    ]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
     root = tmp_path / "out" / "mini"
     wait_for(lambda: list((root / "runs").glob("*/checkpoints/step-*")))
@@ -136,17 +147,7 @@ def test_ctrl_c_loses_nothing(engine, tmp_path, alone):
 def test_workers_stop_when_their_engine_is_killed(tmp_path):
     path = tmp_path / "mini.toml"
     path.write_text(LONG.replace("= 400", "= 100000"))
-    command = [
-        sys.executable,
-        "-m",
-        "lpwm",
-        "sweep",
-        str(path),
-        "--out",
-        str(tmp_path / "out"),
-        "--workers",
-        "1",
-    ]
+    command = [sys.executable, "-m", "lpwm", "sweep", str(path), "--out", str(tmp_path / "out"), "--workers", "1"]
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
     root = tmp_path / "out" / "mini"
     wait_for(lambda: (root / "sweep.json").exists() and status.view(root).counts["running"])

@@ -71,11 +71,7 @@ def test_bare_dotted_keys_json_and_linked_axes():
 
 def test_a_changed_config_is_another_cell():
     hashes = {c.hash for c in cells_of(GOOD)}
-    for old, new in (
-        ("= 20", "= 21"),
-        ("episodes = 4", "episodes = 5"),
-        ('preset = "quick"', 'preset = "paper"'),
-    ):
+    for old, new in (("= 20", "= 21"), ("episodes = 4", "episodes = 5"), ('preset = "quick"', 'preset = "paper"')):
         assert not hashes & {c.hash for c in cells_of(GOOD.replace(old, new))}
 
 
@@ -102,7 +98,7 @@ BAD = [
     ("seeds = [0, 1]", "seeds = [0, 1]\nselect_seeds = [0, 1]", 3, "none is left"),
     ("seeds = [0, 1]", "seeds = [0, 1]\nselect_seeds = [7]", 3, "seed 7"),
     ('recipe = "tiny/{method}"', 'recipe = "tiny/{methode}"', 5, "method"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("old", "new", "line", "words"), BAD)
@@ -115,8 +111,10 @@ def test_bad_grids_are_refused_with_their_line(old, new, line, words):
 
 def test_two_recipes_that_make_the_same_run_are_refused():
     """Not the same value twice, but the same config: 1 and 1.0 as λ, or a field set to what the recipe has."""
-    sentence = refusal('recipe = "tiny/lpwm"\n[axes]\n"objective.lam" = [1.0, 2.0]\n"optim.lr, data.holdout" = '
-                       "[[1e-3, 0.1], [0.001, 0.10]]\n")  # fmt: skip
+    sentence = refusal(
+        'recipe = "tiny/lpwm"\n[axes]\n"objective.lam" = [1.0, 2.0]\n"optim.lr, data.holdout" = '
+        "[[1e-3, 0.1], [0.001, 0.10]]\n"
+    )
     assert "line 4" in sentence and "same hash" in sentence
     twice = 'recipe = "{r}"\n[axes]\nr = ["a", "b"]\n'
     with pytest.raises(UserError, match=r"line 3: .*same run"):

@@ -31,11 +31,7 @@ def test_a_cell_has_one_owner_and_one_record(ledger):
     assert claim.done({"x": 1}, {"run": "runs/a"})
     assert ledger.status("aa").state == "done" and ledger.claim("aa") is None
     record = ledger.record("aa")
-    assert (
-        record["result"] == {"x": 1}
-        and record["files"] == {"run": "runs/a"}
-        and record["cell"] == {"hash": "aa"}
-    )
+    assert record["result"] == {"x": 1} and record["files"] == {"run": "runs/a"} and record["cell"] == {"hash": "aa"}
     assert record["attempt"] == 1 and record["pid"] == os.getpid() and record["lpwm"]
     assert ledger.add([{"hash": "aa"}, {"hash": "cc"}]) == 1  # a cell that is done stays done
     assert ledger.status("aa").state == "done" and ledger.names() == ["aa", "bb", "cc"]
@@ -194,15 +190,12 @@ def survive(folder, processes, rounds, cells):
         names += fresh
         open_names = [n for n in names if ledger.status(n).state != "done"]
         started = [
-            FORK.Process(target=busy, args=(folder, list(open_names), 1000 * number + i))
-            for i in range(processes)
+            FORK.Process(target=busy, args=(folder, list(open_names), 1000 * number + i)) for i in range(processes)
         ]
         for p in started:
             p.start()
         dice.shuffle(started)
-        give_up = (
-            time.monotonic() + 2
-        )  # the first in the middle of a write, whatever the machine is busy with
+        give_up = time.monotonic() + 2  # the first in the middle of a write, whatever the machine is busy with
         while time.monotonic() < give_up:
             halfway = " ".join(path.name for path in folder.glob("*/.*.tmp"))
             writing = next((p for p in started if f".{p.pid}." in halfway), None)
@@ -227,9 +220,7 @@ def survive(folder, processes, rounds, cells):
         claim = ledger.claim(name)
         if claim is not None:
             assert claim.done(payload(name))
-    assert (
-        len(names) == rounds * cells == len(list(ledger.cells.glob("[!.]*.json")))
-    )  # none missing, none doubled
+    assert len(names) == rounds * cells == len(list(ledger.cells.glob("[!.]*.json")))  # none missing, none doubled
     for name in names:
         assert ledger.status(name).state == "done" and ledger.record(name)["result"] == payload(name)
     wins = (folder / "wins").read_text().split() if (folder / "wins").exists() else []

@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from lpwm.losses import Objective
 from lpwm.model import WorldModel
-from lpwm.optim import build, initialise
+from lpwm.optim import build, initialize
 from lpwm.recipes import tiny
 from lpwm.sweep import stacked
 from lpwm.sweep.stack_layers import plain_attention, spell_out
@@ -27,8 +27,14 @@ A, B, T = 4, 6, 4
 def autocast_as_on_cuda():
     """CUDA's autocast makes float32 of some operations that the CPU's leaves alone; here the CPU's does too."""
     aten = torch.ops.aten
-    wide = [aten.layer_norm.default, aten.native_layer_norm.default, aten.pow.Tensor_Scalar, aten.exp.default,
-            aten.rsqrt.default, aten.log.default]  # fmt: skip
+    wide = [
+        aten.layer_norm.default,
+        aten.native_layer_norm.default,
+        aten.pow.Tensor_Scalar,
+        aten.exp.default,
+        aten.rsqrt.default,
+        aten.log.default,
+    ]
     summed = {aten.softmax.int: 2, aten.cumsum.default: 2, aten.sum.default: 1, aten.sum.dim_IntList: 3}
 
     def cast(op):
@@ -91,9 +97,7 @@ def gradients(monkeypatch):
 
 def config_of(rung):
     base = tiny()
-    predictor = replace(
-        base.model.predictor, rung=rung, heads=2, head_dim=8, mlp=16, head_hidden=16, dropout=0.0
-    )
+    predictor = replace(base.model.predictor, rung=rung, heads=2, head_dim=8, mlp=16, head_hidden=16, dropout=0.0)
     encoder = replace(base.model.encoder, depth=2)  # the last block attends in another way on the CPU
     return replace(base, model=replace(base.model, predictor=predictor, encoder=encoder))
 
@@ -102,14 +106,14 @@ def models_of(config, device="cpu"):
     out = []
     for seed in SEEDS:
         model = WorldModel(config.model, A)
-        initialise(model, seed)
+        initialize(model, seed)
         out.append(model.to(device).train())
     return out
 
 
 def inputs(config, objective, device="cpu"):
     g = torch.Generator().manual_seed(0)
-    side = config.model.encoder.image
+    side = config.model.encoder.image_size
     pixels = torch.randint(0, 256, (len(SEEDS), B, T, 3, side, side), generator=g, dtype=torch.uint8)
     actions = torch.randn(len(SEEDS), B, T - 1, A, generator=g)
     draws = [objective.draw((s, 0), B, T, config.model.latent, device) for s in SEEDS]
@@ -119,10 +123,8 @@ def inputs(config, objective, device="cpu"):
 def together(config, device="cpu", compiled=False):
     objective = Objective(config.objective, config.model.sparse)
     models = models_of(config, device)
-    optimisers = [build(m, config.optim) for m in models]
-    stepper = StackedStepper(
-        models, objective, optimisers, config.optim.clip, torch.bfloat16, compiled=compiled
-    )
+    optimizers = [build(m, config.optim) for m in models]
+    stepper = StackedStepper(models, objective, optimizers, config.optim.clip, torch.bfloat16, compiled=compiled)
     return stepper(*inputs(config, objective, device), 1.0)
 
 
@@ -170,9 +172,12 @@ def test_left_to_vmap_attention_gets_a_gradient_that_cuda_refuses(gradients, mon
 def test_spelled_out_layers_are_those_of_torch():
     torch.manual_seed(0)
     net = nn.Sequential(
-        nn.Linear(5, 7), nn.LayerNorm(7), nn.LayerNorm(7, elementwise_affine=False), nn.LayerNorm(7, bias=False),
+        nn.Linear(5, 7),
+        nn.LayerNorm(7),
+        nn.LayerNorm(7, elementwise_affine=False),
+        nn.LayerNorm(7, bias=False),
         nn.Linear(7, 3, bias=False),
-    ).double()  # fmt: skip
+    ).double()
     for p in net.parameters():
         nn.init.normal_(p)
     x = torch.randn(2, 4, 5, dtype=torch.float64)

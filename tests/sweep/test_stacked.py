@@ -8,7 +8,7 @@ import torch
 from lpwm.core.errors import UserError
 from lpwm.losses import Objective
 from lpwm.model import WorldModel
-from lpwm.optim import build, initialise
+from lpwm.optim import build, initialize
 from lpwm.recipes import dense, support, tiny
 from lpwm.sweep.cells import run_cell
 from lpwm.sweep.grid import Cell, cell_hash
@@ -26,9 +26,7 @@ A, B, T = 10, 8, 4
 
 def rung(name, **changes):
     base = tiny()
-    predictor = replace(
-        base.model.predictor, rung=name, heads=2, head_dim=8, mlp=16, head_hidden=16, dropout=0.0
-    )
+    predictor = replace(base.model.predictor, rung=name, heads=2, head_dim=8, mlp=16, head_hidden=16, dropout=0.0)
     return replace(base, model=replace(base.model, predictor=predictor), **changes)
 
 
@@ -36,7 +34,7 @@ def models_of(config):
     out = []
     for seed in SEEDS:
         model = WorldModel(config.model, A)
-        initialise(model, seed)
+        initialize(model, seed)
         out.append(model.double().train())
     return out
 
@@ -48,10 +46,13 @@ def batch(seed, step, image=16):
 
 
 CASES = {
-    "sparse": rung("mlp-lti"), "dense": dense(rung("lti")), "ltv": rung("mlp-ltv"), "adaln": rung("shallow-adaln"),
+    "sparse": rung("mlp-lti"),
+    "dense": dense(rung("lti")),
+    "ltv": rung("mlp-ltv"),
+    "adaln": rung("shallow-adaln"),
     "rollout": rung("mlp-lti", objective=replace(tiny().objective, rollout_steps=3)),
     "no clipping": rung("lti1", optim=replace(tiny().optim, clip=0.0, mup=True)),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", list(CASES))
@@ -61,11 +62,10 @@ def test_a_stack_makes_the_same_updates_as_the_seeds_alone(case):
     objective = Objective(config.objective, config.model.sparse)
     alone, together = models_of(config), models_of(config)
     steppers = [
-        Stepper(m, objective, build(m, config.optim), B, clip=config.optim.clip, precision=torch.float32)
-        for m in alone
+        Stepper(m, objective, build(m, config.optim), B, clip=config.optim.clip, precision=torch.float32) for m in alone
     ]
-    optimisers = [build(m, config.optim) for m in together]
-    stack = StackedStepper(together, objective, optimisers, clip=config.optim.clip)
+    optimizers = [build(m, config.optim) for m in together]
+    stack = StackedStepper(together, objective, optimizers, clip=config.optim.clip)
     before = {n: p.detach().clone() for n, p in together[1].named_parameters()}
     for step in range(5):
         clips = [batch(s, step) for s in SEEDS]
@@ -79,12 +79,10 @@ def test_a_stack_makes_the_same_updates_as_the_seeds_alone(case):
     for a, b in zip(alone, together, strict=True):
         for (name, p), (_, q) in zip(a.named_parameters(), b.named_parameters(), strict=True):
             assert torch.allclose(p, q, atol=1e-9), name
-    assert any(
-        not torch.equal(before[n], p) for n, p in together[1].named_parameters()
-    )  # views of the stack moved
+    assert any(not torch.equal(before[n], p) for n, p in together[1].named_parameters())  # views of the stack moved
     stack.spread()
-    state = optimisers[2].state[next(iter(together[2].parameters()))]
-    other = steppers[2].optimiser.state[next(iter(alone[2].parameters()))]
+    state = optimizers[2].state[next(iter(together[2].parameters()))]
+    other = steppers[2].optimizer.state[next(iter(alone[2].parameters()))]
     assert torch.allclose(state["exp_avg"], other["exp_avg"], atol=1e-9) and state["step"] == other["step"]
 
 
@@ -96,13 +94,11 @@ def test_a_captured_stack_makes_the_same_updates_as_an_eager_one(case):
 
     def losses(graphed):
         models = [m.cuda() for m in models_of(config)]
-        optimisers = [build(m, config.optim, fused=True, capturable=True) for m in models]
-        stack = StackedStepper(models, objective, optimisers, clip=config.optim.clip, graphed=graphed)
+        optimizers = [build(m, config.optim, fused=True, capturable=True) for m in models]
+        stack = StackedStepper(models, objective, optimizers, clip=config.optim.clip, graphed=graphed)
         found = []
         for step in range(8):  # captured at the fourth
-            pixels, actions = (
-                torch.stack(x).cuda() for x in zip(*(batch(s, step) for s in SEEDS), strict=True)
-            )
+            pixels, actions = (torch.stack(x).cuda() for x in zip(*(batch(s, step) for s in SEEDS), strict=True))
             draws = [objective.draw((s, step), B, T, config.model.latent, "cuda") for s in SEEDS]
             outs = stack(pixels, actions, draws, 1.0 / (step + 1))
             found.append(torch.stack([out["loss"] for out in outs]).clone())
@@ -166,9 +162,7 @@ def test_what_cannot_be_stacked_is_refused_in_one_sentence():
     with pytest.raises(UserError, match="BatchNorm"):
         check_stackable(support())
     deep = tiny()
-    deep = replace(
-        deep, model=replace(deep.model, predictor=replace(deep.model.predictor, rung="shallow-adaln"))
-    )
+    deep = replace(deep, model=replace(deep.model, predictor=replace(deep.model.predictor, rung="shallow-adaln")))
     with pytest.raises(UserError, match=r"dropout.*dropout = 0"):
         check_stackable(deep)
     with pytest.raises(UserError, match="accumulate"):

@@ -69,11 +69,7 @@ def test_from_grid_to_page_and_never_twice(grid, capsys):
         record = json.loads(text)
         (cell,) = record["result"]["evals"]["quick"]
         assert cell["goals"] == "random" and len(cell["budgets"]["25"]["terminal"]["success"][0]) == 4
-        assert set(cell["budgets"]["25"]["terminal"]["controls"]) == {
-            "do nothing",
-            "random actions",
-            "oracle",
-        }
+        assert set(cell["budgets"]["25"]["terminal"]["controls"]) == {"do nothing", "random actions", "oracle"}
         assert record["result"]["step"] == 12 and (root / record["files"]["run"] / "run.json").exists()
         assert json.loads((root / record["files"]["eval quick"]).read_text())["kind"] == "lpwm evaluation"
         assert record["lpwm"].startswith("0.")
@@ -84,9 +80,7 @@ def test_from_grid_to_page_and_never_twice(grid, capsys):
     capsys.readouterr()
     assert main(["sweep", "status", "mini", "--out", str(grid.parent / "out"), "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
-    assert (
-        shown["counts"] == {"done": 2, "running": 0, "waiting": 0, "failed": 0} and len(shown["cells"]) == 2
-    )
+    assert shown["counts"] == {"done": 2, "running": 0, "waiting": 0, "failed": 0} and len(shown["cells"]) == 2
     assert main(["report", str(root), "--figures", str(grid.parent / "f"), "--json"]) == 0
     made = json.loads(capsys.readouterr().out)
     assert made["finished"] == 2 and (root / "report.html").exists() and made["figures"]
@@ -145,9 +139,7 @@ def test_dry_run_lists_every_cell_and_starts_nothing(grid, capsys):
     assert sweep(grid, "--dry-run", "--json") == 0
     shown = json.loads(capsys.readouterr().out)
     assert shown["total"]["cells"] == 4 and shown["cells"][0]["cost"]["gpu_minutes"] > 0
-    assert shown["total"]["cpu_minutes"] == pytest.approx(
-        sum(c["cost"]["cpu_minutes"] for c in shown["cells"])
-    )
+    assert shown["total"]["cpu_minutes"] == pytest.approx(sum(c["cost"]["cpu_minutes"] for c in shown["cells"]))
 
 
 def test_bad_grids_and_settings_start_nothing(grid, capsys):
@@ -200,8 +192,6 @@ def test_stacked_and_single_cells_agree(grid):
     assert set(stacked) == {c.hash for c in found}
     result, _ = cells_module.run_cell(found[0], grid.parent / "alone", CPU)
     mine = stacked[found[0].hash]["result"]
-    assert mine["run"] == result["run"] and mine["train"]["loss"] == pytest.approx(
-        result["train"]["loss"], rel=1e-3
-    )
+    assert mine["run"] == result["run"] and mine["train"]["loss"] == pytest.approx(result["train"]["loss"], rel=1e-3)
     assert not same_result(stacked[found[0].hash], stacked[found[1].hash])
     assert status.view(root).counts["done"] == 4

@@ -13,9 +13,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "theory.md"
 
 def test_commands_run_and_snippets_print_what_the_page_shows(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    blocks = re.findall(
-        r"```(sh|python)\n(.*?)```\n(?:```text\n(.*?)```)?", PAGE.read_text(encoding="utf-8"), re.S
-    )
+    blocks = re.findall(r"```(sh|python)\n(.*?)```\n(?:```text\n(.*?)```)?", PAGE.read_text(encoding="utf-8"), re.S)
     assert [kind for kind, *_ in blocks] == ["python", "python", "sh"]
     names: dict[str, object] = {}
     for kind, code, shown in blocks:

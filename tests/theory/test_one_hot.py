@@ -1,4 +1,4 @@
-"""The one-hot linearisation: exact codes, one 1 a column, errors below their bounds on 10,000 random systems."""
+"""The one-hot linearization: exact codes, one 1 a column, errors below their bounds on 10,000 random systems."""
 
 from __future__ import annotations
 
@@ -49,9 +49,7 @@ def test_the_lipschitz_constants_of_the_family_are_right_and_near_tight():
         x = draw.random((400, d))
         y = np.clip(x + draw.normal(0, 1e-4, x.shape), 0, 1)
         for a, bound in zip(actions, L, strict=True):
-            quotient = np.linalg.norm(sine_step(x, a) - sine_step(y, a), axis=1) / np.linalg.norm(
-                x - y, axis=1
-            )
+            quotient = np.linalg.norm(sine_step(x, a) - sine_step(y, a), axis=1) / np.linalg.norm(x - y, axis=1)
             assert quotient.max() <= bound * (1 + 1e-6)
             ratios.append(quotient.max() / bound)
     assert np.median(ratios) > 0.6
@@ -82,11 +80,9 @@ def test_matrices_have_one_one_in_every_column_and_move_codes_exactly(name):
         assert (z.toarray().sum(0) == 1).all()
         after = (P @ z).toarray()
         assert np.array_equal(after.argmax(0), model.step(model.encode(x), a))
-        assert np.array_equal(
-            torch.mv(model.torch_matrix(a), torch.from_numpy(z.toarray()[:, 0])).numpy(), after[:, 0]
-        )
-        centres = model.decode(np.arange(model.cells))  # column i by hand: where the centre of cell i goes
-        goes = np.minimum(np.floor(s.f(centres, s.actions_AK[a]) * 6), 5) @ 6 ** np.arange(s.d - 1, -1, -1)
+        assert np.array_equal(torch.mv(model.torch_matrix(a), torch.from_numpy(z.toarray()[:, 0])).numpy(), after[:, 0])
+        centers = model.decode(np.arange(model.cells))  # column i by hand: where the center of cell i goes
+        goes = np.minimum(np.floor(s.f(centers, s.actions_AK[a]) * 6), 5) @ 6 ** np.arange(s.d - 1, -1, -1)
         assert np.array_equal(dense.argmax(0), goes)
 
 
@@ -120,9 +116,9 @@ def test_a_cover_of_a_closed_cloud(M, d, radius, seed):
         return points[[goes[int(a[0]), lookup[p.tobytes()]] for p in x]]
 
     cover = Cover(points, radius)
-    assert cover.epsilon <= radius and {c.tobytes() for c in cover.centres_Nd} <= set(lookup)
-    apart = np.linalg.norm(cover.centres_Nd[:, None] - cover.centres_Nd[None], axis=-1)
-    assert (apart[~np.eye(cover.cells, dtype=bool)] > radius).all()  # greedy: no centre is superfluous
+    assert cover.epsilon <= radius and {c.tobytes() for c in cover.centers_Nd} <= set(lookup)
+    apart = np.linalg.norm(cover.centers_Nd[:, None] - cover.centers_Nd[None], axis=-1)
+    assert (apart[~np.eye(cover.cells, dtype=bool)] > radius).all()  # greedy: no center is superfluous
     model = OneHot.of(f, cover, [[0.0], [1.0]])
     gap = np.linalg.norm(points[:, None] - points[None], axis=-1)
     L = 0.0

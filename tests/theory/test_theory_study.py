@@ -21,9 +21,7 @@ QUICK = StudyConfig(states=4000, horizon=3, sequences=2)
 def piecewise(g, sizes):
     world = Piecewise(g=g)
     box = ((theory.LOW, theory.LOW), (theory.HIGH, theory.HIGH))
-    return borders(
-        "x", theory.step_of(world), theory.zone_of(world), *box, theory.ACTIONS, sizes, config=QUICK
-    )["rows"]
+    return borders("x", theory.step_of(world), theory.zone_of(world), *box, theory.ACTIONS, sizes, config=QUICK)["rows"]
 
 
 def test_the_box_is_closed_under_piecewise_and_its_edge_is_reached():
@@ -40,7 +38,7 @@ def test_worst_errors_stay_at_the_jump_while_the_share_of_cut_cells_shrinks():
     for r in rows:
         assert r["worst_whole"] <= r["bound"] * (1 + 1e-9)  # within a zone the proposition holds
         assert r["bound"] < r["worst_cut"] <= r["bound"] + jump
-        # 2n − 1 of n² cells lie across the middle, and half of each is on the other side of its centre
+        # 2n − 1 of n² cells lie across the middle, and half of each is on the other side of its center
         assert r["cut_cells"] == pytest.approx((2 * r["n"] - 1) / r["n"] ** 2)
         assert r["cut"] == pytest.approx(1 / r["n"], rel=0.5)
     assert rows[-1]["worst_cut"] > jump and rows[-1]["worst_whole"] < 1
@@ -84,9 +82,7 @@ def test_the_command_writes_numbers_and_figures(tmp_path, capsys):
     assert found["kind"] == theory.KIND and [s["d"] for s in found["systems"]] == [1, 2, 2, 3]
     assert len(found["systems"][0]["rows"]) == 3
     made = sorted(p.name for p in out.iterdir())
-    assert made == [
-        "theory-borders.pdf", "theory-borders.png", "theory-slopes.pdf", "theory-slopes.png", "theory.json",
-    ]  # fmt: skip
+    assert made == ["theory-borders.pdf", "theory-borders.png", "theory-slopes.pdf", "theory-slopes.png", "theory.json"]
     assert all((out / name).stat().st_size > 5000 for name in made)
 
 
@@ -98,9 +94,7 @@ def test_a_broken_slope_is_said_and_exits_with_1(tmp_path, capsys, monkeypatch):
     assert "not within 10 % of −1/2" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("options", "words"), [(["--sizes", "1"], "two grids"), (["--states", "5"], "100 states")]
-)
+@pytest.mark.parametrize(("options", "words"), [(["--sizes", "1"], "two grids"), (["--states", "5"], "100 states")])
 def test_wrong_options_are_one_sentence(options, words, tmp_path, capsys):
     assert main(["theory", "--out", str(tmp_path / "x"), *options]) == 2
     assert words in capsys.readouterr().err and not (tmp_path / "x").exists()

@@ -7,13 +7,13 @@ from lpwm.core.rng import generator
 from lpwm.data.clips import Clip
 from lpwm.losses import Objective, ObjectiveConfig, RDMRegConfig
 from lpwm.model import EncoderConfig, ModelConfig, PredictorConfig, WorldModel
-from lpwm.optim import OptimConfig, build, initialise
+from lpwm.optim import OptimConfig, build, initialize
 from lpwm.train.ahead import Ahead
 from lpwm.train.step import Stepper
 
 CONFIG = ModelConfig(
     latent=32,
-    encoder=EncoderConfig(image=28, width=64, depth=3, heads=1, mlp=128),
+    encoder=EncoderConfig(image_size=28, width=64, depth=3, heads=1, mlp=128),
     predictor=PredictorConfig(rung="mlp-lti"),
 )
 
@@ -35,21 +35,14 @@ def maker(objective, device, made=None):
 
 def trainer(device, fast):
     model = WorldModel(CONFIG, 2)
-    initialise(model, 0)
+    initialize(model, 0)
     model.to(device).train()
     objective = Objective(ObjectiveConfig(rdmreg=RDMRegConfig(slices=64)), CONFIG.sparse)
     options = {"fused": True, "capturable": True} if device == "cuda" else {}
-    optimiser = build(model, OptimConfig(lr=1e-3), **options)
+    optimizer = build(model, OptimConfig(lr=1e-3), **options)
     precision = torch.bfloat16 if fast else torch.float32
     stepper = Stepper(
-        model,
-        objective,
-        optimiser,
-        8,
-        precision=precision,
-        compiled=fast,
-        graphed=device == "cuda",
-        kernels=True,
+        model, objective, optimizer, 8, precision=precision, compiled=fast, graphed=device == "cuda", kernels=True
     )
     return stepper, objective
 

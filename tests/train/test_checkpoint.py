@@ -20,26 +20,26 @@ from lpwm.train import checkpoint
 
 TINY = ModelConfig(
     latent=6,
-    encoder=EncoderConfig(image=8, patch=4, width=8, depth=1, heads=1, head_dim=8, mlp=8),
+    encoder=EncoderConfig(image_size=8, patch=4, width=8, depth=1, heads=1, head_dim=8, mlp=8),
     projector=ProjectorConfig(hidden=8, norm="batch"),
     predictor=PredictorConfig(rung="mlp-lti", history=2),
 )
-FILES = ("model.safetensors", "config.json", "optimiser.safetensors", "state.json")
+FILES = ("model.safetensors", "config.json", "optimizer.safetensors", "state.json")
 
 
 def make(config=TINY, seed=0, optim="adamw", **options):
     model = WorldModel(config, action_dim=4)
-    mup.initialise(model, seed)
+    mup.initialize(model, seed)
     return model, mup.build(model, mup.OptimConfig(name=optim, lr=1e-3), **options)
 
 
-def train(model, optimiser, steps):
+def train(model, optimizer, steps):
     """A few steps on batches keyed by the step, at a rate that is a function of the step."""
     for step in steps:
         g = torch.Generator().manual_seed(step)
         frames = torch.randint(0, 256, (4, 3, 3, 8, 8), generator=g).to(torch.uint8)
         actions = torch.randn(4, 2, 4, generator=g)
-        for group in optimiser.param_groups:
+        for group in optimizer.param_groups:
             rate = group["peak"] * (1 - step / 20)
             if isinstance(group["lr"], torch.Tensor):
                 group["lr"].fill_(rate)
@@ -47,15 +47,15 @@ def train(model, optimiser, steps):
                 group["lr"] = rate
         z = model.encode(frames)
         loss = (model.predict(z[:, :2], actions) - z[:, 1:]).square().mean() - z.std(0).mean()
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
 
 
-def save(folder, model, optimiser, step, **options):
+def save(folder, model, optimizer, step, **options):
     run = {"seed": 5, "note": "λ"}
     return checkpoint.save(
-        folder, model=model, optimiser=optimiser, step=step, run=run, run_hash="cafe", meta={}, **options
+        folder, model=model, optimizer=optimizer, step=step, run=run, run_hash="cafe", meta={}, **options
     )
 
 
@@ -63,24 +63,24 @@ def bits(tensor):
     return (tensor.dtype, tuple(tensor.shape), tensor.detach().contiguous().cpu().numpy().tobytes())
 
 
-def everything(model, optimiser):
-    """Every bit of the model and of the optimiser, by name."""
+def everything(model, optimizer):
+    """Every bit of the model and of the optimizer, by name."""
     out = {name: bits(t) for name, t in model.state_dict().items()}
     for name, p in model.named_parameters():
-        out |= {f"{name}/{k}": bits(v) for k, v in optimiser.state.get(p, {}).items()}
+        out |= {f"{name}/{k}": bits(v) for k, v in optimizer.state.get(p, {}).items()}
     return out
 
 
 @pytest.mark.parametrize("optim", ["adam", "adamw"])
 @pytest.mark.parametrize("options", [{}, {"fused": True}, {"foreach": True}, {"amsgrad": True}])
 def test_resumed_training_equals_uninterrupted_training_bit_for_bit(tmp_path, optim, options):
-    model, optimiser = make(optim=optim, **options)
-    assert len(optimiser.param_groups) > 2
-    train(model, optimiser, range(4))
-    before = everything(model, optimiser)
-    save(tmp_path, model, optimiser, 4)
-    assert everything(model, optimiser) == before
-    train(model, optimiser, range(4, 8))
+    model, optimizer = make(optim=optim, **options)
+    assert len(optimizer.param_groups) > 2
+    train(model, optimizer, range(4))
+    before = everything(model, optimizer)
+    save(tmp_path, model, optimizer, 4)
+    assert everything(model, optimizer) == before
+    train(model, optimizer, range(4, 8))
 
     other, its = make(seed=1, optim=optim, **options)
     train(other, its, range(9, 11))  # a state that must be overwritten altogether
@@ -89,37 +89,35 @@ def test_resumed_training_equals_uninterrupted_training_bit_for_bit(tmp_path, op
     assert everything(other, its) == before
     assert any(k.endswith("/step") for k in before) and any("running_var" in k for k in before)
     train(other, its, range(4, 8))
-    assert everything(other, its) == everything(model, optimiser)
+    assert everything(other, its) == everything(model, optimizer)
 
 
 def test_every_hyperparameter_of_every_group_comes_back(tmp_path):
-    model, optimiser = make()
-    train(model, optimiser, range(3))
-    optimiser.param_groups[1].update(eps=3e-7, betas=(0.8, 0.95), weight_decay=0.1 + 0.2)
-    save(tmp_path, model, optimiser, 3)
+    model, optimizer = make()
+    train(model, optimizer, range(3))
+    optimizer.param_groups[1].update(eps=3e-7, betas=(0.8, 0.95), weight_decay=0.1 + 0.2)
+    save(tmp_path, model, optimizer, 3)
     other, its = make(seed=1)
     checkpoint.restore(checkpoint.latest(tmp_path), other, its)
-    for ours, theirs in zip(optimiser.param_groups, its.param_groups, strict=True):
-        assert {k: v for k, v in ours.items() if k != "params"} == {
-            k: v for k, v in theirs.items() if k != "params"
-        }
+    for ours, theirs in zip(optimizer.param_groups, its.param_groups, strict=True):
+        assert {k: v for k, v in ours.items() if k != "params"} == {k: v for k, v in theirs.items() if k != "params"}
 
 
 def test_before_the_first_step_there_is_no_state_and_a_stale_one_is_dropped(tmp_path):
-    model, optimiser = make()
-    save(tmp_path, model, optimiser, 0)
+    model, optimizer = make()
+    save(tmp_path, model, optimizer, 0)
     other, its = make(seed=1)
     train(other, its, range(2))
     checkpoint.restore(checkpoint.latest(tmp_path), other, its)
-    assert everything(other, its) == everything(model, optimiser)
+    assert everything(other, its) == everything(model, optimizer)
     assert not any(its.state.values())
 
 
 def test_rates_in_tensors_and_existing_states_are_filled_in_place(tmp_path):
     """A captured graph reads fixed addresses; its implementation flags are not those of the checkpoint."""
-    model, optimiser = make()
-    train(model, optimiser, range(3))
-    save(tmp_path, model, optimiser, 3)
+    model, optimizer = make()
+    train(model, optimizer, range(3))
+    save(tmp_path, model, optimizer, 3)
     other, its = make(seed=1, fused=True)
     for group in its.param_groups:
         group["lr"] = torch.tensor(group["lr"])
@@ -128,19 +126,19 @@ def test_rates_in_tensors_and_existing_states_are_filled_in_place(tmp_path):
     moments = {n: its.state[p]["exp_avg"] for n, p in other.named_parameters()}
     weights = {n: p.data_ptr() for n, p in other.named_parameters()}
     checkpoint.restore(checkpoint.latest(tmp_path), other, its)
-    assert everything(other, its) == everything(model, optimiser)
-    for group, old, ours in zip(its.param_groups, rates, optimiser.param_groups, strict=True):
+    assert everything(other, its) == everything(model, optimizer)
+    for group, old, ours in zip(its.param_groups, rates, optimizer.param_groups, strict=True):
         assert group["lr"] is old and old == torch.tensor(ours["lr"])
         assert group["fused"] is True
     for name, p in other.named_parameters():
         assert its.state[p]["exp_avg"] is moments[name] and p.data_ptr() == weights[name]
 
 
-def test_the_count_of_steps_goes_where_the_optimiser_wants_it(tmp_path):
-    """On another device: moments follow the parameter; Adam's count only when the optimiser is capturable or fused."""
-    model, optimiser = make()
-    train(model, optimiser, range(2))
-    save(tmp_path, model, optimiser, 2)
+def test_the_count_of_steps_goes_where_the_optimizer_wants_it(tmp_path):
+    """On another device: moments follow the parameter; Adam's count only when the optimizer is capturable or fused."""
+    model, optimizer = make()
+    train(model, optimizer, range(2))
+    save(tmp_path, model, optimizer, 2)
     for capturable in (False, True):
         with torch.device("meta"):
             other = WorldModel(TINY, action_dim=4)
@@ -156,31 +154,24 @@ def test_the_count_of_steps_goes_where_the_optimiser_wants_it(tmp_path):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize(
-    "options", [{}, {"fused": True}, {"capturable": True}, {"fused": True, "capturable": True}]
-)
+@pytest.mark.parametrize("options", [{}, {"fused": True}, {"capturable": True}, {"fused": True, "capturable": True}])
 def test_states_move_between_devices_bit_for_bit(tmp_path, options):
-    """GPU to GPU, GPU to CPU and back again; the count of steps where each optimiser wants it."""
+    """GPU to GPU, GPU to CPU and back again; the count of steps where each optimizer wants it."""
 
     def on(device, seed, **options):
         model = WorldModel(TINY, action_dim=4)
-        mup.initialise(model, seed)
+        mup.initialize(model, seed)
         model = model.to(device)
         return model, mup.build(model, mup.OptimConfig(lr=1e-3), **options)
 
-    model, optimiser = on("cuda", 0, **options)
+    model, optimizer = on("cuda", 0, **options)
     for p in model.parameters():
         p.grad = torch.randn_like(p)
-    optimiser.step()
-    optimiser.step()
-    before = everything(model, optimiser)
-    save(tmp_path, model, optimiser, 2)
-    for device, flags in (
-        ("cuda", options),
-        ("cpu", {}),
-        ("cuda", {}),
-        ("cuda", {"fused": True, "capturable": True}),
-    ):
+    optimizer.step()
+    optimizer.step()
+    before = everything(model, optimizer)
+    save(tmp_path, model, optimizer, 2)
+    for device, flags in (("cuda", options), ("cpu", {}), ("cuda", {}), ("cuda", {"fused": True, "capturable": True})):
         other, its = on(device, 1, **flags)
         found = checkpoint.latest(tmp_path)
         checkpoint.restore(found, other, its)
@@ -189,7 +180,7 @@ def test_states_move_between_devices_bit_for_bit(tmp_path, options):
             assert its.state[p]["exp_avg"].device == p.device
             assert its.state[p]["step"].device.type == (device if flags else "cpu")
             p.grad = torch.ones_like(p)
-        for ours, theirs in zip(optimiser.param_groups, its.param_groups, strict=True):
+        for ours, theirs in zip(optimizer.param_groups, its.param_groups, strict=True):
             assert float(ours["lr"]) == pytest.approx(float(theirs["lr"]), rel=1e-7)
         its.step()  # torch accepts where everything lies
         checkpoint.restore(found, other, its)  # into existing states, in place
@@ -204,18 +195,18 @@ def same_device_loads(run, model):
 
 
 def test_wrapped_models_and_tied_or_strided_tensors(tmp_path):
-    model, optimiser = make()
-    train(model, optimiser, range(2))
+    model, optimizer = make()
+    train(model, optimizer, range(2))
     model.predictor.W.weight.data = model.predictor.W.weight.data.t()  # not contiguous
     model.predictor.A[1].weight = model.predictor.A[0].weight  # one tensor under two names
-    optimiser = torch.optim.AdamW(model.parameters())
+    optimizer = torch.optim.AdamW(model.parameters())
 
     class Wrapper(torch.nn.Module):
         def __init__(self, module):
             super().__init__()
             self.module = module
 
-    save(tmp_path, Wrapper(model), optimiser, 2)
+    save(tmp_path, Wrapper(model), optimizer, 2)
     assert not [n for n in (tmp_path / "checkpoints").iterdir() if not n.name.startswith("step-")]
     other = WorldModel(TINY, action_dim=4)
     checkpoint.restore(checkpoint.latest(tmp_path), other)
@@ -224,9 +215,9 @@ def test_wrapped_models_and_tied_or_strided_tensors(tmp_path):
 
 
 def test_what_is_in_the_folder(tmp_path):
-    model, optimiser = make()
-    train(model, optimiser, range(1))
-    folder = save(tmp_path, model, optimiser, 1234, metric=0.5)
+    model, optimizer = make()
+    train(model, optimizer, range(1))
+    folder = save(tmp_path, model, optimizer, 1234, metric=0.5)
     assert folder == tmp_path / "checkpoints" / "step-00001234"
     assert {p.name for p in folder.iterdir()} == set(FILES)
     state = json.loads((folder / "state.json").read_text())
@@ -246,7 +237,7 @@ def steps_of(run):
 
 
 def test_the_last_ones_and_the_best_are_kept(tmp_path):
-    model, optimiser = make()
+    model, optimizer = make()
     metrics = {1: 0.9, 2: 0.3, 3: None, 4: 0.5, 5: float("nan"), 6: 0.7, 7: 0.3, 8: 0.4, 9: 0.6}
     wanted = {
         1: [1],
@@ -260,21 +251,21 @@ def test_the_last_ones_and_the_best_are_kept(tmp_path):
         9: [9, 8, 7],
     }
     for step, metric in metrics.items():
-        save(tmp_path, model, optimiser, step, metric=metric)
+        save(tmp_path, model, optimizer, step, metric=metric)
         assert steps_of(tmp_path) == wanted[step]
         known = [(m, -s) for s, m in metrics.items() if s <= step and m is not None and m == m]
         found = checkpoint.best(tmp_path)
         assert (found.metric, -found.step) == min(known)
         assert checkpoint.latest(tmp_path).state["best"] == {"step": found.step, "metric": found.metric}
-    save(tmp_path, model, optimiser, 10, keep=1)
+    save(tmp_path, model, optimizer, 10, keep=1)
     assert steps_of(tmp_path) == [10, 7]
     with pytest.raises(UserError, match="keep = 0"):
-        save(tmp_path, model, optimiser, 11, keep=0)
+        save(tmp_path, model, optimizer, 11, keep=0)
 
 
 def test_best_needs_a_metric(tmp_path):
-    model, optimiser = make()
-    save(tmp_path, model, optimiser, 1)
+    model, optimizer = make()
+    save(tmp_path, model, optimizer, 1)
     with pytest.raises(UserError, match="has a metric"):
         checkpoint.best(tmp_path)
 
@@ -293,10 +284,10 @@ def damages(path):
 
 @pytest.mark.parametrize("name", FILES)
 def test_a_cut_or_altered_file_is_refused_by_name_and_the_previous_checkpoint_used(tmp_path, name):
-    model, optimiser = make()
-    train(model, optimiser, range(1))
-    save(tmp_path, model, optimiser, 1, metric=2.0)
-    path = save(tmp_path, model, optimiser, 2, metric=1.0) / name
+    model, optimizer = make()
+    train(model, optimizer, range(1))
+    save(tmp_path, model, optimizer, 1, metric=2.0)
+    path = save(tmp_path, model, optimizer, 2, metric=1.0) / name
     whole = path.read_bytes()
     for how, data in damages(path):
         path.unlink()
@@ -312,24 +303,24 @@ def test_a_cut_or_altered_file_is_refused_by_name_and_the_previous_checkpoint_us
 
 
 def test_a_damaged_newer_one_neither_blocks_nor_crowds_out_what_is_saved_after_resuming(tmp_path):
-    model, optimiser = make()
+    model, optimizer = make()
     for step in (1, 2):
-        save(tmp_path, model, optimiser, step, keep=1)
-    save(tmp_path, model, optimiser, 9, keep=2)
+        save(tmp_path, model, optimizer, step, keep=1)
+    save(tmp_path, model, optimizer, 9, keep=2)
     for step, bad in ((9, "state.json"),):
         (tmp_path / "checkpoints" / f"step-{step:08d}" / bad).write_bytes(b"{")
     assert checkpoint.latest(tmp_path).step == 2
     for step in (3, 4, 12):
-        save(tmp_path, model, optimiser, step, keep=1)
+        save(tmp_path, model, optimizer, step, keep=1)
         assert checkpoint.latest(tmp_path).step == step
-    save(tmp_path, model, optimiser, 9, keep=1)  # its step again: replaced
+    save(tmp_path, model, optimizer, 9, keep=1)  # its step again: replaced
     assert [p.name for p in checkpoint.existing(tmp_path)] == ["step-00000012", "step-00000009"]
     assert checkpoint.latest(tmp_path).refused == []
 
 
 def test_one_set_aside_by_a_kill_counts_after_its_successor(tmp_path):
-    model, optimiser = make()
-    folder = save(tmp_path, model, optimiser, 3)
+    model, optimizer = make()
+    folder = save(tmp_path, model, optimizer, 3)
     shutil.copytree(folder, folder.with_name("step-00000003.old"))
     assert checkpoint.latest(tmp_path).folder == folder
     (folder / "config.json").write_bytes(b"")
@@ -340,8 +331,8 @@ def test_one_set_aside_by_a_kill_counts_after_its_successor(tmp_path):
 def test_no_checkpoint_and_none_left(tmp_path):
     with pytest.raises(UserError, match="has no checkpoint: "):
         checkpoint.latest(tmp_path)
-    model, optimiser = make()
-    folder = save(tmp_path, model, optimiser, 3)
+    model, optimizer = make()
+    folder = save(tmp_path, model, optimizer, 3)
     (folder / "model.safetensors").write_bytes(b"")
     with pytest.raises(UserError, match=r"no usable checkpoint .*step-00000003.*truncated") as caught:
         checkpoint.latest(tmp_path)
@@ -351,8 +342,8 @@ def test_no_checkpoint_and_none_left(tmp_path):
 
 
 def test_a_renamed_folder_is_not_another_step(tmp_path):
-    model, optimiser = make()
-    folder = save(tmp_path, model, optimiser, 3)
+    model, optimizer = make()
+    folder = save(tmp_path, model, optimizer, 3)
     shutil.copytree(folder, folder.with_name("step-00000008"))
     found = checkpoint.latest(tmp_path)
     assert found.step == 3 and "renamed" in found.refused[0]
@@ -383,8 +374,8 @@ def forge(folder, **changes):
     ],
 )
 def test_foreign_or_incomplete_states_are_one_sentence(tmp_path, changes, words):
-    model, optimiser = make()
-    folder = save(tmp_path, model, optimiser, 3)
+    model, optimizer = make()
+    folder = save(tmp_path, model, optimizer, 3)
     forge(folder)
     assert checkpoint.latest(tmp_path).step == 3  # the forger knows the format
     forge(folder, **changes)
@@ -394,8 +385,8 @@ def test_foreign_or_incomplete_states_are_one_sentence(tmp_path, changes, words)
 
 
 def test_names_in_a_state_cannot_point_elsewhere(tmp_path):
-    model, optimiser = make()
-    folder = save(tmp_path, model, optimiser, 3)
+    model, optimizer = make()
+    folder = save(tmp_path, model, optimizer, 3)
     files = json.loads((folder / "state.json").read_text())["files"]
     (tmp_path / "other").write_bytes((folder / "config.json").read_bytes())
     forge(folder, files={**files, "../../other": files["config.json"]})
@@ -405,8 +396,8 @@ def test_names_in_a_state_cannot_point_elsewhere(tmp_path):
 
 @pytest.mark.parametrize("content", [b"[1, 2]", b"\xff\xfe", b"null", b"[" * 100_000, b""])
 def test_json_of_another_kind_is_one_sentence(tmp_path, content):
-    model, optimiser = make()
-    folder = save(tmp_path, model, optimiser, 3)
+    model, optimizer = make()
+    folder = save(tmp_path, model, optimizer, 3)
     (folder / "state.json").write_bytes(content)
     with pytest.raises(UserError, match=r"state\.json is no"):
         checkpoint.latest(tmp_path)
@@ -419,16 +410,13 @@ def other_model(**changes):
 
 
 def test_the_first_difference_is_named_and_nothing_is_changed(tmp_path):
-    model, optimiser = make()
-    train(model, optimiser, range(1))
-    save(tmp_path, model, optimiser, 1)
+    model, optimizer = make()
+    train(model, optimizer, range(1))
+    save(tmp_path, model, optimizer, 1)
     found = checkpoint.latest(tmp_path)
     cases = [
         (other_model(latent=7), r"'encoder\.project\.3\.weight' has shape \(6, 8\).*but \(7, 8\)"),
-        (
-            other_model(predictor=PredictorConfig(rung="mlp-lti", history=3)),
-            r"has no 'predictor\.A\.2\.weight'",
-        ),
+        (other_model(predictor=PredictorConfig(rung="mlp-lti", history=3)), r"has no 'predictor\.A\.2\.weight'"),
         (other_model(predictor=PredictorConfig(rung="mlp-lti", history=1)), r"has 'predictor\.A\.1\.weight'"),
         (WorldModel(TINY, action_dim=4).double(), "float32 in .* but torch.float64"),
     ]
@@ -440,20 +428,20 @@ def test_the_first_difference_is_named_and_nothing_is_changed(tmp_path):
 
     right, _ = make(seed=1)
     before = {n: bits(t) for n, t in right.state_dict().items()}
-    count = len(optimiser.param_groups)
-    optimisers = [
+    count = len(optimizer.param_groups)
+    optimizers = [
         (torch.optim.SGD(right.parameters()), "trained with AdamW, not SGD"),
-        (torch.optim.AdamW(right.parameters()), f"has {count} parameter groups, but the optimiser has 1"),
+        (torch.optim.AdamW(right.parameters()), f"has {count} parameter groups, but the optimizer has 1"),
         (mup.build(right, mup.OptimConfig(input_lr="fan_in")), "parameter group"),
         (torch.optim.AdamW([torch.nn.Parameter(torch.zeros(1))]), "a parameter that the model lacks"),
     ]
     groups = mup.groups(right, mup.OptimConfig())
     last = groups[0]["params"].pop()
     name = next(n for n, p in right.named_parameters() if p is last)
-    optimisers.append((torch.optim.AdamW(groups), rf"group 0 has '{re.escape(name)}' in .* has None"))
-    for wrong_optimiser, words in optimisers:
+    optimizers.append((torch.optim.AdamW(groups), rf"group 0 has '{re.escape(name)}' in .* has None"))
+    for wrong_optimizer, words in optimizers:
         with pytest.raises(UserError, match=words):
-            checkpoint.restore(found, right, wrong_optimiser)
+            checkpoint.restore(found, right, wrong_optimizer)
     assert before == {n: bits(t) for n, t in right.state_dict().items()}
 
 
@@ -461,7 +449,7 @@ def test_weights_alone_cannot_be_resumed(tmp_path):
     model, _ = make()
     save(tmp_path, model, None, 1)
     other, its = make(seed=1)
-    with pytest.raises(UserError, match="no optimiser"):
+    with pytest.raises(UserError, match="no optimizer"):
         checkpoint.restore(checkpoint.latest(tmp_path), other, its)
     assert checkpoint.restore(checkpoint.latest(tmp_path), other) == 1
 
@@ -475,15 +463,15 @@ class Bomb:
 
 
 def test_a_pickle_in_disguise_is_refused_and_not_run(tmp_path):
-    """Even with a right checksum: for the weights and for the optimiser."""
-    model, optimiser = make()
+    """Even with a right checksum: for the weights and for the optimizer."""
+    model, optimizer = make()
     target = tmp_path / "ran"
     data = pickle.dumps(Bomb(target))
     pickle.loads(data)
     assert target.is_dir()  # it is armed
     target.rmdir()
-    for name in ("model.safetensors", "optimiser.safetensors"):
-        folder = save(tmp_path, model, optimiser, 3)
+    for name in ("model.safetensors", "optimizer.safetensors"):
+        folder = save(tmp_path, model, optimizer, 3)
         files = json.loads((folder / "state.json").read_text())["files"]
         for suffix in (data, b"\0" * 64 + data):
             (folder / name).write_bytes(suffix)
@@ -491,20 +479,20 @@ def test_a_pickle_in_disguise_is_refused_and_not_run(tmp_path):
             found = checkpoint.latest(tmp_path)
             assert found.refused == []
             with pytest.raises(UserError, match=f"{re.escape(name)} is not a whole safetensors file"):
-                checkpoint.restore(found, model, optimiser)
+                checkpoint.restore(found, model, optimizer)
             assert not target.exists()
 
 
 def test_a_full_disk_leaves_what_was_there(tmp_path, monkeypatch):
-    model, optimiser = make()
-    save(tmp_path, model, optimiser, 1)
+    model, optimizer = make()
+    save(tmp_path, model, optimizer, 1)
 
     def full(*_):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(checkpoint, "write_tensors", full)
     with pytest.raises(OSError, match="No space left"):
-        save(tmp_path, model, optimiser, 2)
+        save(tmp_path, model, optimizer, 2)
     assert [p.name for p in (tmp_path / "checkpoints").iterdir()] == ["step-00000001"]
     assert checkpoint.latest(tmp_path).step == 1
 
@@ -512,8 +500,8 @@ def test_a_full_disk_leaves_what_was_there(tmp_path, monkeypatch):
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs the names of open files")
 def test_everything_is_flushed_before_it_gets_its_name(tmp_path, monkeypatch):
     """Each file, then state.json, then the folder; then the rename; then the folder above."""
-    model, optimiser = make()
-    train(model, optimiser, range(1))
+    model, optimizer = make()
+    train(model, optimizer, range(1))
     log = []
     fsync, rename = os.fsync, os.rename
 
@@ -527,7 +515,7 @@ def test_everything_is_flushed_before_it_gets_its_name(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "fsync", note_fsync)
     monkeypatch.setattr(os, "rename", note_rename)
-    save(tmp_path, model, optimiser, 7)
+    save(tmp_path, model, optimizer, 7)
     assert sorted(log[:3]) == sorted(set(FILES) - {"state.json"})
     assert log[3] == "state.json"
     assert log[4].startswith(".lpwm-tmp-step-00000007")
@@ -546,8 +534,8 @@ from test_checkpoint import make, save, train
 from lpwm.train import checkpoint
 
 run = Path(sys.argv[2])
-model, optimiser = make()
-train(model, optimiser, range(1))
+model, optimizer = make()
+train(model, optimizer, range(1))
 EVENTS = ("open", "os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.listdir", "os.scandir")
 
 def child(action):
@@ -572,11 +560,11 @@ def count_down(n):
 def at_event(step, n):
     def action():
         count_down(n)
-        save(run, model, optimiser, step, keep=1, metric=-float(step))
+        save(run, model, optimizer, step, keep=1, metric=-float(step))
     return action
 
 out = {"killed": 0, "leftover": 0, "old": 0}
-save(run, model, optimiser, 5, keep=1)
+save(run, model, optimizer, 5, keep=1)
 shutil.copytree(run, run.with_name("base"))
 for target in (6, 5):  # a new step; then the step that is already there, which must be replaced
     n, status = 0, -1
@@ -592,14 +580,14 @@ for target in (6, 5):  # a new step; then the step that is already there, which 
         found = checkpoint.latest(run)
         assert found.refused == [], found.refused
         assert found.step in (5, target), found.step
-        save(run, model, optimiser, target, keep=1, metric=0.0)
+        save(run, model, optimizer, target, keep=1, metric=0.0)
         assert os.listdir(run / "checkpoints") == [f"step-{target:08d}"], os.listdir(run / "checkpoints")
         n += 1
 step = 6
 
 def for_ever():
     for s in range(step + 1, 10**6):
-        save(run, model, optimiser, s, keep=2)
+        save(run, model, optimizer, s, keep=2)
 
 chance = random.Random(0)
 for _ in range(int(sys.argv[3])):

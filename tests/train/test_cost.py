@@ -25,7 +25,7 @@ BENCH = Path(__file__).parents[2] / "bench" / "results"
 def step(model: ModelConfig, objective: ObjectiveConfig) -> torch.Tensor:
     """The loss of a batch, on the CPU."""
     network, loss = WorldModel(model, ACTION), Objective(objective, model.sparse)
-    side = model.encoder.image
+    side = model.encoder.image_size
     pixels = torch.randint(0, 256, (BATCH, FRAMES, 3, side, side), dtype=torch.uint8)
     draw = loss.draw((0, 0), BATCH, FRAMES, model.latent, "cpu")
     return clip_loss(network, loss, pixels, torch.randn(BATCH, FRAMES, ACTION), draw)["loss"]
@@ -55,11 +55,11 @@ def operations(model: ModelConfig, objective: ObjectiveConfig) -> int:
 
 
 @pytest.mark.parametrize("rung", RUNGS)
-@pytest.mark.parametrize("regulariser", ["rdmreg", "none"])
-def test_operations_and_bytes_are_those_of_a_step(rung: str, regulariser: str) -> None:
-    encoder = EncoderConfig(image=32, patch=4, width=48, depth=3, heads=2, head_dim=24, mlp=96)
+@pytest.mark.parametrize("regularizer", ["rdmreg", "none"])
+def test_operations_and_bytes_are_those_of_a_step(rung: str, regularizer: str) -> None:
+    encoder = EncoderConfig(image_size=32, patch=4, width=48, depth=3, heads=2, head_dim=24, mlp=96)
     model = ModelConfig(64, encoder=encoder, predictor=PredictorConfig(rung, heads=2, head_dim=16, mlp=64))
-    objective = ObjectiveConfig(regulariser=regulariser, rdmreg=RDMRegConfig(slices=256))  # type: ignore[arg-type]
+    objective = ObjectiveConfig(regularizer=regularizer, rdmreg=RDMRegConfig(slices=256))  # type: ignore[arg-type]
     cost = estimate(model, objective, ACTION, FRAMES, BATCH, half=False)
     assert cost.flops == pytest.approx(operations(model, objective), rel=0.03)
     assert 0.9 < BATCH * cost.clip_bytes / kept(model, objective) < 1.4
@@ -71,14 +71,14 @@ def test_operations_and_bytes_are_those_of_a_step(rung: str, regulariser: str) -
     "slices, objective",
     [
         (8192, ObjectiveConfig(rdmreg=RDMRegConfig(slices=8192))),
-        (4096, ObjectiveConfig(regulariser="sigreg", sigreg=SIGRegConfig(slices=4096))),
-        (0, ObjectiveConfig(regulariser="vicreg")),
-        (0, ObjectiveConfig(regulariser="none", rollout_steps=3)),
+        (4096, ObjectiveConfig(regularizer="sigreg", sigreg=SIGRegConfig(slices=4096))),
+        (0, ObjectiveConfig(regularizer="vicreg")),
+        (0, ObjectiveConfig(regularizer="none", rollout_steps=3)),
     ],
     ids=["rdmreg", "sigreg", "vicreg", "fed back"],
 )
 def test_where_the_encoder_is_the_least_of_it(rung: str, slices: int, objective: ObjectiveConfig) -> None:
-    encoder = EncoderConfig(image=8, patch=4, width=16, depth=2, heads=1, head_dim=16, mlp=16)
+    encoder = EncoderConfig(image_size=8, patch=4, width=16, depth=2, heads=1, head_dim=16, mlp=16)
     model = ModelConfig(64, "reprelu", encoder, ProjectorConfig(hidden=16), PredictorConfig(rung))
     cost = estimate(model, objective, ACTION, FRAMES, BATCH, half=False)
     assert cost.flops == pytest.approx(operations(model, objective), rel=0.1)
@@ -89,9 +89,7 @@ def test_where_the_encoder_is_the_least_of_it(rung: str, slices: int, objective:
 def test_the_sentence_names_the_largest_batch_that_fits() -> None:
     cost = Cost(parameters=1, flops=1.0, clip_bytes=2.0**30, fixed_bytes=2.0**29)
     check_memory(cost, 3, 3.5 * 2**30, "the GPU")
-    with pytest.raises(
-        UserError, match=r"batch of 4 clips needs about 4.5 GiB and the GPU has 3.5 GiB .*batch 3 fits"
-    ):
+    with pytest.raises(UserError, match=r"batch of 4 clips needs about 4.5 GiB and the GPU has 3.5 GiB .*batch 3 fits"):
         check_memory(cost, 4, 3.5 * 2**30, "the GPU")
     with pytest.raises(UserError, match="batch 1 fits"):
         check_memory(cost, 4, 1.5 * 2**30, "the GPU")
@@ -100,7 +98,7 @@ def test_the_sentence_names_the_largest_batch_that_fits() -> None:
 
 
 def test_weights_gradients_and_adam_are_four_numbers_each() -> None:
-    model, objective = ModelConfig(64), ObjectiveConfig(regulariser="none")
+    model, objective = ModelConfig(64), ObjectiveConfig(regularizer="none")
     full, half = (estimate(model, objective, ACTION, FRAMES, BATCH, half=half) for half in (False, True))
     network = WorldModel(model, ACTION)
     network.requires_grad_()

@@ -26,11 +26,9 @@ def small_model(rung: str = "mlp-lti", history: int = 2) -> WorldModel:
     return WorldModel(
         ModelConfig(
             latent=8,
-            encoder=EncoderConfig(image=16, patch=8, width=16, depth=1, heads=1, head_dim=16, mlp=16),
+            encoder=EncoderConfig(image_size=16, patch=8, width=16, depth=1, heads=1, head_dim=16, mlp=16),
             projector=ProjectorConfig(hidden=16),
-            predictor=PredictorConfig(
-                rung, history, heads=1, head_dim=16, mlp=16, head_hidden=16, dropout=0.5
-            ),
+            predictor=PredictorConfig(rung, history, heads=1, head_dim=16, mlp=16, head_hidden=16, dropout=0.5),
         ),
         action_dim=2 * 5,
     )
@@ -103,9 +101,7 @@ def test_errors_by_depth_by_hand(context: int) -> None:
         guess = last + 0.5 * a[:, :, context - 1 : context - 1 + h].sum(2)
         power = (target**2).mean()
         assert got["error_depth"][h - 1] == pytest.approx(((guess - target) ** 2).mean() / power, rel=1e-4)
-        assert got["copy_error_depth"][h - 1] == pytest.approx(
-            ((last - target) ** 2).mean() / power, rel=1e-4
-        )
+        assert got["copy_error_depth"][h - 1] == pytest.approx(((last - target) ** 2).mean() / power, rel=1e-4)
     assert got["clips"] == 8 and "note" not in got and len(got["error_depth"]) == 5
     assert source.asked == [0, 1] and model.seen == [(context, context - 1)] * 2
     assert model.training

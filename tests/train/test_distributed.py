@@ -1,4 +1,4 @@
-"""N processes equal one: loss and every gradient, for each regulariser and norm, uneven batches included."""
+"""N processes equal one: loss and every gradient, for each regularizer and norm, uneven batches included."""
 
 import functools
 import json
@@ -14,13 +14,13 @@ import torch
 from lpwm.core.errors import UserError
 from lpwm.losses import Objective, ObjectiveConfig, RDMRegConfig, SIGRegConfig
 from lpwm.model import EncoderConfig, ModelConfig, PredictorConfig, ProjectorConfig, WorldModel
-from lpwm.optim import OptimConfig, build, initialise
+from lpwm.optim import OptimConfig, build, initialize
 from lpwm.train.distributed import Ranks, join
 from lpwm.train.step import Stepper
 
 FRAMES, LATENT = 4, 12
 CASES = [
-    # regulariser, projector norm, head norm, link, tj, rollout
+    # regularizer, projector norm, head norm, link, tj, rollout
     ("rdmreg", "layer", "layer", "reprelu", 0.1, 1),
     ("rdmreg", "batch", "batch", "reprelu", 0.0, 3),
     ("sigreg", "batch", "layer", "identity", 0.0, 1),
@@ -29,24 +29,24 @@ CASES = [
 
 
 def make(case):
-    regulariser, projector, head, link, tj, rollout = case
+    regularizer, projector, head, link, tj, rollout = case
     config = ModelConfig(
         latent=LATENT,
         link=link,
-        encoder=EncoderConfig(image=8, patch=4, width=16, depth=1, heads=1, head_dim=16, mlp=16),
+        encoder=EncoderConfig(image_size=8, patch=4, width=16, depth=1, heads=1, head_dim=16, mlp=16),
         projector=ProjectorConfig(hidden=16, norm=projector),
         predictor=PredictorConfig(
             rung="shallow-adaln", heads=2, head_dim=8, mlp=16, head_hidden=16, head_norm=head, dropout=0.0
         ),
     )
     model = WorldModel(config, 4)
-    initialise(model, 0)
+    initialize(model, 0)
     with torch.no_grad():  # open the AdaLN gates, so that gradients reach everything
         for p in model.predictor.parameters():
             p.add_(0.1 * torch.randn(p.shape, generator=torch.Generator().manual_seed(p.numel())))
     objective = Objective(
         ObjectiveConfig(
-            regulariser=regulariser,
+            regularizer=regularizer,
             lam=2.0,
             tj_weight=tj,
             rollout_steps=rollout,
@@ -62,9 +62,7 @@ def one_step(case, batch, ranks, accumulate=1):
     """Loss and gradients of one update on this rank's slice of a fixed global batch."""
     torch.set_num_threads(1)
     model, objective = make(case)
-    stepper = Stepper(
-        model, objective, build(model, OptimConfig(lr=1e-12)), batch, ranks=ranks, accumulate=accumulate
-    )
+    stepper = Stepper(model, objective, build(model, OptimConfig(lr=1e-12)), batch, ranks=ranks, accumulate=accumulate)
     g = torch.Generator().manual_seed(5)
     pixels = torch.randint(0, 256, (batch, FRAMES, 3, 8, 8), generator=g, dtype=torch.uint8)
     actions = torch.randn(batch, FRAMES - 1, 4, generator=g)
@@ -99,9 +97,7 @@ def alone(case, batch):
 @pytest.mark.parametrize(("ranks", "batch"), [(2, 8), (3, 8)])  # 8 over 3 ranks is 2 + 3 + 3
 def test_ranks_equal_one_process(ranks, batch, tmp_path):
     port = free_port()
-    commands = [
-        [sys.executable, __file__, *map(str, (rank, ranks, port, batch, tmp_path))] for rank in range(ranks)
-    ]
+    commands = [[sys.executable, __file__, *map(str, (rank, ranks, port, batch, tmp_path))] for rank in range(ranks)]
     workers = [subprocess.Popen(command) for command in commands]
     assert [w.wait(timeout=300) for w in workers] == [0] * ranks
     for rank in range(ranks):
@@ -173,16 +169,7 @@ def test_gpus_meet_through_nccl_each_with_its_own(monkeypatch):
 )
 def test_torchrun_and_a_group_of_one_train_as_one_process_does(tmp_path, device):
     bench = Path(__file__).parents[2] / "bench" / "nccl.py"
-    command = [
-        sys.executable,
-        str(bench),
-        "--device",
-        device,
-        "--steps",
-        "8",
-        "--json",
-        str(tmp_path / "a.json"),
-    ]
+    command = [sys.executable, str(bench), "--device", device, "--steps", "8", "--json", str(tmp_path / "a.json")]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     rows = json.loads((tmp_path / "a.json").read_text())["rows"]

@@ -13,10 +13,19 @@ from lpwm.worlds.pusht.world import PushT
 
 STEPS, EVERY = 10_000, 50
 HEALTHY = {
-    "loss": 0.08, "prediction": 0.01, "regulariser": 0.07, "relative_error": 0.02, "copy_error": 0.25,
-    "code_rms": 0.65, "code_std": 0.55, "effective_dimension": 7.5, "temporal_variation": 0.15,
-    "action_sensitivity": 1.2, "active_fraction": 0.5, "dead_units": 0.0,
-}  # fmt: skip
+    "loss": 0.08,
+    "prediction": 0.01,
+    "regularizer": 0.07,
+    "relative_error": 0.02,
+    "copy_error": 0.25,
+    "code_rms": 0.65,
+    "code_std": 0.55,
+    "effective_dimension": 7.5,
+    "temporal_variation": 0.15,
+    "action_sensitivity": 1.2,
+    "active_fraction": 0.5,
+    "dead_units": 0.0,
+}
 DEATHS = [
     ("collapsed", "code_rms", 0.004, "RMS of 0.004", "below 0.01"),
     ("collapsed", "code_std", 0.0008, "standard deviation of 0.0008", "below 0.01"),
@@ -48,24 +57,21 @@ def test_each_death_is_named_once_with_its_evidence(
     assert step == STEPS * config.grace + config.patience * EVERY
     assert f"dead ({kind})" in sentence and evidence in sentence and limit in sentence
     assert f"steps {step - 4 * EVERY} to {step} of {STEPS}" in sentence
-    assert (
-        sentence.endswith(".") and sentence.count(". ") == 0 and ";" in sentence
-    )  # one sentence, with a remedy
+    assert sentence.endswith(".") and sentence.count(". ") == 0 and ";" in sentence  # one sentence, with a remedy
 
 
 def test_a_large_error_alone_is_a_warning_with_the_copy_predictor_next_to_it() -> None:
     """At the paper's size healthy runs are above 0.5 for thousands of steps (results/, Piecewise at 224 pixels)."""
     health = Health()
     verdicts = [
-        health.check(i * EVERY, STEPS, HEALTHY | {"relative_error": 0.9, "copy_error": 0.4})
-        for i in range(1, 60)
+        health.check(i * EVERY, STEPS, HEALTHY | {"relative_error": 0.9, "copy_error": 0.4}) for i in range(1, 60)
     ]
     (verdict,) = [v for v in verdicts if v]
     assert not verdict.dead and "learns slowly" in verdict.sentence and "above 0.5" in verdict.sentence
     assert "copying the last frame scores 0.4" in verdict.sentence
 
 
-@pytest.mark.parametrize("name", ["loss", "regulariser", "code_rms"])
+@pytest.mark.parametrize("name", ["loss", "regularizer", "code_rms"])
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_not_finite_is_told_at_once_even_in_the_grace_period(name: str, value: float) -> None:
     records = [HEALTHY, HEALTHY | {name: value}, HEALTHY | {name: value}]
@@ -118,20 +124,18 @@ def test_what_is_not_measured_is_not_judged() -> None:
 def test_noisy_healthy_runs_raise_no_alarm() -> None:
     """Records scattered as widely as small healthy runs scatter (and a little wider), 200 runs of 200 log points."""
     generator = np.random.default_rng(0)
-    centre = HEALTHY | {"effective_dimension": 7.0, "relative_error": 0.1, "temporal_variation": 0.02}
+    center = HEALTHY | {"effective_dimension": 7.0, "relative_error": 0.1, "temporal_variation": 0.02}
     for _ in range(200):
         health, growth = Health(), generator.uniform(0.2, 1)
         for i in range(1, STEPS // EVERY + 1):
-            noise = {name: value * math.exp(0.4 * generator.normal()) for name, value in centre.items()}
+            noise = {name: value * math.exp(0.4 * generator.normal()) for name, value in center.items()}
             young = max(0.0, 1 - i / (20 * growth))  # an early phase that looks dead
             noise["effective_dimension"] = 1 + (noise["effective_dimension"] - 1) * (1 - young)
             noise["action_sensitivity"] *= 1 - young
             assert health.check(i * EVERY, STEPS, noise) is None
 
 
-@pytest.mark.parametrize(
-    "fields", [{"grace": 1.5}, {"patience": 0}, {"min_dimension": -1.0}, {"min_std": math.nan}]
-)
+@pytest.mark.parametrize("fields", [{"grace": 1.5}, {"patience": 0}, {"min_dimension": -1.0}, {"min_std": math.nan}])
 def test_nonsense_is_refused(fields: dict[str, float]) -> None:
     with pytest.raises(UserError, match=f"health.{next(iter(fields))}"):
         HealthConfig(**fields)  # type: ignore[arg-type]

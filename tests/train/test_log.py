@@ -53,9 +53,7 @@ def test_records(tmp_path: Path) -> None:
 
 def test_not_finite_is_null_in_the_file_and_itself_in_the_record(tmp_path: Path) -> None:
     with quiet(tmp_path) as logger:
-        record = logger.log(
-            1, {"loss": torch.tensor(math.nan), "x": math.inf, "list": torch.tensor([1.0, -math.inf])}
-        )
+        record = logger.log(1, {"loss": torch.tensor(math.nan), "x": math.inf, "list": torch.tensor([1.0, -math.inf])})
     assert math.isnan(record["loss"]) and record["x"] == math.inf
     (line,) = lines(tmp_path)
     assert line["loss"] is None and line["x"] is None and line["list"] == [1.0, None]
@@ -101,9 +99,7 @@ def test_matrices_are_refused_and_gradients_are_dropped() -> None:
         to_host({"z": torch.zeros(2, 2)})
     assert to_host({"loss": torch.ones((), requires_grad=True)}) == {"loss": 1.0}
     assert to_host({"empty": torch.zeros(0)}) == {"empty": []}
-    assert flatten({"x": [1, 2], "s": "no", "n": None, "b": True, "f": 0.5}) == {
-        "x_1": 1, "x_2": 2, "b": 1, "f": 0.5,
-    }  # fmt: skip
+    assert flatten({"x": [1, 2], "s": "no", "n": None, "b": True, "f": 0.5}) == {"x_1": 1, "x_2": 2, "b": 1, "f": 0.5}
 
 
 def test_resume_reads_as_one_run(tmp_path: Path) -> None:
@@ -112,9 +108,7 @@ def test_resume_reads_as_one_run(tmp_path: Path) -> None:
             logger.log(step, {"loss": float(step)})
         logger.event(41, "dying")
     with (tmp_path / LOG).open("a") as file:
-        file.write(
-            '3\n[20]\n{"step": 20}\n{"step": "20", "kind": "train"}\n{"kind": "train"}\n'
-        )  # no records
+        file.write('3\n[20]\n{"step": 20}\n{"step": "20", "kind": "train"}\n{"kind": "train"}\n')  # no records
         file.write('{"step": 20, "kind": "tra')  # killed while writing
     assert [r["step"] for r in read_log(tmp_path)] == [10, 20, 30, 40, 41]
     with quiet(tmp_path, start_step=20) as logger:
@@ -129,18 +123,12 @@ def test_resume_reads_as_one_run(tmp_path: Path) -> None:
 
 
 @settings(max_examples=15)
-@given(
-    steps=st.lists(st.integers(1, 30), max_size=8).map(sorted),
-    resume=st.integers(1, 30),
-    cut=st.integers(0, 60),
-)
+@given(steps=st.lists(st.integers(1, 30), max_size=8).map(sorted), resume=st.integers(1, 30), cut=st.integers(0, 60))
 def test_any_kill_leaves_whole_records_up_to_the_resumed_step(
     tmp_path_factory: pytest.TempPathFactory, steps: list[int], resume: int, cut: int
 ) -> None:
     path = tmp_path_factory.mktemp("log") / LOG
-    whole = [
-        json.dumps({"step": s, "time": 0.5, "kind": "train", "é": "π"}, ensure_ascii=False) for s in steps
-    ]
+    whole = [json.dumps({"step": s, "time": 0.5, "kind": "train", "é": "π"}, ensure_ascii=False) for s in steps]
     data = "".join(line + "\n" for line in whole).encode()
     data = data[: max(0, len(data) - cut)]  # at any byte
     path.write_bytes(data)
@@ -239,9 +227,7 @@ def test_rate_and_eta(tmp_path: Path) -> None:
     clock, out = Clock(), io.StringIO()
     logger = quiet(tmp_path, total_steps=1000, start_step=100, console=True, stream=out, clock=clock)
     clock.now += 10
-    assert logger.log(150, {"loss": 1.0})["steps_per_second"] == pytest.approx(
-        5
-    )  # counted from the resumed step
+    assert logger.log(150, {"loss": 1.0})["steps_per_second"] == pytest.approx(5)  # counted from the resumed step
     assert out.getvalue() == "150/1000  5/s  ETA 2:50  loss 1\n"
     logger.close()
 
@@ -258,17 +244,27 @@ def test_plain_lines_are_occasional(tmp_path: Path) -> None:
     logger.close()
     shown = out.getvalue().splitlines()
     assert [int(line.split("/")[0]) for line in shown if line.startswith(("1/", "31/", "61/", "91/", "100/"))] == [
-        1, 31, 61, 91, 100,
-    ]  # fmt: skip
+        1,
+        31,
+        61,
+        91,
+        100,
+    ]
     assert "something [bold]happened[/bold]" in shown
     assert "50/100  held-out  depth 1 err 0.01 copy 0.1  depth 2 err 0.2 copy 0.5" in shown
     assert len(shown) == 7 and "\x1b" not in out.getvalue()
 
 
 NUMBERS = {
-    "loss": 0.07654, "relative_error": 0.0213, "copy_error": 0.25, "effective_dimension": 7.41,
-    "active_fraction": 0.51, "action_sensitivity": 1.3, "temporal_variation": 0.15, "dead_units": 0.0,
-}  # fmt: skip
+    "loss": 0.07654,
+    "relative_error": 0.0213,
+    "copy_error": 0.25,
+    "effective_dimension": 7.41,
+    "active_fraction": 0.51,
+    "action_sensitivity": 1.3,
+    "temporal_variation": 0.15,
+    "dead_units": 0.0,
+}
 
 
 def test_the_line_fits_any_width_and_keeps_what_matters() -> None:
@@ -292,13 +288,13 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.mark.parametrize("colours", [True, False])
-def test_on_a_terminal_of_40_columns(monkeypatch: pytest.MonkeyPatch, colours: bool) -> None:
+@pytest.mark.parametrize("colors", [True, False])
+def test_on_a_terminal_of_40_columns(monkeypatch: pytest.MonkeyPatch, colors: bool) -> None:
     for name in ("FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setenv("COLUMNS", "40")
-    if not colours:
+    if not colors:
         monkeypatch.setenv("NO_COLOR", "1")
     out = Terminal()
     progress = Progress(5000, 0, out, Clock())
@@ -308,7 +304,7 @@ def test_on_a_terminal_of_40_columns(monkeypatch: pytest.MonkeyPatch, colours: b
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", out.getvalue())
     assert "1200/5000  55/s  ETA 1:09  loss 0.0765" in text and "an event [of note]" in text
     assert all(len(line) <= 40 for line in re.split(r"[\r\n]", text))
-    if not colours:
+    if not colors:
         assert not re.search(r"\x1b\[[0-9;]*(3[0-7]|38|9[0-7])m", out.getvalue())
     assert out.getvalue().rstrip().endswith("\x1b[?25h")  # the cursor is shown again
 

@@ -17,14 +17,7 @@ from lpwm.core.errors import UserError
 from lpwm.model import ModelConfig, WorldModel
 from lpwm.model.encoder import EncoderConfig, ProjectorConfig
 from lpwm.model.predictors import PredictorConfig
-from lpwm.train.monitors import (
-    ActivityWindow,
-    effective_dimension,
-    evaluating,
-    latent_range,
-    measure,
-    observe,
-)
+from lpwm.train.monitors import ActivityWindow, effective_dimension, evaluating, latent_range, measure, observe
 
 SETTINGS = settings(max_examples=15)
 
@@ -55,10 +48,10 @@ def by_hand(z: np.ndarray, zhat: np.ndarray, permuted: np.ndarray) -> dict[str, 
             moved_by_actions += ((permuted[b, k] - zhat[b, k]) ** 2).sum()
     frames = [z[b, t] for b in range(B) for t in range(T)]
     strangers = np.mean([((x - y) ** 2).sum() for x, y in combinations(frames, 2)])
-    neighbours, instability, churn = [], [], []
+    neighbors, instability, churn = [], [], []
     for b in range(B):
         for t in range(T - 1):
-            neighbours.append(((z[b, t + 1] - z[b, t]) ** 2).sum())
+            neighbors.append(((z[b, t + 1] - z[b, t]) ** 2).sum())
             one, two = set(np.flatnonzero(z[b, t] > 0)), set(np.flatnonzero(z[b, t + 1] > 0))
             instability.append(1 - (len(one & two) / len(one | two) if one | two else 1.0))
             churn.append(len(one ^ two) / D)
@@ -70,7 +63,7 @@ def by_hand(z: np.ndarray, zhat: np.ndarray, permuted: np.ndarray) -> dict[str, 
         "code_rms": float(np.sqrt(np.mean(z**2))),
         "code_std": float(np.sqrt(np.mean(np.var(np.array(frames), axis=0, ddof=1)))),
         "effective_dimension": over(eigenvalues.sum() ** 2, (eigenvalues**2).sum()),
-        "temporal_variation": over(float(np.mean(neighbours)), strangers),
+        "temporal_variation": over(float(np.mean(neighbors)), strangers),
         "active_fraction": float((z > 0).mean()),
         "support_instability": float(np.mean(instability)),
         "churn": float(np.mean(churn)),
@@ -80,9 +73,14 @@ def by_hand(z: np.ndarray, zhat: np.ndarray, permuted: np.ndarray) -> dict[str, 
 
 @SETTINGS
 @given(
-    B=st.integers(2, 5), T=st.integers(2, 5), K=st.integers(1, 4), D=st.integers(2, 30),
-    sparse=st.booleans(), half=st.booleans(), key=st.integers(0, 99),
-)  # fmt: skip
+    B=st.integers(2, 5),
+    T=st.integers(2, 5),
+    K=st.integers(1, 4),
+    D=st.integers(2, 30),
+    sparse=st.booleans(),
+    half=st.booleans(),
+    key=st.integers(0, 99),
+)
 @example(B=2, T=3, K=1, D=3, sparse=True, half=False, key=2)  # all that is forecast is 0
 def test_equals_the_definitions(B: int, T: int, K: int, D: int, sparse: bool, half: bool, key: int) -> None:
     K = min(K, T - 1)
@@ -234,7 +232,7 @@ def small_model(link: str = "reprelu", dropout: float = 0.5) -> WorldModel:
         ModelConfig(
             latent=16,
             link=link,
-            encoder=EncoderConfig(image=8, patch=4, width=16, depth=1, heads=1, head_dim=16, mlp=16),
+            encoder=EncoderConfig(image_size=8, patch=4, width=16, depth=1, heads=1, head_dim=16, mlp=16),
             projector=ProjectorConfig(hidden=16),
             predictor=PredictorConfig("shallow-adaln", 2, 1, 16, 16, dropout, 16),
         ),

@@ -114,23 +114,23 @@ def test_a_demo_without_training(runs, tmp_path, capsys, monkeypatch):
 def test_results_say_what_made_them(runs, monkeypatch):
     """Training writes its minutes, device and code beside the run; an evaluation carries them."""
     sessions = json.loads((runs["lpwm"] / "training.json").read_text())
-    assert [(s["from_step"], s["to_step"]) for s in sessions] == [(0, 20)] and sessions[0][
-        "device"
-    ].startswith("cpu")
+    assert [(s["from_step"], s["to_step"]) for s in sessions] == [(0, 20)] and sessions[0]["device"].startswith("cpu")
     team = load_team([runs["lpwm"]], data=False)
-    quick = EvalConfig(goals=("random",), episodes=2, budgets=(10,), receding=(1,), planner_seeds=1, controls=(),
-                       curve=0, options={"samples": 8, "elites": 2, "iterations": 1})  # fmt: skip
+    quick = EvalConfig(
+        goals=("random",),
+        episodes=2,
+        budgets=(10,),
+        receding=(1,),
+        planner_seeds=1,
+        controls=(),
+        curve=0,
+        options={"samples": 8, "elites": 2, "iterations": 1},
+    )
     found = evaluate(team.agents, team.world, quick).as_dict()
     entry = found["runs"][0]
-    assert (
-        entry["recipe"] == "tiny/lpwm"
-        and entry["config"]["train"]["steps"] == 20
-        and len(entry["data"]) == 32
-    )
+    assert entry["recipe"] == "tiny/lpwm" and entry["config"]["train"]["steps"] == 20 and len(entry["data"]) == 32
     assert entry["training"]["minutes"] >= 0 and entry["training"]["source"] == found["source"]
-    assert {"active_fraction", "effective_dimension", "relative_error", "copy_error"} <= entry[
-        "monitors"
-    ].keys()
+    assert {"active_fraction", "effective_dimension", "relative_error", "copy_error"} <= entry["monitors"].keys()
     assert len(found["source"]) == 16
     run = trained(entry, entry["run_hash"])
     assert run.family == "tiny" and "20 steps of 8" in run.size

@@ -16,33 +16,24 @@ from safetensors.torch import load_file, save_file
 
 from lpwm.core.errors import UserError
 from lpwm.model import RUNGS, EncoderConfig, ModelConfig, PredictorConfig, ProjectorConfig, WorldModel
-from lpwm.optim.mup import initialise
+from lpwm.optim.mup import initialize
 from lpwm.train import checkpoint
 from lpwm.worlds.base import WorldSpec
 
-SPEC = WorldSpec(
-    "dots", {"zones": 2}, ("x", "y"), ("dx", "dy"), (-1.0, -1.0), (1.0, 1.0), frame=8, episode=50
-)
-META = {
-    "world": SPEC,
-    "normalisation": {"mean": [0.1, -0.2], "std": [0.3, 1.0]},
-    "frameskip": 2,
-    "dataset": "abc123",
-}
+SPEC = WorldSpec("dots", {"zones": 2}, ("x", "y"), ("dx", "dy"), (-1.0, -1.0), (1.0, 1.0), frame=8, episode=50)
+META = {"world": SPEC, "normalization": {"mean": [0.1, -0.2], "std": [0.3, 1.0]}, "frameskip": 2, "dataset": "abc123"}
 
 
 def tiny(rung="mlp-lti", norm="batch", link="reprelu", proprio=0, seed=0):
     config = ModelConfig(
         latent=6,
         link=link,
-        encoder=EncoderConfig(
-            image=8, patch=4, width=8, depth=1, heads=1, head_dim=8, mlp=8, pixels="imagenet"
-        ),
+        encoder=EncoderConfig(image_size=8, patch=4, width=8, depth=1, heads=1, head_dim=8, mlp=8, pixels="imagenet"),
         projector=ProjectorConfig(hidden=8, norm=norm),
         predictor=PredictorConfig(rung=rung, history=2, heads=1, head_dim=8, mlp=8, head_hidden=8, rank=2),
     )
     model = WorldModel(config, action_dim=4, proprio_dim=proprio)
-    initialise(model, seed)
+    initialize(model, seed)
     return model
 
 
@@ -76,9 +67,7 @@ def test_round_trip_is_the_same_function(tmp_path, rung):
     assert loaded.config == model.config
     assert (loaded.action_dim, loaded.proprio_dim, loaded.history) == (4, 2, model.history)
     assert same(loaded, model.eval())
-    assert {n: t.dtype for n, t in loaded.state_dict().items()} == {
-        n: t.dtype for n, t in model.state_dict().items()
-    }
+    assert {n: t.dtype for n, t in loaded.state_dict().items()} == {n: t.dtype for n, t in model.state_dict().items()}
 
 
 def test_meta_comes_back_and_goes_out_again(tmp_path):
@@ -86,14 +75,14 @@ def test_meta_comes_back_and_goes_out_again(tmp_path):
     loaded = WorldModel.from_pretrained(str(tmp_path / "a"))
     meta = loaded.meta
     assert meta["world"]["name"] == "dots" and meta["world"]["options"] == {"zones": 2}
-    assert meta["normalisation"] == META["normalisation"] and meta["frameskip"] == 2
+    assert meta["normalization"] == META["normalization"] and meta["frameskip"] == 2
     assert (meta["image_size"], meta["history"], meta["dataset"]) == (8, 2, "abc123")
     assert set(meta["versions"]) == {"lpwm", "torch", "python"}
     loaded.save_pretrained(tmp_path / "b")
     assert (tmp_path / "a/config.json").read_bytes() == (tmp_path / "b/config.json").read_bytes()
     tiny().save_pretrained(tmp_path / "c")
     bare = WorldModel.from_pretrained(tmp_path / "c").meta
-    assert bare["world"] is None and bare["normalisation"] is None and bare["run_hash"] is None
+    assert bare["world"] is None and bare["normalization"] is None and bare["run_hash"] is None
 
 
 def test_meta_cannot_lie_about_the_model_and_must_be_json(tmp_path):
@@ -116,14 +105,7 @@ def test_half_precision_models_are_stored_in_float32(tmp_path):
 def saved_run(folder, metrics):
     for step, metric in enumerate(metrics):
         checkpoint.save(
-            folder,
-            model=tiny(seed=step),
-            step=step,
-            run={"seed": 1},
-            run_hash="cafe",
-            meta=META,
-            metric=metric,
-            keep=9,
+            folder, model=tiny(seed=step), step=step, run={"seed": 1}, run_hash="cafe", meta=META, metric=metric, keep=9
         )
 
 
@@ -166,12 +148,7 @@ def test_saving_again_replaces_and_leaves_strangers_alone(tmp_path):
     (tmp_path / ".lpwm-tmp-model-1").mkdir()  # a killed process
     tiny(seed=1).save_pretrained(tmp_path)
     assert same(WorldModel.from_pretrained(tmp_path), tiny(seed=1).eval())
-    assert sorted(p.name for p in tmp_path.iterdir()) == [
-        ".tmp-other",
-        "config.json",
-        "model.safetensors",
-        "notes.txt",
-    ]
+    assert sorted(p.name for p in tmp_path.iterdir()) == [".tmp-other", "config.json", "model.safetensors", "notes.txt"]
 
 
 class Bomb:
@@ -348,11 +325,11 @@ def test_the_card_states_what_the_config_says_and_its_snippet_names_the_model(mo
     assert {"world-model", "sparse"} <= set(card.data.tags)
     cells = dict(re.findall(r"^\| ([^|]+) \| (.+) \|$", text, re.MULTILINE))
     assert cells["latent width"] == "6" and cells["link"] == "reprelu" and cells["world"] == "dots"
-    assert cells["frameskip"] == "2" and "[0.3, 1.0]" in cells["action normalisation"]
+    assert cells["frameskip"] == "2" and "[0.3, 1.0]" in cells["action normalization"]
     assert cells["parameters"] == f"{sum(p.numel() for p in tiny().parameters()):,}"
     assert 'WorldModel.from_pretrained("someone/dots")' in text
     assert "%" not in text and "accuracy" not in text and "success" not in text
-    dense, _ = uploaded(monkeypatch, tiny(link="identity"), licence="apache-2.0")
+    dense, _ = uploaded(monkeypatch, tiny(link="identity"), license="apache-2.0")
     data = huggingface_hub.ModelCard(dense["README.md"].decode()).data
     assert "sparse" not in data.tags and data.license == "apache-2.0"
     bare = dict(re.findall(r"^\| ([^|]+) \| (.+) \|$", dense["README.md"].decode(), re.MULTILINE))
@@ -396,10 +373,7 @@ def test_a_failure_of_the_hub_is_one_sentence(monkeypatch, tmp_path, make, words
     monkeypatch.chdir(tmp_path)
     for name in ("snapshot_download", "create_repo", "upload_folder"):
         monkeypatch.setattr(huggingface_hub, name, fail)
-    for act in (
-        lambda: WorldModel.from_pretrained("someone/dots"),
-        lambda: tiny().push_to_hub("someone/dots"),
-    ):
+    for act in (lambda: WorldModel.from_pretrained("someone/dots"), lambda: tiny().push_to_hub("someone/dots")):
         with pytest.raises(UserError, match=words) as caught:
             act()
         assert "\n" not in str(caught.value) and "'someone/dots'" in str(caught.value)

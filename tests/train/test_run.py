@@ -51,10 +51,7 @@ def test_the_same_config_is_the_same_run(whole):
     said = []
     again.train(CPU, console=False, report=said.append)
     assert said and "already trained to step 60" in said[0]
-    assert (
-        Run.create(replace(tiny(), train=replace(tiny().train, seed=1)), whole.folder.parent).hash
-        != whole.hash
-    )
+    assert Run.create(replace(tiny(), train=replace(tiny().train, seed=1)), whole.folder.parent).hash != whole.hash
 
 
 def test_the_record_rebuilds_the_run(whole):
@@ -67,12 +64,26 @@ def test_the_record_rebuilds_the_run(whole):
 def test_logs_hold_terms_monitors_and_held_out_errors(whole):
     rows = read_log(whole.folder, "train")
     assert [r["step"] for r in rows] == [10, 20, 30, 40, 50, 60]
-    wanted = {"loss", "prediction", "regulariser", "relative_error", "copy_error", "active_fraction", "dead_units",
-              "effective_dimension", "temporal_variation", "action_sensitivity", "support_instability", "churn",
-              "gradient_norm", "steps_per_second", "regulariser_excess"}  # fmt: skip
+    wanted = {
+        "loss",
+        "prediction",
+        "regularizer",
+        "relative_error",
+        "copy_error",
+        "active_fraction",
+        "dead_units",
+        "effective_dimension",
+        "temporal_variation",
+        "action_sensitivity",
+        "support_instability",
+        "churn",
+        "gradient_norm",
+        "steps_per_second",
+        "regularizer_excess",
+    }
     assert wanted <= rows[-1].keys()
-    floor = rows[-1]["regulariser"] - rows[-1]["regulariser_excess"]
-    assert floor == pytest.approx(whole.regulariser_floor(), rel=1e-5) and floor > 0.01
+    floor = rows[-1]["regularizer"] - rows[-1]["regularizer_excess"]
+    assert floor == pytest.approx(whole.regularizer_floor(), rel=1e-5) and floor > 0.01
     held_out = read_log(whole.folder, "val")
     assert [r["step"] for r in held_out] == [30, 60]
     assert len(held_out[-1]["error_depth"]) == len(held_out[-1]["copy_error_depth"]) == 4
@@ -200,8 +211,15 @@ def test_killed_at_twenty_random_moments_ends_bit_equal(tmp_path):
     """kill -9 while stepping, while writing checkpoints (one in three steps), while starting: twenty times."""
     import random
 
-    options = ["--train.steps", "1200", "--train.checkpoint-every", "3", "--train.eval-every", "300",
-               "--train.no-stop-dead"]  # fmt: skip
+    options = [
+        "--train.steps",
+        "1200",
+        "--train.checkpoint-every",
+        "3",
+        "--train.eval-every",
+        "300",
+        "--train.no-stop-dead",
+    ]
     assert start(tmp_path / "whole", *options).wait(timeout=300) == 0
     (whole,) = (tmp_path / "whole").glob("tiny-lpwm-*")
     chance, kills, reached = random.Random(0), 0, []
@@ -213,9 +231,7 @@ def test_killed_at_twenty_random_moments_ends_bit_equal(tmp_path):
             time.sleep(chance.uniform(0.0, 0.6))
             process.kill()
             kills += process.wait() == -signal.SIGKILL
-            assert process.returncode == -signal.SIGKILL, (
-                "it finished before it could be killed: lengthen the run"
-            )
+            assert process.returncode == -signal.SIGKILL, "it finished before it could be killed: lengthen the run"
             continue
         assert process.wait(timeout=300) == 0
         break

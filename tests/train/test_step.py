@@ -5,12 +5,12 @@ import torch
 
 from lpwm.losses import Objective, ObjectiveConfig, RDMRegConfig
 from lpwm.model import EncoderConfig, ModelConfig, PredictorConfig, ProjectorConfig, WorldModel
-from lpwm.optim import OptimConfig, build, initialise
+from lpwm.optim import OptimConfig, build, initialize
 from lpwm.train.step import Stepper
 
 CONFIG = ModelConfig(
     latent=16,
-    encoder=EncoderConfig(image=16, patch=8, width=24, depth=2, heads=1, head_dim=8, mlp=32),
+    encoder=EncoderConfig(image_size=16, patch=8, width=24, depth=2, heads=1, head_dim=8, mlp=32),
     projector=ProjectorConfig(32),
     predictor=PredictorConfig(rung="mlp-lti"),
 )
@@ -18,11 +18,9 @@ CONFIG = ModelConfig(
 
 def gradients(compiled):
     model = WorldModel(CONFIG, 3)
-    initialise(model, 0)
+    initialize(model, 0)
     objective = Objective(ObjectiveConfig(rdmreg=RDMRegConfig(slices=32)), CONFIG.sparse)
-    stepper = Stepper(
-        model, objective, build(model, OptimConfig()), 6, precision=torch.bfloat16, compiled=compiled
-    )
+    stepper = Stepper(model, objective, build(model, OptimConfig()), 6, precision=torch.bfloat16, compiled=compiled)
     g = torch.Generator().manual_seed(0)
     pixels = torch.randint(0, 256, (6, 4, 3, 16, 16), generator=g, dtype=torch.uint8)
     actions = torch.randn(6, 3, 3, generator=g)

@@ -63,17 +63,13 @@ def test_rewards_are_ogbench_s(golden: dict[str, np.ndarray], replay: dict[str, 
     assert np.array_equal(ours, golden["reward"])
 
 
-def test_touch_is_ogbench_s_contact_list(
-    golden: dict[str, np.ndarray], replay: dict[str, np.ndarray]
-) -> None:
+def test_touch_is_ogbench_s_contact_list(golden: dict[str, np.ndarray], replay: dict[str, np.ndarray]) -> None:
     assert golden["touch"].sum() > 1000
     assert np.array_equal(replay["states"][:, 1:, 47] == 1, golden["touch"])
     assert set(np.unique(replay["states"][..., 47])) == {0.0, 1.0}
 
 
-def test_the_expert_chooses_as_ogbench_s_oracle(
-    golden: dict[str, np.ndarray], replay: dict[str, np.ndarray]
-) -> None:
+def test_the_expert_chooses_as_ogbench_s_oracle(golden: dict[str, np.ndarray], replay: dict[str, np.ndarray]) -> None:
     states = torch.from_numpy(replay["states"][:, :-1]).flatten(0, 1)
     target, rest = (torch.from_numpy(golden[name]).flatten(0, 1).double() for name in ("target", "rest"))
     action, _ = decide(states, target, rest)
@@ -93,8 +89,7 @@ def test_touch_is_our_own_contact_list() -> None:
         action, carried = policy.act(now, goal, carried, keys, t)
         sim.step(action[0].double().numpy())
         pairs = [
-            {model.body(model.geom_bodyid[g]).name for g in sim._data.contact[i].geom}
-            for i in range(sim._data.ncon)
+            {model.body(model.geom_bodyid[g]).name for g in sim._data.contact[i].geom} for i in range(sim._data.ncon)
         ]
         touch = any("object_0" in pair and any("robotiq" in name for name in pair) for pair in pairs)
         assert sim.state[47] == touch
@@ -129,10 +124,7 @@ def test_rows_do_not_depend_on_the_draw() -> None:
 def test_starts_fall_where_they_should() -> None:
     rows = Cube().sample_state(200, (1,))
     effector, cube = rows[:, 41:44], rows[:, 14:17]
-    for got, low, high in (
-        (effector, (0.25, -0.35, 0.20), (0.6, 0.35, 0.35)),
-        (cube[:, :2], (0.3, -0.3), (0.55, 0.3)),
-    ):
+    for got, low, high in ((effector, (0.25, -0.35, 0.20), (0.6, 0.35, 0.35)), (cube[:, :2], (0.3, -0.3), (0.55, 0.3))):
         low, high = torch.tensor(low), torch.tensor(high)
         assert (got >= low - 1e-3).all() and (got <= high + 1e-3).all()
         assert torch.allclose(got.mean(0), (low + high) / 2, atol=0.05 * float((high - low).max()))
@@ -140,9 +132,7 @@ def test_starts_fall_where_they_should() -> None:
 
 
 @settings(max_examples=15)
-@given(
-    x=st.floats(0.25, 0.6), y=st.floats(-0.35, 0.35), z=st.floats(0.2, 0.35), yaw=st.floats(-3.1, 3.1)
-)  # fmt: skip
+@given(x=st.floats(0.25, 0.6), y=st.floats(-0.35, 0.35), z=st.floats(0.2, 0.35), yaw=st.floats(-3.1, 3.1))
 def test_inverse_kinematics_reaches_the_pose(x: float, y: float, z: float, yaw: float) -> None:
     """Checked through the whole scene, not through the arm the solver knows."""
     sim = CubeSim(np.zeros(SIZE))
@@ -164,9 +154,7 @@ def test_an_action_moves_the_effector_its_way() -> None:
         for _ in range(2):
             sim.step(action)
         moved = sim.state[41:44] - state[41:44]
-        assert (
-            np.sign(moved[axis]) == np.sign(action[axis]) and abs(moved[axis]) == np.abs(moved).max() > 0.01
-        )
+        assert np.sign(moved[axis]) == np.sign(action[axis]) and abs(moved[axis]) == np.abs(moved).max() > 0.01
 
 
 def test_actions_are_clipped() -> None:
@@ -304,13 +292,11 @@ def test_the_same_seed_is_the_same_episode_in_another_process() -> None:
     start, goal = world.sample_state(1, (4,)), world.sample_goal(1, (4,))
     states, actions = rollout(world, make_policy(world), start, goal, row_keys((4,), 1), 60)
     here = hashlib.sha256(states.numpy().tobytes() + actions.numpy().tobytes()).hexdigest()
-    there = subprocess.run(
-        [sys.executable, "-c", ELSEWHERE], capture_output=True, text=True, check=True
-    ).stdout.strip()
+    there = subprocess.run([sys.executable, "-c", ELSEWHERE], capture_output=True, text=True, check=True).stdout.strip()
     assert here == there
 
 
-def test_the_scene_is_small_and_comes_with_its_licences() -> None:
+def test_the_scene_is_small_and_comes_with_its_licenses() -> None:
     import lpwm.worlds
 
     folder = Path(lpwm.worlds.__file__).parent / "assets"

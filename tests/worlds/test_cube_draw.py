@@ -99,9 +99,7 @@ def test_many_processes_draw_what_one_draws(drawing: str) -> None:
 
 
 @pytest.mark.parametrize(("pace", "pooled"), [(0.001, False), (0.2, True)])
-def test_workers_are_woken_for_slow_drawing_alone(
-    monkeypatch: pytest.MonkeyPatch, pace: float, pooled: bool
-) -> None:
+def test_workers_are_woken_for_slow_drawing_alone(monkeypatch: pytest.MonkeyPatch, pace: float, pooled: bool) -> None:
     calls: list[str] = []
 
     class Painted:

@@ -64,9 +64,7 @@ def test_what_cannot_be_sent_is_refused_before_any_process() -> None:
 
 def test_a_mistake_in_a_worker_comes_back() -> None:
     with pytest.raises(ValueError, match="unpack") as caught:
-        open_live(
-            type(WORLD.open(WORLD.sample_state(1, (0,)))._bank.simulators[0]), np.zeros((2, 3)), workers=2
-        )
+        open_live(type(WORLD.open(WORLD.sample_state(1, (0,)))._bank.simulators[0]), np.zeros((2, 3)), workers=2)
     assert "worker process" in str(caught.value.__cause__)
 
 

@@ -36,9 +36,7 @@ def test_whole_episodes_follow_stable_worldmodel(golden: dict[str, torch.Tensor]
     assert error.max() < 1e-4
     moved = (theirs[:, 1:, 2:4] - theirs[:, :-1, 2:4]).norm(dim=-1) > 1e-3
     assert moved.any(1).sum() > 60 and moved.float().mean() > 0.3  # the golden file is contact-rich
-    assert (theirs[..., 2:4].amin() < 60) and (
-        theirs[..., :2].amin() < 0
-    )  # walls met; the pusher not stopped
+    assert (theirs[..., 2:4].amin() < 60) and (theirs[..., :2].amin() < 0)  # walls met; the pusher not stopped
 
 
 def test_the_pusher_alone_is_a_damped_spring() -> None:
@@ -48,9 +46,7 @@ def test_the_pusher_alone_is_a_damped_spring() -> None:
     action = torch.tensor([[0.4, -0.2]])
     after = live.step(action)
     assert torch.allclose(after[0, 5:] / (1000 * action[0] / math.e), torch.ones(2), atol=0.12)
-    assert torch.allclose(
-        (after[0, :2] - state[0, :2]) / (100 * action[0]), torch.full((2,), 0.264), atol=0.05
-    )
+    assert torch.allclose((after[0, :2] - state[0, :2]) / (100 * action[0]), torch.full((2,), 0.264), atol=0.05)
     assert torch.equal(after[0, 2:5], state[0, 2:5])
 
 
@@ -70,9 +66,7 @@ def test_gaps_by_another_way() -> None:
         near = np.linalg.norm(world - s[:2], axis=1).min()
         x, y = np.array([[c, sin], [-sin, c]]) @ (s[:2] - s[2:4])
         inside = (abs(x) < 60 and 0 < y < 30) or (abs(x) < 15 and 0 < y < 120)
-        if (
-            not inside
-        ):  # inside the T two boxes' distances differ from the outline's, and only the sign counts
+        if not inside:  # inside the T two boxes' distances differ from the outline's, and only the sign counts
             assert abs(gap[i].item() - (near - 15)) < 0.2
         else:
             assert gap[i] < -15
@@ -170,9 +164,7 @@ print(states.double().numpy().tobytes().hex())
 def test_the_same_in_another_process() -> None:
     start = WORLD.sample_state(5, (11,))
     states, _ = rollout(WORLD, make_policy(WORLD), start, start, row_keys((11,), 5), 60)
-    there = subprocess.run(
-        [sys.executable, "-c", IN_ANOTHER_PROCESS], capture_output=True, text=True, check=True
-    )
+    there = subprocess.run([sys.executable, "-c", IN_ANOTHER_PROCESS], capture_output=True, text=True, check=True)
     assert there.stdout.strip() == states.double().numpy().tobytes().hex()
 
 

@@ -32,7 +32,7 @@ def theirs(golden, small=False):
     count = len(golden["states"]) // (10 if small else 1)
     mask = np.unpackbits(golden[f"mask{end}"])[: count * size * size].reshape(count, size, size).astype(bool)
     frames = np.repeat(empty[None], count, 0)
-    frames[mask] = golden[f"colours{end}"][golden[f"pixels{end}"]]
+    frames[mask] = golden[f"colors{end}"][golden[f"pixels{end}"]]
     return frames, empty
 
 
@@ -112,8 +112,12 @@ def test_a_fat_line_is_a_walk_with_an_error_term(p, q):
 @settings(max_examples=200)
 @given(point, point, point)
 def test_a_filled_parallelogram_is_scanned_row_by_row(p, q, o):
-    corners = [(q[0] - o[0], q[1] - o[1]), (p[0] - o[0], p[1] - o[1]), (p[0] + o[0], p[1] + o[1]),
-               (q[0] + o[0], q[1] + o[1])]  # fmt: skip
+    corners = [
+        (q[0] - o[0], q[1] - o[1]),
+        (p[0] - o[0], p[1] - o[1]),
+        (p[0] + o[0], p[1] + o[1]),
+        (q[0] + o[0], q[1] + o[1]),
+    ]
     ys = [y for _, y in corners]
     assume(min(ys) < max(ys))
     drawn = set()
@@ -165,9 +169,7 @@ def test_touching_leaves_a_red_mark(golden):
     table = torch.tensor([[256.0, 285.0, 256.0, 300.0, 0, 0, 0], [256.0, 283.0, 256.0, 300.0, 0, 0, 0]])
     frames = make_renderer(512)(table).permute(0, 2, 3, 1).numpy()
     red = (frames == np.array(PALETTE[-1])).all(-1)
-    assert red[1].sum() == 0 and sorted(map(tuple, np.argwhere(red[0]))) == [
-        (y, 256) for y in range(298, 303)
-    ]
+    assert red[1].sum() == 0 and sorted(map(tuple, np.argwhere(red[0]))) == [(y, 256) for y in range(298, 303)]
 
 
 def busy_states():

@@ -77,9 +77,7 @@ def test_steps_stay_inside_and_rows_are_independent(world: TensorWorld) -> None:
     spec = world.spec
     n, steps = 64, 60
     state, goal = world.sample_state(n, (1,)), world.sample_goal(n, (1,))
-    states, actions = rollout(
-        world, make_policy(world, "random"), state, goal, row_keys((1, "act"), n), steps
-    )
+    states, actions = rollout(world, make_policy(world, "random"), state, goal, row_keys((1, "act"), n), steps)
     assert states.shape == (n, steps + 1, spec.state_dim) and actions.shape == (n, steps, spec.action_dim)
     assert states.dtype == actions.dtype == torch.float32
     low, high = torch.tensor(spec.state_low), torch.tensor(spec.state_high)
@@ -100,9 +98,7 @@ def test_every_policy_is_keyed_by_row(world: TensorWorld) -> None:
         states, actions = rollout(world, policy, state, goal, keys, steps)
         some = slice(4, 9)
         part = rollout(world, policy, state[some], goal[some], row_keys((2, "act"), 5, start=4), steps)
-        assert torch.allclose(part[0], states[some], atol=1e-4) and torch.allclose(
-            part[1], actions[some], atol=1e-5
-        )
+        assert torch.allclose(part[0], states[some], atol=1e-4) and torch.allclose(part[1], actions[some], atol=1e-5)
         assert (actions >= torch.tensor(world.spec.action_low)).all()
         assert (actions <= torch.tensor(world.spec.action_high)).all()
         other = rollout(world, policy, state, goal, row_keys((3, "act"), n), steps)[1]
@@ -166,9 +162,7 @@ def test_factors_are_named(world: TensorWorld) -> None:
 
 def test_zones_are_rows_and_columns() -> None:
     world = make("piecewise", g=3)
-    corner = torch.tensor(
-        [[20.0, 20.0], [112.0, 20.0], [200.0, 20.0], [20.0, 112.0], [200.0, 200.0], [14.0, 209.0]]
-    )
+    corner = torch.tensor([[20.0, 20.0], [112.0, 20.0], [200.0, 20.0], [20.0, 112.0], [200.0, 200.0], [14.0, 209.0]])
     assert world.factors(corner)["zone"].tolist() == [0, 1, 2, 3, 8, 6]
 
 
@@ -179,11 +173,7 @@ def test_compiled_whole() -> None:
         world = make(name)
         state, action = world.sample_state(3, (7,)), torch.full((3, 2), 0.5)
         draw, native = world.renderer(64), world.renderer()  # the native frame has a path of its own on a CPU
-        for call, args in (
-            (world.step, (state, action)),
-            (draw.__call__, (state,)),
-            (native.__call__, (state,)),
-        ):  # type: ignore[operator]
+        for call, args in ((world.step, (state, action)), (draw.__call__, (state,)), (native.__call__, (state,))):  # type: ignore[operator]
             compiled = torch.compile(call, fullgraph=True, backend="eager")
             assert torch.equal(compiled(*args), call(*args))
 
@@ -197,8 +187,8 @@ def test_compiled_whole() -> None:
         ("piecewise", {"g": 2.5}, "takes g as int"),
         ("piecewise", {"scale": float("nan")}, "finite"),
         ("piecewise", {"visible": 1}, "takes visible as bool"),
-        ("two_room", {"doors": ()}, "door centres"),
-        ("two_room", {"doors": (300,)}, "door centres"),
+        ("two_room", {"doors": ()}, "door centers"),
+        ("two_room", {"doors": (300,)}, "door centers"),
         ("two_room", {"door_half": 2}, "8 to 21"),
         ("two_room", {"thickness": 100}, "7 to 41"),
         ("wall", {"wall": 2}, "16…48"),

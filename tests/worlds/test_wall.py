@@ -38,9 +38,7 @@ def first_solid(p: tuple[float, float], d: tuple[float, float], wall: float, doo
     return None
 
 
-def by_the_rules(
-    p: tuple[float, float], a: tuple[float, float], wall: float, door: float
-) -> tuple[float, float]:
+def by_the_rules(p: tuple[float, float], a: tuple[float, float], wall: float, door: float) -> tuple[float, float]:
     d = (2 * a[0], 2 * a[1])
     t = first_solid(p, d, wall, door)
     if t is None:
@@ -79,8 +77,7 @@ def test_steps_follow_the_rules(wall: int, door: int, reach: float) -> None:
     ours = make("wall", wall=wall, door=door).step(torch.tensor(places), torch.from_numpy(action))
     expected = [by_the_rules(p, tuple(a), wall, door) for p, a in zip(places, action.tolist(), strict=True)]
     stopped = [
-        e != (p[0] + 2 * a[0], p[1] + 2 * a[1])
-        for e, p, a in zip(expected, places, action.tolist(), strict=True)
+        e != (p[0] + 2 * a[0], p[1] + 2 * a[1]) for e, p, a in zip(expected, places, action.tolist(), strict=True)
     ]
     assert 60 < sum(stopped) < 390
     np.testing.assert_allclose(ours.numpy(), np.array(expected), atol=1e-3)

@@ -58,9 +58,7 @@ def read_dino(folder: Path, pixels: bool | None = None) -> EpisodeData:
     found = [(_pusht if push else _wall)(part) for part in parts]
     spec = _pusht_spec() if push else _wall_spec(parts)
     lengths = np.concatenate([part.lengths for part in found])
-    states, actions = (
-        np.concatenate([_used(part, name) for part in found]) for name in ("states", "actions")
-    )
+    states, actions = (np.concatenate([_used(part, name) for part in found]) for name in ("states", "actions"))
     actions[np.cumsum(lengths) - 1] = np.nan  # the last one leads nowhere
     held = None
     if len(found) == 2:
@@ -73,22 +71,31 @@ def read_dino(folder: Path, pixels: bool | None = None) -> EpisodeData:
 
 
 def _data(
-    folder: Path, states: NDArray, actions: NDArray, lengths: NDArray, frames: FileFrames | None,
-    spec: WorldSpec | None, held: torch.Tensor | None,
-) -> EpisodeData:  # fmt: skip
-    digests = {
-        name: hash_column(name, rows, lengths) for name, rows in (("state", states), ("action", actions))
-    }
+    folder: Path,
+    states: NDArray,
+    actions: NDArray,
+    lengths: NDArray,
+    frames: FileFrames | None,
+    spec: WorldSpec | None,
+    held: torch.Tensor | None,
+) -> EpisodeData:
+    digests = {name: hash_column(name, rows, lengths) for name, rows in (("state", states), ("action", actions))}
     digests["ep_len"] = hash_column("ep_len", lengths.astype(np.int32), None)
     attributes: dict[str, Any] = {"made_by": "DINO-WM"}
     if held is not None:
         attributes["held_out"] = runs_to_json(held.tolist())
         digests["held_out"] = held_out_digest(attributes["held_out"])
     return EpisodeData(
-        states=torch.from_numpy(states), actions=torch.from_numpy(actions), lengths=torch.from_numpy(lengths),
-        offsets=torch.from_numpy(offsets_of(lengths)), pixels=frames, spec=spec, digest=combine(digests),
-        attributes=attributes, held_out=held,
-    )  # fmt: skip
+        states=torch.from_numpy(states),
+        actions=torch.from_numpy(actions),
+        lengths=torch.from_numpy(lengths),
+        offsets=torch.from_numpy(offsets_of(lengths)),
+        pixels=frames,
+        spec=spec,
+        digest=combine(digests),
+        attributes=attributes,
+        held_out=held,
+    )
 
 
 def _used(part: _Part, name: str) -> NDArray[np.float32]:
@@ -97,9 +104,7 @@ def _used(part: _Part, name: str) -> NDArray[np.float32]:
     return values[np.arange(values.shape[1]) < part.lengths[:, None]]
 
 
-def _table(
-    path: Path, width: int, episodes: int | None = None, steps: tuple[int, ...] = ()
-) -> NDArray[np.float32]:
+def _table(path: Path, width: int, episodes: int | None = None, steps: tuple[int, ...] = ()) -> NDArray[np.float32]:
     """A tensor (N, T, width) as float32; N and T as given, where they are."""
     found = load_tensor(path)
     fits = found.ndim == 3 and found.shape[2] == width and found.dtype.is_floating_point and found.numel()
@@ -132,12 +137,13 @@ def _pusht(folder: Path) -> _Part:
     lengths = load_numbers(path)
     whole = lengths.dtype.kind in "iu" or (lengths.dtype.kind == "f" and (lengths == np.round(lengths)).all())
     if lengths.shape != (count,) or not whole or lengths.min() < 1 or lengths.max() > steps:
-        raise UserError(
-            f"{path} must hold {count} lengths from 1 to {steps}, one per episode: copy it again."
-        )
+        raise UserError(f"{path} must hold {count} lengths from 1 to {steps}, one per episode: copy it again.")
     lengths = lengths.astype(np.int64)
-    for name, values, used in (("states", states, lengths), ("velocities", velocities, lengths),
-                               ("rel_actions", actions, lengths - 1)):  # fmt: skip
+    for name, values, used in (
+        ("states", states, lengths),
+        ("velocities", velocities, lengths),
+        ("rel_actions", actions, lengths - 1),
+    ):
         _check_finite(folder / f"{name}.pth", values, used)
     files = [folder / "obses" / f"episode_{i:03d}.mp4" for i in range(count)]
     return _Part(np.concatenate((states, velocities), axis=2), actions, lengths, files)

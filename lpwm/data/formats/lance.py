@@ -23,14 +23,7 @@ from PIL import Image
 from lpwm.core.errors import UserError
 from lpwm.core.files import disk_errors, make_folder
 from lpwm.data.digest import combine, hash_column
-from lpwm.data.episodes import (
-    EpisodeData,
-    held_out_digest,
-    offsets_of,
-    runs_from_json,
-    spec_from_json,
-    spec_to_json,
-)
+from lpwm.data.episodes import EpisodeData, held_out_digest, offsets_of, runs_from_json, spec_from_json, spec_to_json
 from lpwm.data.reader import check_columns, run_lengths
 from lpwm.frames.jpegs import LanceFrames, broken, lance_module, open_table
 from lpwm.worlds.base import WorldSpec
@@ -56,9 +49,7 @@ def read_lance(path: Path, pixels: bool = True) -> EpisodeData:
     frames = None
     if pixels and "pixels" in schema.names:
         if not _is_binary(schema.field("pixels").type):
-            raise UserError(
-                f"{path}: the column 'pixels' is {schema.field('pixels').type}, expected encoded pictures."
-            )
+            raise UserError(f"{path}: the column 'pixels' is {schema.field('pixels').type}, expected encoded pictures.")
         frames = LanceFrames(path, "pixels", total)
     said = _said(path, schema.metadata)
     spec = spec_from_json(json.dumps(said.pop("world"))) if said.get("world") else None
@@ -69,17 +60,22 @@ def read_lance(path: Path, pixels: bool = True) -> EpisodeData:
     states = columns.pop("state", np.zeros((total, 0), np.float32)).astype(np.float32)
     check_columns(path, spec, states, actions, lengths)
     held = runs_from_json(said["held_out"], len(lengths)) if "held_out" in said else None
-    hashes = {
-        name: hash_column(name, rows, lengths) for name, rows in (("state", states), ("action", actions))
-    }
+    hashes = {name: hash_column(name, rows, lengths) for name, rows in (("state", states), ("action", actions))}
     hashes["ep_len"] = hash_column("ep_len", lengths.astype(np.int32), None)
     if held is not None:
         hashes["held_out"] = held_out_digest(said["held_out"])
     return EpisodeData(
-        states=torch.from_numpy(states), actions=torch.from_numpy(actions), lengths=torch.from_numpy(lengths),
-        offsets=torch.from_numpy(offsets_of(lengths)), pixels=frames, spec=spec, digest=combine(hashes),
-        attributes=said, held_out=held, extra=columns,
-    )  # fmt: skip
+        states=torch.from_numpy(states),
+        actions=torch.from_numpy(actions),
+        lengths=torch.from_numpy(lengths),
+        offsets=torch.from_numpy(offsets_of(lengths)),
+        pixels=frames,
+        spec=spec,
+        digest=combine(hashes),
+        attributes=said,
+        held_out=held,
+        extra=columns,
+    )
 
 
 def _is_binary(kind: Any) -> bool:
@@ -160,9 +156,7 @@ def write_lance(
     shutil.rmtree(temporary, ignore_errors=True)
     try:
         with disk_errors(path):
-            lance.write_dataset(
-                pa.RecordBatchReader.from_batches(schema, batches()), str(temporary), schema=schema
-            )
+            lance.write_dataset(pa.RecordBatchReader.from_batches(schema, batches()), str(temporary), schema=schema)
             if path.exists():
                 shutil.rmtree(path)
             temporary.rename(path)

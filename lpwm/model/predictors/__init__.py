@@ -68,16 +68,7 @@ class PredictorConfig:
 def _adaln(depth: int) -> Callable[[PredictorConfig, int], nn.Module]:
     def build(c: PredictorConfig, latent: int) -> nn.Module:
         return AdaLN(
-            latent,
-            c.history,
-            depth,
-            c.heads,
-            c.head_dim,
-            c.mlp,
-            c.dropout,
-            c.head_hidden,
-            c.head_norm,
-            c.position_std,
+            latent, c.history, depth, c.heads, c.head_dim, c.mlp, c.dropout, c.head_hidden, c.head_norm, c.position_std
         )
 
     return build

@@ -93,9 +93,18 @@ class AdaLN(nn.Module):
     mup: ClassVar = {"position": "embedding"}
 
     def __init__(
-        self, latent: int, lags: int, depth: int, heads: int, head_dim: int, mlp: int, dropout: float,
-        head_hidden: int, norm: str, position_std: float,
-    ) -> None:  # fmt: skip
+        self,
+        latent: int,
+        lags: int,
+        depth: int,
+        heads: int,
+        head_dim: int,
+        mlp: int,
+        dropout: float,
+        head_hidden: int,
+        norm: str,
+        position_std: float,
+    ) -> None:
         super().__init__()
         self.lags, self.position_std = lags, position_std
         self.position = nn.Parameter(torch.empty(lags, latent))
@@ -140,12 +149,7 @@ class AdaLN(nn.Module):
         return FrozenAdaLN(model, dtype)
 
     def _run(
-        self,
-        zs: list[Tensor],
-        ms: list[list[Tensor]],
-        at: int,
-        kv: list[tuple[Tensor, Tensor]] | None,
-        last_only: bool,
+        self, zs: list[Tensor], ms: list[list[Tensor]], at: int, kv: list[tuple[Tensor, Tensor]] | None, last_only: bool
     ) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
         """Tokens `zs` at positions at, at+1, … after the tokens whose keys and values are given."""
         samples = max(t.shape[1] for t in (*zs, *(m[0] for m in ms)))

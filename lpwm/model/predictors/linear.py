@@ -44,9 +44,7 @@ class LTI(nn.Module):
     def start(self) -> list[Tensor]:
         return []
 
-    def step(
-        self, cache: list[Tensor], z: Tensor, e: Tensor, keep: int | None = None
-    ) -> tuple[Tensor, list[Tensor]]:
+    def step(self, cache: list[Tensor], z: Tensor, e: Tensor, keep: int | None = None) -> tuple[Tensor, list[Tensor]]:
         """One position, any leading shapes that broadcast. `keep`: how many more steps will follow."""
         keep = self.lags - 1 if keep is None else min(keep, self.lags - 1)
         u = self.A[0](z) + self.B(e)
@@ -74,9 +72,7 @@ class MLPLTI(LTI):
     def forward(self, z_BKD: Tensor, e_BKD: Tensor) -> Tensor:
         return self.W(torch.relu(super().forward(z_BKD, e_BKD)))
 
-    def step(
-        self, cache: list[Tensor], z: Tensor, e: Tensor, keep: int | None = None
-    ) -> tuple[Tensor, list[Tensor]]:
+    def step(self, cache: list[Tensor], z: Tensor, e: Tensor, keep: int | None = None) -> tuple[Tensor, list[Tensor]]:
         u, cache = super().step(cache, z, e, keep)
         return self.W(torch.relu(u)), cache
 
@@ -95,9 +91,7 @@ class MLPLTV(nn.Module):
         super().__init__()
         self.base = MLPLTI(latent, lags)
         self.lags, self.rank = lags, rank
-        self.V = nn.ModuleList(
-            linear(latent, rank, bias=False) for _ in range(lags + 1)
-        )  # the last one reads e_t
+        self.V = nn.ModuleList(linear(latent, rank, bias=False) for _ in range(lags + 1))  # the last one reads e_t
         self.U = nn.ModuleList(linear(rank, latent, bias=False, problem=True) for _ in range(lags + 1))
         self.G = linear(latent, (lags + 1) * rank)
 
@@ -129,9 +123,7 @@ class MLPLTV(nn.Module):
         sums, past = cache  # past[j][i] = V_i z_{t−1−j}
         h, sums = LTI.step(self.base, sums, z, e, keep)
         now = [self.V[i](z) for i in range(self.lags)]
-        read: list[Tensor | None] = [now[0]] + [
-            past[i - 1][i] if i <= len(past) else None for i in range(1, self.lags)
-        ]
+        read: list[Tensor | None] = [now[0]] + [past[i - 1][i] if i <= len(past) else None for i in range(1, self.lags)]
         h = h + self._gated(z, read, e)
         return self.base.W(torch.relu(h)), (sums, [now, *past][: self.lags - 1])
 

@@ -34,11 +34,11 @@
     this.title = lpwm.make("h3", { id: "arena-title-" + side }, panel);
     this.canvas = lpwm.make("canvas", {
       class: "map", tabindex: "0", role: "application", "aria-roledescription": "map of cells",
-      "aria-labelledby": "arena-title-" + side, "aria-describedby": "arena-readout",
+      "aria-labeledby": "arena-title-" + side, "aria-describedby": "arena-readout",
     }, panel);
     const scale = lpwm.make("div", { class: "scale", "aria-hidden": "true" }, panel);
     lpwm.make("span", { text: "0" }, scale);
-    const stops = lpwm.data.colours.map;
+    const stops = lpwm.data.colors.map;
     lpwm.make("span", { class: "ramp", style: "background:linear-gradient(90deg," + stops.join(",") + ")" }, scale);
     lpwm.make("span", { text: "1 Jaccard index" }, scale);
     this.line = lpwm.make("p", { class: "cell" }, panel);
@@ -76,7 +76,7 @@
       g.fillRect(at(c), at(r), at(c + 1) - at(c), at(r + 1) - at(r));
     }
     const wide = Math.max(2, size / 200);
-    g.lineWidth = wide; // zone borders: light dashes on a dark line, seen on every colour
+    g.lineWidth = wide; // zone borders: light dashes on a dark line, seen on every color
     g.beginPath();
     for (let r = 0; r < n; r++) for (let c = 0; c < n; c++) {
       if (c + 1 < n && s.zones[r * n + c] !== s.zones[r * n + c + 1]) { g.moveTo(at(c + 1), at(r)); g.lineTo(at(c + 1), at(r + 1)); }
@@ -88,7 +88,7 @@
     g.setLineDash([wide * 3, wide * 3]);
     g.stroke();
     g.setLineDash([]);
-    const r = Math.floor(reference / n), c = reference % n; // the reference: dark inside light, seen on every colour
+    const r = Math.floor(reference / n), c = reference % n; // the reference: dark inside light, seen on every color
     g.lineWidth = wide * 2.4; g.strokeStyle = "#fff";
     g.strokeRect(at(c), at(r), at(c + 1) - at(c), at(r + 1) - at(r));
     g.lineWidth = wide; g.strokeStyle = "#b00020";

@@ -18,12 +18,12 @@ window.lpwm = (function () {
     const button = document.getElementById("theme");
     button.setAttribute("aria-pressed", String(dark()));
     button.textContent = dark() ? "Light" : "Dark";
-    button.setAttribute("aria-label", dark() ? "Use light colours" : "Use dark colours");
+    button.setAttribute("aria-label", dark() ? "Use light colors" : "Use dark colors");
     listeners.forEach((f) => f());
   }
   function onTheme(f) { listeners.push(f); }
   function css(name) { return getComputedStyle(root).getPropertyValue(name).trim(); }
-  function colour(i) { return css(i < 0 ? "--grey" : "--c" + i); }
+  function color(i) { return css(i < 0 ? "--gray" : "--c" + i); }
 
   function bits(packed) { // {data, shape [..., D], bytes_per_row} -> rows of bytes, most significant bit first
     const raw = atob(packed.data), bytes = new Uint8Array(raw.length);
@@ -32,7 +32,7 @@ window.lpwm = (function () {
   }
   function on(b, row, unit) { return (b.bytes[row * b.width + (unit >> 3)] >> (7 - (unit & 7))) & 1; }
 
-  const stops = data.colours.map.map((h) => [1, 3, 5].map((i) => parseInt(h.slice(i, i + 2), 16)));
+  const stops = data.colors.map.map((h) => [1, 3, 5].map((i) => parseInt(h.slice(i, i + 2), 16)));
   function shade(v) { // 0…1 -> [r, g, b]
     const t = Math.min(Math.max(v, 0), 1) * (stops.length - 1), i = Math.min(Math.floor(t), stops.length - 2);
     return stops[i].map((c, k) => Math.round(c + (stops[i + 1][k] - c) * (t - i)));
@@ -63,5 +63,5 @@ window.lpwm = (function () {
     window.addEventListener("afterprint", () => setTheme(before));
     setTheme(stored());
   }
-  return { data, dark, setTheme, onTheme, css, colour, bits, on, shade, make, start, marks: {} };
+  return { data, dark, setTheme, onTheme, css, color, bits, on, shade, make, start, marks: {} };
 })();

@@ -85,7 +85,7 @@
     this.distance = entry.distance[i];
     this.success = entry.success[i];
     this.entry = entry;
-    const colour = entry.colour;
+    const color = entry.color;
     const box = make("div", { class: "panel" }, parent), title = make("h3", {}, box);
     title.textContent = entry.name;
     if (!entry.control) make("span", { class: "muted", text: " seed " + entry.seed }, title);
@@ -95,13 +95,13 @@
     make("circle", { cx: goal[0], cy: goal[1], r: scene.within || 4 * f, fill: "none", stroke: "var(--ink)", "stroke-width": 1.5 * f, "stroke-dasharray": 3 * f + " " + 2 * f }, this.svg);
     make("circle", { cx: goal[0], cy: goal[1], r: 2 * f, fill: "var(--ink)" }, this.svg);
     make("polyline", { points: points(this.path), fill: "none", stroke: "var(--zone)", "stroke-width": 1.4 * f, "stroke-linejoin": "round" }, this.svg);
-    this.trail = make("polyline", { class: "s" + colour, fill: "none", "stroke-width": 2 * f, "stroke-linejoin": "round", "stroke-linecap": "round" }, this.svg);
-    make("circle", { cx: this.path[0][0], cy: this.path[0][1], r: 3.4 * f, fill: "var(--paper)", class: "s" + colour, "stroke-width": 1.4 * f }, this.svg);
-    this.agent = make("circle", { class: "agent f" + colour, r: scene.dot, "fill-opacity": 0.9, stroke: "var(--paper)", "stroke-width": f }, this.svg);
-    this.chart(box, entry, i, colour);
+    this.trail = make("polyline", { class: "s" + color, fill: "none", "stroke-width": 2 * f, "stroke-linejoin": "round", "stroke-linecap": "round" }, this.svg);
+    make("circle", { cx: this.path[0][0], cy: this.path[0][1], r: 3.4 * f, fill: "var(--paper)", class: "s" + color, "stroke-width": 1.4 * f }, this.svg);
+    this.agent = make("circle", { class: "agent f" + color, r: scene.dot, "fill-opacity": 0.9, stroke: "var(--paper)", "stroke-width": f }, this.svg);
+    this.chart(box, entry, i, color);
     this.status = make("p", { class: "status" }, box);
   }
-  Panel.prototype.chart = function (box, entry, i, colour) {
+  Panel.prototype.chart = function (box, entry, i, color) {
     const W = Math.max(140, box.clientWidth || 300), H = 100, L = 30, B = 16, top = 20, T = this.path.length - 1;
     const svg = make("svg", { class: "trace", viewBox: "0 0 " + W + " " + H, role: "img" }, box);
     const latent = entry.latent && entry.latent[i], forecast = (entry.predicted && entry.predicted[i]) || [];
@@ -117,9 +117,9 @@
     text(L, "start", "0", H - 3);
     text(W - 4, "end", T + " steps", H - 3);
     const line = latent ? latent.map((v, k) => block(k) + "," + y(v)) : this.distance.map((v, t) => x(t) + "," + y(v));
-    make("polyline", { points: line.join(" "), fill: "none", class: "s" + (latent ? colour : -1), "stroke-width": 1.6 }, svg);
+    make("polyline", { points: line.join(" "), fill: "none", class: "s" + (latent ? color : -1), "stroke-width": 1.6 }, svg);
     if (latent) {
-      forecast.forEach((v, k) => make("circle", { cx: block(k + 1), cy: y(v), r: 2.2, fill: "var(--paper)", class: "s" + colour, "stroke-width": 1 }, svg));
+      forecast.forEach((v, k) => make("circle", { cx: block(k + 1), cy: y(v), r: 2.2, fill: "var(--paper)", class: "s" + color, "stroke-width": 1 }, svg));
     }
     svg.setAttribute("aria-label", entry.name + ": " + label.toLowerCase() + " to the goal over the episode");
     this.cursor = make("line", { y1: top - 3, y2: H - B, stroke: "var(--ink)", "stroke-width": 1, "stroke-dasharray": "2 2" }, svg);

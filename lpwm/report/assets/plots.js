@@ -24,18 +24,18 @@
   }
   function traces(plot) {
     const bands = plot.section === "distance" ? plot.traces.map((t) => ({
-      type: "scatter", mode: "lines", line: { width: 0 }, fill: "toself", fillcolor: lpwm.colour(t.colour), opacity: 0.13, hoverinfo: "skip",
+      type: "scatter", mode: "lines", line: { width: 0 }, fill: "toself", fillcolor: lpwm.color(t.color), opacity: 0.13, hoverinfo: "skip",
       x: t.x.concat(t.x.slice().reverse()), y: t.high.concat(t.low.slice().reverse()),
     })) : [];
     const dodge = plot.section === "horizon" ? 0.05 : 0; // intervals beside one another, not over
     return bands.concat(plot.traces.map((t, k) => {
-      const colour = lpwm.colour(t.colour), out = {
+      const color = lpwm.color(t.color), out = {
         type: "scatter", name: t.name, x: dodge ? t.x.map((v) => v + dodge * (k - (plot.traces.length - 1) / 2)) : t.x, y: t.y, text: t.x, mode: t.markers ? "lines+markers" : "lines",
-        line: { color: colour, width: t.dash === "dot" ? 1.4 : 1.9, dash: t.dash }, marker: { color: colour, size: 5 },
+        line: { color: color, width: t.dash === "dot" ? 1.4 : 1.9, dash: t.dash }, marker: { color: color, size: 5 },
         hovertemplate: "%{text}: %{y:.4g}<extra>" + t.name + "</extra>",
       };
       if (t.low && !bands.length) {
-        out.error_y = { type: "data", symmetric: false, thickness: 1.2, width: 3, color: colour,
+        out.error_y = { type: "data", symmetric: false, thickness: 1.2, width: 3, color: color,
           array: t.y.map((v, i) => (t.high[i] === null ? 0 : t.high[i] - v)), arrayminus: t.y.map((v, i) => (t.low[i] === null ? 0 : v - t.low[i])) };
       }
       return out;

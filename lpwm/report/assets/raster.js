@@ -1,9 +1,9 @@
-// The raster: units down, steps across, a mark where a unit is on; above it the zone, below it 1 − J of neighbours.
+// The raster: units down, steps across, a mark where a unit is on; above it the zone, below it 1 − J of neighbors.
 (function (lpwm) {
   "use strict";
   const BAND = 15, GAP = 3, LINE = 34;
 
-  function zoneShade(z, count) { // zones by lightness, labelled in words below
+  function zoneShade(z, count) { // zones by lightness, labeled in words below
     return "rgb(" + lpwm.shade(count > 1 ? 0.15 + 0.75 * z / (count - 1) : 0.5).join(",") + ")";
   }
   function draw(canvas, study) {
@@ -17,7 +17,7 @@
     const g = canvas.getContext("2d");
     g.scale(ratio, ratio);
     const at = (t) => Math.round(t * wide / T * ratio) / ratio, count = Math.max(...r.zones) + 1;
-    const ink = lpwm.colour(study.colour), panel = lpwm.css("--panel"), muted = lpwm.css("--grey");
+    const ink = lpwm.color(study.color), panel = lpwm.css("--panel"), muted = lpwm.css("--gray");
     g.fillStyle = panel;
     g.fillRect(0, BAND + GAP, wide, rows);
     for (let t = 0; t < T; t++) {

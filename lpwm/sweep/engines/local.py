@@ -60,10 +60,7 @@ def run(root: Path, names: Sequence[str], config: LocalConfig, watch: Watch = la
         return [n for n in names if ledger.status(n).state in ("waiting", "running")]
 
     workers: list[subprocess.Popen[bytes]] = []
-    restarts, most = (
-        0,
-        DEATHS * len(names) + config.count,
-    )  # more than the ledger allows: not the cells' fault
+    restarts, most = (0, DEATHS * len(names) + config.count)  # more than the ledger allows: not the cells' fault
     try:
         for i in range(min(config.count, len(open_cells()))):
             workers.append(start(root, names, config, i))
@@ -76,9 +73,7 @@ def run(root: Path, names: Sequence[str], config: LocalConfig, watch: Watch = la
                 if worker.poll() not in (None, 0) and open_cells():
                     restarts += 1
                     if restarts > most:
-                        raise UserError(
-                            f"workers die before they take a cell: see {root}/logs/local-{i}.log."
-                        )
+                        raise UserError(f"workers die before they take a cell: see {root}/logs/local-{i}.log.")
                     workers[i], again = start(root, names, config, i), True
             if not again and all(w.poll() is not None for w in workers):
                 break
@@ -88,24 +83,34 @@ def run(root: Path, names: Sequence[str], config: LocalConfig, watch: Watch = la
 
 def start(root: Path, names: Sequence[str], config: LocalConfig, number: int) -> subprocess.Popen[bytes]:
     env = {**os.environ, "OMP_NUM_THREADS": str(config.cpus), "MKL_NUM_THREADS": str(config.cpus)}
-    command = [sys.executable, "-m", "lpwm.sweep.worker", str(root), "--threads", str(config.cpus),
-               "--device", device_of(config, number), "--lease", str(config.lease),
-               "--parent", str(os.getpid())]  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "lpwm.sweep.worker",
+        str(root),
+        "--threads",
+        str(config.cpus),
+        "--device",
+        device_of(config, number),
+        "--lease",
+        str(config.lease),
+        "--parent",
+        str(os.getpid()),
+    ]
     if config.stack_seeds:
         command.append("--stack")
     command += ["--only", *names]
     # Its own session: Ctrl-C reaches the engine, which passes it on once; twice would skip the checkpoint.
     log = (root / "logs" / f"local-{number}.log").open("ab")
     with log:
-        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env,
-                                start_new_session=True)  # fmt: skip
+        return subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env, start_new_session=True
+        )
 
 
 def device_of(config: LocalConfig, number: int) -> str:
     """GPUs are taken in turn."""
-    return (
-        f"cuda:{number % config.gpus}" if config.device in ("auto", "cuda") and config.gpus else config.device
-    )
+    return f"cuda:{number % config.gpus}" if config.device in ("auto", "cuda") and config.gpus else config.device
 
 
 def stop(workers: Sequence[subprocess.Popen[bytes]], patience: float = 60.0) -> None:

@@ -51,9 +51,7 @@ def load() -> Any:
     try:
         import ray
     except ImportError:
-        raise UserError(
-            "the ray engine needs Ray: pip install 'lpwm[cluster]', or use --engine local."
-        ) from None
+        raise UserError("the ray engine needs Ray: pip install 'lpwm[cluster]', or use --engine local.") from None
     return ray
 
 
@@ -90,12 +88,14 @@ def run(root: Path, names: Sequence[str], config: RayConfig, watch: Watch = lamb
         _check_room(ray, config)
         path = os.pathsep.join(p for p in (os.environ.get("PYTHONPATH", ""),) if p)
         # max_calls=1 would start a process per cell; workers are kept, and with them the imports.
-        task = ray.remote(num_cpus=config.cpus, num_gpus=config.gpus, max_retries=config.retries,
-                          runtime_env={"env_vars": {"PYTHONPATH": path}} if path else {})(TASK)  # fmt: skip
+        task = ray.remote(
+            num_cpus=config.cpus,
+            num_gpus=config.gpus,
+            max_retries=config.retries,
+            runtime_env={"env_vars": {"PYTHONPATH": path}} if path else {},
+        )(TASK)
         threads = max(1, int(config.cpus))
-        waiting = [
-            task.remote(str(root), team, config.device_of_cell(), threads, config.lease) for team in teams
-        ]
+        waiting = [task.remote(str(root), team, config.device_of_cell(), threads, config.lease) for team in teams]
         lost: list[str] = []
         try:
             while waiting:
@@ -114,9 +114,7 @@ def run(root: Path, names: Sequence[str], config: RayConfig, watch: Watch = lamb
             raise
     left = [n for n in names if ledger.status(n).state in ("waiting", "running")]
     if lost and left:
-        raise UserError(
-            f"Ray gave up on {len(left)} cells ({lost[0]}): run the same command again to continue them."
-        )
+        raise UserError(f"Ray gave up on {len(left)} cells ({lost[0]}): run the same command again to continue them.")
 
 
 def run_team(root: str, names: list[str], device: str, threads: int, lease: float) -> list[str]:

@@ -54,11 +54,14 @@ def executor(root: Path, config: SlurmConfig) -> Any:
     except RuntimeError as error:  # no sbatch here
         raise UserError(f"Slurm is not on this machine ({error}): submit from a login node.") from None
     made.update_parameters(
-        name="lpwm-sweep", timeout_min=max(1, round(60 * config.hours)), cpus_per_task=config.cpus,
-        mem_gb=config.memory_gib, gpus_per_node=config.gpus,
+        name="lpwm-sweep",
+        timeout_min=max(1, round(60 * config.hours)),
+        cpus_per_task=config.cpus,
+        mem_gb=config.memory_gib,
+        gpus_per_node=config.gpus,
         **({"slurm_array_parallelism": config.workers} if config.cluster == "slurm" else {}),
         **{f"slurm_{k}": v for k, v in config.options.items()},
-    )  # fmt: skip
+    )
     return made
 
 

@@ -58,9 +58,7 @@ def build() -> dict[str, NDArray[Any]]:
         from dm_control import mjcf
         from ogbench.manipspace import mjcf_utils
     except ImportError as error:
-        raise UserError(
-            f"building the Cube scene needs ogbench ({error}): pip install 'lpwm[cube-build]'."
-        ) from error
+        raise UserError(f"building the Cube scene needs ogbench ({error}): pip install 'lpwm[cube-build]'.") from error
     env: Any = gymnasium.make("cube-single-v0", mode="data_collection", width=224, height=224).unwrapped
     env.reset(seed=0)
     scene, files = mjcf_utils.to_string(env.mjcf_model), mjcf_utils.get_assets(env.mjcf_model)

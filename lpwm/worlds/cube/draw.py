@@ -53,9 +53,7 @@ class Painter:
         self._camera.fixedcamid = model.camera(CAMERA).id
         self._turn = threading.Lock()
         if multiprocessing.parent_process() is not None:
-            os.environ.setdefault(
-                "LP_NUM_THREADS", "0"
-            )  # Mesa's own threads: the other cores are the other workers'
+            os.environ.setdefault("LP_NUM_THREADS", "0")  # Mesa's own threads: the other cores are the other workers'
         self.context = open_context()
         self._gl = mujoco.MjrContext(model, mujoco.mjtFontScale.mjFONTSCALE_100)
         mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN, self._gl)
@@ -126,9 +124,7 @@ def draw(state: NDArray[Any], size: int) -> Frames:
         return _paint(size, qpos)
     work: Callable[[NDArray[Any]], Frames] = functools.partial(_paint, size)
     try:
-        return np.concatenate(
-            list(_workers().map(work, [qpos[i : i + CHUNK] for i in range(0, len(qpos), CHUNK)]))
-        )
+        return np.concatenate(list(_workers().map(work, [qpos[i : i + CHUNK] for i in range(0, len(qpos), CHUNK)])))
     except BrokenProcessPool as error:
         _workers.cache_clear()
         raise UserError(

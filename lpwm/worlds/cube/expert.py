@@ -28,18 +28,7 @@ from torch import Tensor
 
 from lpwm.core import rng
 from lpwm.worlds.base import uniform_at
-from lpwm.worlds.cube.world import (
-    ARM_HIGH,
-    ARM_LOW,
-    CUBE_AT,
-    CUBE_HIGH,
-    CUBE_LOW,
-    EFFECTOR,
-    GRIP,
-    YAW,
-    Cube,
-    cube_yaw,
-)
+from lpwm.worlds.cube.world import ARM_HIGH, ARM_LOW, CUBE_AT, CUBE_HIGH, CUBE_LOW, EFFECTOR, GRIP, YAW, Cube, cube_yaw
 
 ABOVE, UP = 0.18, 0.16  # metres
 GAIN, GAIN_YAW, LEAST = 5.0, 3.0, 0.4
@@ -111,17 +100,10 @@ class CubeExpert:
 
     def begin(self, state: Tensor, goal: Tensor, keys: Tensor) -> Tensor:
         xi = self.noise * uniform_at(rng.fold(keys, torch.full_like(keys, -1)), 1)
-        first = (
-            goal[:, CUBE_AT],
-            cube_yaw(goal).unsqueeze(-1),
-            goal[:, EFFECTOR],
-            goal[:, YAW].unsqueeze(-1),
-        )
+        first = (goal[:, CUBE_AT], cube_yaw(goal).unsqueeze(-1), goal[:, EFFECTOR], goal[:, YAW].unsqueeze(-1))
         return torch.cat((*first, xi, torch.zeros(len(xi), 2)), -1)
 
-    def act(
-        self, state: Tensor, goal: Tensor, carried: Tensor, keys: Tensor, t: int
-    ) -> tuple[Tensor, Tensor]:
+    def act(self, state: Tensor, goal: Tensor, carried: Tensor, keys: Tensor, t: int) -> tuple[Tensor, Tensor]:
         action, done = decide(state, carried[:, :4], carried[:, 4:8])
         spread = torch.tensor([1.0, 1.0, 1.0, 3.0, 10.0])
         noise = carried[:, 8:9] * spread * rng.normal_at(rng.fold(keys, torch.full_like(keys, t)), 5)

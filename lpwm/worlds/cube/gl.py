@@ -92,8 +92,8 @@ class EGL:
 
     def _config(self, display: c_void_p) -> c_void_p | None:
         want = [_SURFACE_TYPE, _PBUFFER_BIT, _RENDERABLE_TYPE, _OPENGL_BIT, _DEPTH_SIZE, 24]
-        for colour in (_RED_SIZE, _GREEN_SIZE, _BLUE_SIZE, _ALPHA_SIZE):
-            want += [colour, 8]
+        for color in (_RED_SIZE, _GREEN_SIZE, _BLUE_SIZE, _ALPHA_SIZE):
+            want += [color, 8]
         attributes = (c_int * (len(want) + 1))(*want, _NONE)
         config, count = c_void_p(), c_int()
         ok = self._egl.eglChooseConfig(display, attributes, byref(config), 1, byref(count))
@@ -120,9 +120,7 @@ class OSMesa:
         if not made:
             raise Missing("OSMesa gives no context")
         self._context = c_void_p(made)
-        self._canvas = ctypes.create_string_buffer(
-            16 * 16 * 4
-        )  # it wants one; MuJoCo draws in its own buffers
+        self._canvas = ctypes.create_string_buffer(16 * 16 * 4)  # it wants one; MuJoCo draws in its own buffers
 
     def make_current(self) -> None:
         unsigned_byte = 0x1401
@@ -140,9 +138,7 @@ def open_context() -> Context:
     """A context that is current, or one sentence saying what to install."""
     wanted = os.environ.get(_VARIABLE, "").lower().strip()
     if wanted and wanted not in WAYS:
-        raise UserError(
-            f"{_VARIABLE}={wanted} cannot draw without a screen: set it to egl or osmesa, or unset it."
-        )
+        raise UserError(f"{_VARIABLE}={wanted} cannot draw without a screen: set it to egl or osmesa, or unset it.")
     failures = []
     for name in [wanted] if wanted else WAYS:
         try:

@@ -21,9 +21,7 @@ from numpy.typing import NDArray
 from lpwm.worlds.cube.gl import import_mujoco
 
 PHYSICS_STEP = 0.002  # seconds
-SHADOW = (
-    1024  # side of the shadow map; MuJoCo's 4096 costs half as much again without a GPU and looks the same
-)
+SHADOW = 1024  # side of the shadow map; MuJoCo's 4096 costs half as much again without a GPU and looks the same
 
 # The position gains ogbench gives the arm's six servos in place of its description's own.
 GAIN = (4500.0, 4500.0, 4500.0, 2000.0, 2000.0, 500.0)
@@ -50,9 +48,7 @@ class Scene:
 
 
 def _stl(points: NDArray[Any], faces: NDArray[Any]) -> bytes:
-    record = np.zeros(
-        len(faces), np.dtype([("normal", "<f4", 3), ("points", "<f4", (3, 3)), ("spare", "<u2")])
-    )
+    record = np.zeros(len(faces), np.dtype([("normal", "<f4", 3), ("points", "<f4", (3, 3)), ("spare", "<u2")]))
     record["points"] = points[faces]
     return bytes(80) + struct.pack("<I", len(faces)) + record.tobytes()
 
@@ -97,12 +93,7 @@ def scene() -> Scene:
     # The target is no part of the state, and what is seen is a function of the state: it stays out of sight.
     model.geom_rgba[model.geom("target_object_0").id, 3] = 0.0
     model.vis.quality.shadowsize = SHADOW
-    assert (model.nq, model.nv, model.nu, model.joint(f"{HAND}right_driver_joint").qposadr[0]) == (
-        21,
-        20,
-        7,
-        DRIVER,
-    )
+    assert (model.nq, model.nv, model.nu, model.joint(f"{HAND}right_driver_joint").qposadr[0]) == (21, 20, 7, DRIVER)
     return Scene(
         model=model,
         arm=arm,

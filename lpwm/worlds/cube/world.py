@@ -66,12 +66,23 @@ class Cube:
             factors=("effector_x", "effector_y", "effector_z", "cube_x", "cube_y", "cube_z", "gripper", "contact"),
             policy="expert",
             state_low=(
-                *(-x for x in joints), -0.5, -1.0, -0.5, *(-x for x in quaternion), *(-x for x in fast),
-                -0.5, -1.0, -0.5, -math.pi, 0.0, 0.0, 0.0,
+                *(-x for x in joints),
+                -0.5,
+                -1.0,
+                -0.5,
+                *(-x for x in quaternion),
+                *(-x for x in fast),
+                -0.5,
+                -1.0,
+                -0.5,
+                -math.pi,
+                0.0,
+                0.0,
+                0.0,
             ),
             state_high=(*joints, 1.5, 1.0, 2.0, *quaternion, *fast, 1.5, 1.0, 2.0, math.pi, 1.0, 1.0, 1.0),
             success_within=SUCCESS,
-        )  # fmt: skip
+        )
 
     def sample_state(self, n: int, key: Key, start: int = 0) -> Tensor:
         """Scenes at rest: the effector anywhere in the air, any yaw, open; the cube anywhere on the table, any yaw."""
@@ -96,7 +107,7 @@ class Cube:
         return self.renderer(size, state.device)(state)
 
     def distance(self, state: Tensor, goal: Tensor) -> Tensor:
-        """Between the cubes' centres, metres."""
+        """Between the cubes' centers, metres."""
         return torch.linalg.vector_norm(state[..., CUBE_AT] - goal[..., CUBE_AT], dim=-1)
 
     def success(self, state: Tensor, goal: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ The numbers are those of stable-worldmodel's PushT-v1 (0.1.1); tests/golden hold
   0.01 s, its velocity changes by (100·(target − p) − 20·v)·0.01, where target = p + 100·a is fixed at the start
   of the raw step.
 - The T is two boxes in its own frame: the bar 120×30 below the origin, the stem 30×90 below the bar. Mass 1;
-  the moment of inertia is twice the *bar's*; the centre of gravity is the mean of the two centres; no friction.
+  the moment of inertia is twice the *bar's*; the center of gravity is the mean of the two centers; no friction.
 - Damping 0: what is not pushed stands still at once.
 
 A state is seven numbers: the pusher's x and y, the T's origin x and y, its angle in [0, 2π), the pusher's
@@ -42,7 +42,7 @@ OFF = 2.0  # px of air beyond which the pusher has surely let go
 # The two boxes of the T in its own frame: (x0, y0, x1, y1).
 BAR = (-2 * SCALE, 0.0, 2 * SCALE, SCALE)
 STEM = (-SCALE / 2, SCALE, SCALE / 2, 4 * SCALE)
-COG = (0.0, 45.0)  # the mean of the boxes' centres
+COG = (0.0, 45.0)  # the mean of the boxes' centers
 TURN = 2 * math.pi
 
 
@@ -93,7 +93,7 @@ class Simulator:
         shapes = [pymunk.Poly(block, corners) for corners in (bar, stem)]
         block.center_of_gravity = COG
         block.angle = angle
-        block.position = (block_x, block_y)  # after the angle: the origin turns about the centre of gravity
+        block.position = (block_x, block_y)  # after the angle: the origin turns about the center of gravity
         space.add(block, *shapes)
         self._keep = space, agent, block, shapes  # alive as long as the C structures are used
         self._space, self._agent, self._block = space._space, agent._body, block._body
@@ -133,9 +133,7 @@ class Simulator:
         again = self.done[self._plain_at :]
         out = []
         for sequence in actions.tolist():
-            copy = Simulator(
-                self._plain
-            )  # it lives for this sequence alone, so it need not remember anything
+            copy = Simulator(self._plain)  # it lives for this sequence alone, so it need not remember anything
             for action in again:
                 copy._move(action)
             seen = []

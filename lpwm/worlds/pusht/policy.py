@@ -83,9 +83,7 @@ class Pusher:
         carried[:, WANT : WANT + 3] = self._want(rng.normal_at(_at(keys, -3), 2), u[:, 0])
         return self._choose(s, carried, u[:, 1:]).to(torch.float32)
 
-    def act(
-        self, state: Tensor, goal: Tensor, carried: Tensor, keys: Tensor, t: int
-    ) -> tuple[Tensor, Tensor]:
+    def act(self, state: Tensor, goal: Tensor, carried: Tensor, keys: Tensor, t: int) -> tuple[Tensor, Tensor]:
         s, c = state.to(torch.float64), carried.to(torch.float64)
         u = uniform_at(_at(keys, t), 8 + len(_PLACES)).to(torch.float64)
         z = rng.normal_at(_at(keys, t + (1 << 32)), 4).to(torch.float64)
@@ -109,21 +107,15 @@ class Pusher:
         each = s.unsqueeze(1)
         place, normal = _PLACES.to(s.device), _NORMALS.to(s.device)
         out_NK2 = from_block(normal.expand(len(s), K, 2), each)
-        stand = s[:, None, 2:4] + from_block(
-            (place + normal * (RADIUS + _STAND_OFF)).expand(len(s), K, 2), each
-        )
-        way = c[:, None, WANT : WANT + 2] - (
-            s[:, None, 2:4] + from_block(place.new_tensor(COG), s).unsqueeze(1)
-        )
+        stand = s[:, None, 2:4] + from_block((place + normal * (RADIUS + _STAND_OFF)).expand(len(s), K, 2), each)
+        way = c[:, None, WANT : WANT + 2] - (s[:, None, 2:4] + from_block(place.new_tensor(COG), s).unsqueeze(1))
         far = torch.linalg.vector_norm(way, dim=-1)
         helps = -(out_NK2 * way).sum(-1) / 60 / (far / 60).clamp(min=1)
         lever = place - place.new_tensor(COG)
         torque = (lever[:, 1] * normal[:, 0] - lever[:, 0] * normal[:, 1]) / 50  # of a push along −normal
-        # Near the wanted place turn the T as wanted; far from it push through the centre, which does not turn it.
+        # Near the wanted place turn the T as wanted; far from it push through the center, which does not turn it.
         close = 1 - (far / 100).clamp(max=1)
-        turning = (
-            close * torch.sin(c[:, WANT + 2] - s[:, 4]).unsqueeze(1) * torque - (1 - close) * torque.abs()
-        )
+        turning = close * torch.sin(c[:, WANT + 2] - s[:, 4]).unsqueeze(1) * torque - (1 - close) * torque.abs()
         trip = torch.linalg.vector_norm(stand - s[:, None, :2], dim=-1) / self.near
         gumbel = -torch.log(-torch.log(u[:, :K].clamp(1e-7, 1 - 1e-7)))
         outside = ((stand < 20) | (stand > 492)).any(-1)
@@ -190,7 +182,7 @@ class Pusher:
 
 _PLACES, _NORMALS = _outline()
 _STAND_OFF = 5.0  # px of air before a push begins
-_RING = 118.0  # px: the circle about the centre of gravity on which the disc goes around
+_RING = 118.0  # px: the circle about the center of gravity on which the disc goes around
 
 
 def _at(keys: Tensor, t: int) -> Tensor:
@@ -214,10 +206,10 @@ def _around(s: Tensor, end: Tensor) -> Tensor:
     line = s.unsqueeze(1).repeat(1, 6, 1)
     line[..., :2] = agent.unsqueeze(1) + part * (end - agent).unsqueeze(1)
     free = (air(line) > 2.0).all(-1, keepdim=True)
-    centre = s[:, 2:4] + from_block(s.new_tensor(COG).expand(len(s), 2), s)
-    r, to = agent - centre, end - centre
+    center = s[:, 2:4] + from_block(s.new_tensor(COG).expand(len(s), 2), s)
+    r, to = agent - center, end - center
     r = r / torch.linalg.vector_norm(r, dim=-1, keepdim=True).clamp(min=1e-9)
     side = torch.where(r[:, 0] * to[:, 1] - r[:, 1] * to[:, 0] < 0, -1.0, 1.0).unsqueeze(1)
     across = side * torch.stack((-r[:, 1], r[:, 0]), dim=-1)
-    ring = (centre + _RING * (0.8 * r + 0.6 * across)).clamp(20, 492)
+    ring = (center + _RING * (0.8 * r + 0.6 * across)).clamp(20, 492)
     return torch.where(free, end, ring)

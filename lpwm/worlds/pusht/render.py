@@ -3,7 +3,7 @@
 The original draws on a 512² canvas without antialiasing, vertices rounded to whole pixels, in this order: the goal's
 T, the two bars of the block (a light quadrilateral, its four sides as fat lines over it), the pusher (a dark disc, a
 light one over it), the walls, a red mark at every contact; then it resizes bilinearly *without* a filter, so that a
-pixel of the smaller picture is a mixture of 2×2 pixels of the canvas. Here only those pixels are coloured, and only in
+pixel of the smaller picture is a mixture of 2×2 pixels of the canvas. Here only those pixels are colored, and only in
 two windows, around the block and around the pusher; the rest is a picture made beforehand.
 
 Everything drawn is convex, so it meets a row of the canvas in one span (see `pygame_spans`). A bar's row is therefore
@@ -42,17 +42,7 @@ from lpwm.worlds.pusht.render_device import (
     pick,
     taps,
 )
-from lpwm.worlds.pusht.spans import (
-    DISCS,
-    FAR,
-    Span,
-    disc_span,
-    fat_span,
-    fill_span,
-    half_widths,
-    line_span,
-    only,
-)
+from lpwm.worlds.pusht.spans import DISCS, FAR, Span, disc_span, fat_span, fill_span, half_widths, line_span, only
 
 CANVAS = 512
 NATIVE = 224  # the size when none is asked for
@@ -65,9 +55,15 @@ WALL_LOW, WALL_HIGH = 5.0, 506.0
 
 # white; LightGreen; LightGray; LightSlateGray × 1.2, LightSlateGray; RoyalBlue, × 1.2; pymunk's red
 PALETTE = (
-    (255, 255, 255), (144, 238, 144), (211, 211, 211), (143, 163, 184), (119, 136, 153),
-    (65, 105, 225), (78, 126, 255), (231, 76, 60),
-)  # fmt: skip
+    (255, 255, 255),
+    (144, 238, 144),
+    (211, 211, 211),
+    (143, 163, 184),
+    (119, 136, 153),
+    (65, 105, 225),
+    (78, 126, 255),
+    (231, 76, 60),
+)
 PHASES = 8  # a table of all mixtures is kept where a picture has at most this many different weights per axis
 ROWS, PIXELS = 64, 16  # frames in flight on a CPU, in rows and in pixels: what its cache holds
 
@@ -115,10 +111,10 @@ class _Axis:
         self.shares, self.phase = np.unique(shares, return_inverse=True)
 
 
-def _mix(colour: Tensor | Sequence[Tensor], share_y: Tensor, share_x: Tensor) -> Tensor:
+def _mix(color: Tensor | Sequence[Tensor], share_y: Tensor, share_x: Tensor) -> Tensor:
     """Four taps (00, 01, 10, 11 as row, column) of (…) and shares that broadcast -> rounded values (…)."""
-    top = colour[0] + (colour[1] - colour[0]) * share_x
-    low = colour[2] + (colour[3] - colour[2]) * share_x
+    top = color[0] + (color[1] - color[0]) * share_x
+    low = color[2] + (color[3] - color[2]) * share_x
     return (top + (low - top) * share_y + 0.5).floor()
 
 
@@ -131,9 +127,9 @@ def _table(size: int) -> Tensor | None:
         return None
     palette = torch.tensor(PALETTE, dtype=torch.float64)
     codes = torch.arange(4096)
-    colour = torch.stack([palette[(codes >> (3 * tap)) & 7] for tap in range(4)])  # (4, 4096, 3)
+    color = torch.stack([palette[(codes >> (3 * tap)) & 7] for tap in range(4)])  # (4, 4096, 3)
     share = torch.tensor(axis.shares)
-    value = _mix(colour[:, None, None], share[:, None, None, None], share[None, :, None, None])
+    value = _mix(color[:, None, None], share[:, None, None, None], share[None, :, None, None])
     packed = torch.zeros(count, count, 4096, 4, dtype=torch.uint8)
     packed[..., :3] = value.to(torch.uint8)
     return packed.view(torch.int32).flatten()
@@ -170,8 +166,8 @@ class PushTFrames:
         # (4 taps, size, size): what stands at each canvas pixel that a pixel reads
         self.ground = torch.stack([ground[near[i]][:, near[j]] for i in (0, 1) for j in (0, 1)])
         self.wall = (self.ground == WALL).to(torch.uint8) * 255
-        colour = self.palette[self.ground.to(torch.int64)]
-        empty = _mix(colour, self.share[:, None, None], self.share[:, None])
+        color = self.palette[self.ground.to(torch.int64)]
+        empty = _mix(color, self.share[:, None, None], self.share[:, None])
         self.empty = empty.permute(2, 0, 1).to(torch.uint8).contiguous()
         self.blank = as_words(self.empty)
         self.windows = [self._window(reach) for reach in (REACH, PUSHER_REACH)]
@@ -196,7 +192,7 @@ class PushTFrames:
                 for part in _parts(len(look.corner), PIXELS):
                     seen = _Look(*(t[part] for t in look))
                     index = self._index(i, (spans[0][part], spans[1][part]), seen)  # (N, 4, W, W)
-                    self._paste(out[rows][part], self._colours(index, seen.span), seen)
+                    self._paste(out[rows][part], self._colors(index, seen.span), seen)
         return out
 
     def _whole(self, state: Tensor) -> Tensor:
@@ -211,8 +207,8 @@ class PushTFrames:
                 value = pick(self.table, (codes & -4096) + join(numbers))
             else:
                 shares = pick(self.share, y), pick(self.share, x)
-                colours = [[pick(channel, k) for k in numbers] for channel in self.palette.unbind(1)]
-                value = pack([_mix(colour, *shares) for colour in colours])
+                colors = [[pick(channel, k) for k in numbers] for channel in self.palette.unbind(1)]
+                value = pack([_mix(color, *shares) for color in colors])
             drawn.append((window, window.words(value)))
         return compose(self.blank, drawn)
 
@@ -225,11 +221,13 @@ class PushTFrames:
         cos, sin = torch.cos(angle), torch.sin(angle)
         turn = torch.stack((torch.stack((cos, -sin), -1), torch.stack((sin, cos), -1)), -2)  # (N, 2, 2)
         exact = torch.einsum("nij,qej->nqei", turn, self.bars) + place[:, None, None]
-        centre = place + MIDDLE * torch.stack((-sin, cos), -1)
+        center = place + MIDDLE * torch.stack((-sin, cos), -1)
         marks = self._marks(pusher, exact)
         corners, middle = exact.round(), pusher.round()
-        looks = [self._look(at, side, reach) for at, side, reach in zip(
-            (centre, pusher), self.windows, (REACH, PUSHER_REACH), strict=True)]  # fmt: skip
+        looks = [
+            self._look(at, side, reach)
+            for at, side, reach in zip((center, pusher), self.windows, (REACH, PUSHER_REACH), strict=True)
+        ]
         bars = self._bars(corners, torch.cat([look.rows for look in looks], 1))
         firsts, lasts = (torch.split(bar, [look.rows.shape[1] for look in looks], -1) for bar in bars)
         more = self._pusher(middle, marks, looks[1].rows)
@@ -265,11 +263,7 @@ class PushTFrames:
         normal = (near - local) / torch.where(far == 0, 1.0, far)[..., None]
         q = origin + (near[..., None] * axes).sum(-2)
         n = (normal[..., None] * axes).sum(-2)
-        return (
-            (pusher[:, None] + (RADIUS - MARK) * n).round(),
-            (q + MARK * n).round(),
-            far <= RADIUS,
-        )
+        return ((pusher[:, None] + (RADIUS - MARK) * n).round(), (q + MARK * n).round(), far <= RADIUS)
 
     def _bars(self, corners: Tensor, rows: Tensor) -> Span:
         """Outline, hole, outline, hole of the two bars in each row: rows (N, R), spans (N, 4, R)."""
@@ -282,9 +276,7 @@ class PushTFrames:
         until = torch.where(rise >= 0, first, FAR).amin(2) - 1.0
         hole = only(after, until, (after > 1.0 - FAR) & (until < FAR - 1.0))  # (N, Q, R)
         outer = torch.minimum(first, tip[0]).amin(2), torch.maximum(last, tip[1]).amax(2)
-        return torch.stack((outer[0], hole[0]), 2).flatten(1, 2), torch.stack((outer[1], hole[1]), 2).flatten(
-            1, 2
-        )
+        return torch.stack((outer[0], hole[0]), 2).flatten(1, 2), torch.stack((outer[1], hole[1]), 2).flatten(1, 2)
 
     def _pusher(self, middle: Tensor, marks: tuple[Tensor, Tensor, Tensor], rows: Tensor) -> Span:
         """Both discs, and the mark on either bar: (N, 4, R)."""
@@ -336,7 +328,7 @@ class PushTFrames:
         ground, wall = self.views[i]
         return torch.from_numpy(ground[y, x]), torch.from_numpy(wall[y, x])
 
-    def _colours(self, index: Tensor, span: Tensor) -> Tensor:
+    def _colors(self, index: Tensor, span: Tensor) -> Tensor:
         """(N, 4, W, W) palette numbers -> uint8 (N, W, W, 3 or 4)."""
         if self.table is not None:
             code = index[:, 0].to(torch.int32)
@@ -344,12 +336,10 @@ class PushTFrames:
                 code = code | (index[:, tap].to(torch.int32) << (3 * tap))
             phase = self.phase[span] << 12  # (N, 2, W)
             code += phase[:, 1, :, None] * self.phases + phase[:, 0, None, :]
-            return (
-                torch.from_numpy(self.table.numpy().take(code.numpy())).view(torch.uint8).view(*code.shape, 4)
-            )
-        colour = self.palette[index.transpose(0, 1).to(torch.int64)]  # (4, N, W, W, 3)
+            return torch.from_numpy(self.table.numpy().take(code.numpy())).view(torch.uint8).view(*code.shape, 4)
+        color = self.palette[index.transpose(0, 1).to(torch.int64)]  # (4, N, W, W, 3)
         share = self.share[span]
-        return _mix(colour, share[:, 1, :, None, None], share[:, 0, None, :, None]).to(torch.uint8)
+        return _mix(color, share[:, 1, :, None, None], share[:, 0, None, :, None]).to(torch.uint8)
 
     def _paste(self, out: Tensor, value: Tensor, look: _Look) -> None:
         frame, side = out.numpy(), value.shape[1]

@@ -16,7 +16,7 @@ import functools
 import torch
 from torch import Tensor
 
-# Half widths of pygame's filled discs, from the middle row outwards; the row below the centre begins the mirror image.
+# Half widths of pygame's filled discs, from the middle row outwards; the row below the center begins the mirror image.
 DISCS = {
     15: (15, 15, 15, 14, 14, 14, 13, 13, 12, 11, 10, 9, 8, 6, 3),
     11: (11, 11, 11, 10, 10, 9, 8, 8, 6, 5, 3),
@@ -41,7 +41,7 @@ def line_span(p: Tensor, q: Tensor, y: Tensor, before: float = 1.0, after: float
     # Steep: one step down per pixel, ⌊n·dx/dy + c⌋ + 1 across.
     per = 1.0 / dy.clamp(min=1.0)
     x = torch.floor(n * (dx * per) - (torch.floor(dy / 2) + 0.5) * per) * sx + (p[..., 0] + sx)
-    # Flat: the steps n along the line whose pixels come within reach of this row, which are neighbours.
+    # Flat: the steps n along the line whose pixels come within reach of this row, which are neighbors.
     down = d[..., 1] > 0
     per = 1.0 / dy.clamp(min=2.0**-10)
     half, run = (torch.floor(dx / 2) + 0.5) * per, dx * per
@@ -92,12 +92,12 @@ def fat_span(p: Tensor, q: Tensor, y: Tensor) -> Span:
     return torch.minimum(line[0], over[0]), torch.maximum(line[1], over[1])
 
 
-def disc_span(centre: Tensor, y: Tensor, widths: Tensor) -> Span:
-    """centre (…, 2); widths: one of DISCS as a tensor, from the middle row outwards."""
-    off = y - centre[..., 1]
+def disc_span(center: Tensor, y: Tensor, widths: Tensor) -> Span:
+    """center (…, 2); widths: one of DISCS as a tensor, from the middle row outwards."""
+    off = y - center[..., 1]
     row = torch.where(off < 0, -1.0 - off, off)
     half = widths[row.clamp(max=len(widths) - 1).to(torch.int64)]
-    return only(centre[..., 0] - half, centre[..., 0] + half - 1, row < len(widths))
+    return only(center[..., 0] - half, center[..., 0] + half - 1, row < len(widths))
 
 
 def half_widths(radius: int, device: torch.device | str = "cpu") -> Tensor:

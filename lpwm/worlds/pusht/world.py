@@ -98,7 +98,7 @@ class PushT:
         return (self.distance(state, goal) < WITHIN) & (turn(state, goal) < ANGLE_WITHIN)
 
     def plan_cost(self, state: Tensor, goal: Tensor) -> Tensor:
-        """What a planner on the true simulator minimises: ‖ΔT‖² + PUSHER·‖Δpusher‖² + (Δangle·20 px/(π/9))².
+        """What a planner on the true simulator minimizes: ‖ΔT‖² + PUSHER·‖Δpusher‖² + (Δangle·20 px/(π/9))².
 
         With the pusher weighing as much as the T, plans end with the pusher in its place and the T left behind.
         PUSHER was chosen among 1, 0.3 and 0.1 on episodes that no result uses.
