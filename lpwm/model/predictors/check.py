@@ -24,8 +24,8 @@ def rolls_out_by_steps(predictor: Any, name: str, latent: int, lags: int) -> boo
         return steps_as_forward(predictor)
     if any(t.is_meta for t in (*predictor.parameters(), *predictor.buffers())):
         return False  # counted, not run
-    probe, g = copy.deepcopy(predictor).cpu().float().eval(), generator("predictor", name)
-    length = lags + 2
+    probe: Any = copy.deepcopy(predictor).cpu().float().eval()
+    g, length = generator("predictor", name), lags + 2
     with torch.no_grad():
         for p in probe.parameters():
             p.copy_(0.3 * torch.randn(p.shape, generator=g))
