@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lpwm.core.errors import UserError
-from lpwm.sweep.pool import Failure, each
+from results.tool.pool import Failure, each
 
 
 @pytest.fixture(autouse=True)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lpwm.report.claims import FAILS, NEAR, ON_PAR, Claim
 from lpwm.stats import MIN_SEEDS, Interval
+
+from .claims import FAILS, NEAR, ON_PAR, Claim
 
 REPRODUCED, NOT, INCONCLUSIVE, NOT_RUN = "reproduced", "not reproduced", "inconclusive", "not run"
 VERDICTS = (REPRODUCED, NOT, INCONCLUSIVE, NOT_RUN)

@@ -1,12 +1,12 @@
 """Does realized activity follow the target? Plain slices against coordinate slices, on small Piecewise models.
 
-    python bench/target_study.py OUT [--device cuda --compile graph --workers 14] [--seeds 0 1 2] [--steps 2000]
-    python bench/target_study.py OUT --table [--publish results]
+    python -m results.tool study OUT [--device cuda --compile graph --workers 14] [--seeds 0 1 2] [--steps 2000]
+    python -m results.tool study OUT --table [--publish results]
 
 p ∈ {0.5, 1, 2} × μ ∈ {0, −1, −2} × axis_fraction ∈ {0, 0.25} × seeds, each trained, read and planned with, by workers
 that take run after run. Every reading is kept in OUT as it comes: a second call continues, --table tabulates what is
 there, and so does an interruption. Writes OUT/target-study.json, its table and its figure; --publish FOLDER puts
-the JSON where `lpwm report --claims FOLDER` shows it.
+the JSON where `python -m results.tool page` shows it.
 --quick: two targets, two seeds, a model of a minute's toy size; it shows that everything runs, and nothing else.
 """
 
@@ -26,12 +26,14 @@ from typing import Any
 
 from lpwm.core.files import make_folder, write_whole
 from lpwm.evaluate.protocol import EvalConfig
-from lpwm.interpret.targets import CELLS, PLANNING, TargetCell, Work, study
-from lpwm.interpret.targets_table import table
 from lpwm.recipes import small, tiny
-from lpwm.report.targets import write
-from lpwm.sweep.pool import each
 
+from .pool import each
+from .study import CELLS, PLANNING, TargetCell, Work, study
+from .study_figure import write
+from .study_table import table
+
+HELP = "does activity follow the target? Plain against coordinate slices, on small Piecewise models"
 QUICK = EvalConfig(
     goals=("random",),
     episodes=4,
@@ -77,8 +79,7 @@ def told(begun: float, done: int, of: int, why: str) -> None:
     )
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--workers", type=int, default=1)
@@ -91,7 +92,10 @@ def main() -> None:
     parser.add_argument("--publish", type=Path, help="folder that gets target-study.json too")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--broken", type=int, default=-1, help="the job that dies, for trying")
-    args = parser.parse_args()
+    parser.set_defaults(run=run_study)
+
+
+def run_study(args: argparse.Namespace) -> None:
     seeds: tuple[int, ...] = (0, 1, 2)
     base, planning, cells, frames = small(), PLANNING, CELLS, 3000
     if args.quick:
@@ -124,7 +128,3 @@ def main() -> None:
     write_whole(args.out / "target-study.txt", shown + "\n")
     write(found, args.out)
     print(shown)
-
-
-if __name__ == "__main__":
-    main()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lpwm.interpret.targets_grid import MEASURES
+from .study_grid import MEASURES
 
 SHOWN = ("active", "at_least", "law", "ratio", "zone_support", "position_code")
 COMPARED = (

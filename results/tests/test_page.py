@@ -3,26 +3,27 @@
 import json
 import math
 import shutil
+import tempfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from lpwm.cli import main
 from lpwm.core.config import to_dict
 from lpwm.core.errors import UserError
 from lpwm.evaluate.protocol import EvalConfig
 from lpwm.recipes import recipe
-from lpwm.report import claims_curves, claims_figures
-from lpwm.report.claims import CLAIMS, ROWS
-from lpwm.report.claims_evidence import evidence
-from lpwm.report.claims_page import controls, read_notes, write
-from lpwm.report.claims_read import Trained, read_results, recipe_of
-from lpwm.report.claims_verdict import INCONCLUSIVE, NOT, NOT_RUN, REPRODUCED, judge
 from lpwm.stats import Interval
+from results.tool import curves, figures
+from results.tool.__main__ import main
+from results.tool.claims import CLAIMS, ROWS
+from results.tool.evidence import evidence
+from results.tool.page import controls, read_notes, write
+from results.tool.read import Trained, read_results, recipe_of
+from results.tool.verdict import INCONCLUSIVE, NOT, NOT_RUN, REPRODUCED, judge
 
-RESULTS = Path(__file__).parents[2] / "results"
+RESULTS = Path(__file__).parents[1]
 BY_ID = {c.id: c for c in CLAIMS}
 EPISODES = 40
 
@@ -106,6 +107,11 @@ def put(folder, **documents):
     return read_results(folder)
 
 
+def page_of(folder):
+    """The text of the page of a folder, written to another."""
+    return write(folder, tempfile.mkdtemp(dir=folder.parent))["files"][0].read_text()
+
+
 def first(claim, results):
     return evidence(BY_ID[claim], results)[0]
 
@@ -148,7 +154,8 @@ def test_episodes_of_the_same_checkpoints_are_taken_together_and_shown_apart(tmp
 
 def test_a_planner_that_counts_the_way_speaks_for_no_claim_but_is_shown(tmp_path):
     paper, other = evaluation(pair(0.5, 0.3)), evaluation(pair(0.9, 0.1, seeds=12))
-    other["settings"]["along"] = 1.0
+    del other["settings"]["path_discount"]
+    other["settings"]["along"] = 1.0  # as 0.1.0 called it
     alone = first("piecewise-2x2-r5-ahead", put(tmp_path, paper=paper))
     both = put(tmp_path, paper=paper, other=other)
     assert [e.ours for e in evidence(BY_ID["piecewise-2x2-r5-ahead"], both)] == [alone.ours]
@@ -390,7 +397,7 @@ def test_the_cube_pair(tmp_path):
     line = first("cube-planning", results)
     assert line.reduced and line.found.estimate == pytest.approx(0.05)
     assert "112² frames" in line.size and "5,000 steps of 128, data 512 × 200" in line.size
-    page = Path(write(tmp_path)["files"][0]).read_text()
+    page = page_of(tmp_path)
     assert "cube-112/lpwm, cube-112/lpwm-tj0.05" in page  # the provenance of all of them
 
 
@@ -428,8 +435,7 @@ def test_rates_transfer_across_widths_from_a_sweeps_ledger(tmp_path):
     assert first("mup-transfer", results).verdict.verdict == REPRODUCED
     large = first("mup-large", results)
     assert large.verdict.verdict == REPRODUCED and large.ours.startswith("3 of 3")
-    write(tmp_path, tmp_path / "out")
-    assert "(9 cells)" in (tmp_path / "out" / "README.md").read_text()
+    assert "(9 cells)" in page_of(tmp_path)
 
 
 # The page ---------------------------------------------------------------------------------------------------
@@ -440,7 +446,7 @@ def test_every_row_has_claims_and_ids_are_unique():
 
 
 def test_the_page_of_this_repository_is_what_its_json_says(tmp_path):
-    """Run `lpwm report --claims results` when this fails."""
+    """Run `python -m results.tool page` when this fails."""
     made = write(RESULTS, tmp_path)
     for name in ("README.md", "claims.json"):
         assert (tmp_path / name).read_text() == (RESULTS / name).read_text(), f"results/{name} is not up to date"
@@ -459,25 +465,23 @@ def test_a_changed_number_changes_the_page(tmp_path):
             success = budget["success"]["latched"]
             success[0] = [[1 - x for x in line] for line in success[0]]
     path.write_text(json.dumps(document))
-    write(source, tmp_path / "out")
-    old, new = ((p / "README.md").read_text() for p in (RESULTS, tmp_path / "out"))
+    old, new = (RESULTS / "README.md").read_text(), page_of(source)
     told = [[x for x in page.splitlines() if "R=5: LpWM ahead" in x] for page in (old, new)]
     assert len(told[0]) == len(told[1]) and told[0] != told[1]
     assert "Evaluated twice with different outcomes" in new and "Evaluated twice" not in old
 
 
 def test_an_empty_folder_is_all_not_run(tmp_path, capsys):
-    assert main(["report", "--claims", str(tmp_path), "--json"]) == 0
-    said = json.loads(capsys.readouterr().out)
-    assert said["verdicts"][NOT_RUN] == len(CLAIMS)
-    page = (tmp_path / "README.md").read_text()
+    out = tmp_path / "out"
+    assert main(["page", str(tmp_path), "--out", str(out)]) == 0
+    assert f"{len(CLAIMS)} {NOT_RUN}" in capsys.readouterr().out
+    page = (out / "README.md").read_text()
     assert "**not run**" in page and "reproduced** at" not in page
 
 
 def test_notes_stand_at_their_place(tmp_path):
     (tmp_path / "notes.md").write_text("Before all.\n\n## wall\n\nThe door was *shut*.\n")
-    write(tmp_path)
-    page = (tmp_path / "README.md").read_text()
+    page = page_of(tmp_path)
     assert page.index("Before all.") < page.index("## Rule")
     assert page.index("## Wall") < page.index("The door was *shut*.") < page.index("## Plain ReLU")
     (tmp_path / "notes.md").write_text("## walls\nx\n")
@@ -487,8 +491,7 @@ def test_notes_stand_at_their_place(tmp_path):
 
 def test_what_is_no_result_is_listed_and_what_is_damaged_is_named(tmp_path):
     (tmp_path / "bench.json").write_text('{"kind": "lpwm benchmark", "x": 1}')
-    write(tmp_path)
-    assert "bench.json (lpwm benchmark)" in (tmp_path / "README.md").read_text()
+    assert "bench.json (lpwm benchmark)" in page_of(tmp_path)
     (tmp_path / "bad.json").write_text("{")
     with pytest.raises(UserError, match=r"bad\.json"):
         read_results(tmp_path)
@@ -499,15 +502,19 @@ def test_what_is_no_result_is_listed_and_what_is_damaged_is_named(tmp_path):
         read_results(tmp_path / "nowhere")
 
 
-def test_claims_take_no_runs(tmp_path, capsys):
-    assert main(["report", str(tmp_path), "--claims", str(tmp_path)]) == 2
-    assert "takes no runs" in capsys.readouterr().err
+def test_no_other_folder_s_files_are_replaced(tmp_path, capsys):
+    (tmp_path / "README.md").write_text("mine")
+    for words, told in ((["page", str(tmp_path)], "--out"), (["page", "--out", str(tmp_path)], "is not empty")):
+        assert main(words) == 2
+        said = capsys.readouterr().err
+        assert told in said and said.count("\n") == 1
+    assert [p.name for p in tmp_path.iterdir()] == ["README.md"] and (tmp_path / "README.md").read_text() == "mine"
 
 
 def test_a_curve_of_horizons_keeps_to_one_planner():
     """This repository's results have H=5 with the paper's planner too: it is no point of the small planner's curve."""
     results = read_results(RESULTS)
-    drawn = claims_figures.horizons(results)
+    drawn = figures.horizons(results)
     assert drawn is not None
     (axis,) = [a for a in drawn.axes if a.get_visible()]
     assert "CEM 100 × 10, 50 goals" in axis.get_title("left") + axis.get_title()
@@ -525,7 +532,7 @@ def test_a_curve_of_horizons_keeps_to_one_planner():
 
 def test_training_curves_have_a_line_for_every_run_and_a_name_for_every_cell():
     document = read_results(RESULTS).curves["pusht-112-training.json"]
-    drawn = claims_curves.figure(document)
+    drawn = curves.figure(document)
     assert [len(a.lines) for a in drawn.axes] == [12] * 4
     (legend,) = drawn.legends
     assert len(legend.get_texts()) == 4 and all("λ=" in t.get_text() for t in legend.get_texts())

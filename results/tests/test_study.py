@@ -1,4 +1,4 @@
-"""The target study on toy runs, and the sparsity of those runs: numbers by hand, kept readings, tables, mistakes."""
+"""The target study on toy runs: numbers by hand, kept readings, tables, mistakes."""
 
 from __future__ import annotations
 
@@ -13,20 +13,17 @@ import numpy as np
 import pytest
 import torch
 
-from lpwm.cli import main
 from lpwm.core.errors import UserError
 from lpwm.core.rng import generator
 from lpwm.data import split_episodes
 from lpwm.evaluate.protocol import EvalConfig
-from lpwm.interpret import sparsity
-from lpwm.interpret.sparsity import arrange, numbers, table
-from lpwm.interpret.targets import CELLS, MEASURES, TargetCell, flat, law_distance, study, summary
-from lpwm.interpret.targets_table import sentences, verdict
-from lpwm.interpret.targets_table import table as study_table
 from lpwm.losses.distribution import RectifiedGeneralizedGaussian
 from lpwm.recipes import dense, tiny
-from lpwm.report.targets import write
 from lpwm.train import Run, load
+from results.tool.study import CELLS, MEASURES, TargetCell, flat, law_distance, study, summary
+from results.tool.study_figure import write
+from results.tool.study_table import sentences, verdict
+from results.tool.study_table import table as study_table
 
 PLANNING = EvalConfig(
     goals=("random",),
@@ -300,110 +297,10 @@ def test_wrong_studies_are_one_sentence(changes, words, tmp_path):
 
 @pytest.mark.soak
 def test_the_script_s_smoke_run_in_two_processes(tmp_path):
-    script = Path(__file__).parents[2] / "bench" / "target_study.py"
-    command = [sys.executable, str(script), str(tmp_path), "--quick", "--workers", "2", "--device", "cpu"]
-    done = subprocess.run(command, capture_output=True, text=True)
+    words = ["study", str(tmp_path), "--quick", "--workers", "2", "--device", "cpu"]
+    command = [sys.executable, "-m", "results.tool", *words]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[2])
     assert done.returncode == 0, done.stderr
     assert "8 of 8 runs" in done.stderr and "coordinate − plain over 2 targets" in done.stdout
     found = json.loads((tmp_path / "target-study.json").read_text())
     assert len(found["runs"]) == 8 and (tmp_path / "target-study.png").exists()
-
-
-# Sparsity ---------------------------------------------------------------------------------------------------
-
-
-def test_sparsity_of_runs_in_the_paper_s_arrangement(folders):
-    found = [sparsity(load(f), frames=60) for f in folders]
-    one = found[0]
-    assert json.loads(json.dumps(one, allow_nan=False)) == one
-    assert one["target"]["active_fraction"] == pytest.approx(0.5) and one["target"]["at_least"] == pytest.approx(0.25)
-    fraction = one["active_fraction"]
-    assert fraction["low"] <= fraction["estimate"] <= fraction["high"]
-    assert np.mean(one["activity"]) == pytest.approx(fraction["estimate"], abs=1e-4)
-    assert one["dead_units"] == sum(a == 0 for a in one["activity"]) and len(one["activity"]) == 16
-    arranged = arrange(found)
-    assert len(arranged["groups"]) == 2  # plain and coordinate slices are not pooled
-    group = arranged["groups"][0]
-    assert group["widths"] == [16] and [r["rung"] for r in group["rows"]] == ["mlp-lti"]
-    cell = group["rows"][0]["cells"][0]
-    assert cell["estimate"] == pytest.approx(np.mean([r["active_fraction"]["estimate"] for r in found[:2]]))
-    assert cell["unit"] == "checkpoints" and len(cell["runs"]) == 2
-    text = table(arranged)
-    assert (
-        "MLP∘LTI" in text and "D = 16" in text and "the target asks for 0.500, its moments for at least 0.250" in text
-    )
-
-
-def test_rungs_from_rich_to_poor_and_widths_in_order(folders):
-    one = sparsity(load(folders[0]), frames=60)
-
-    def other(rung, D, k):
-        return one | {"rung": rung, "run": one["run"] | {"latent": D, "hash": f"{rung}{D}{k}"}}
-
-    (group,) = arrange([other("lti1", 768, 0), other("deep-adaln", 384, 0), other("lti1", 384, 0)])["groups"]
-    assert [r["title"] for r in group["rows"]] == ["Deep-AdaLN(k)", "LTI(1)"] and group["widths"] == [384, 768]
-    assert group["rows"][0]["cells"][1] is None and "–" in table({"groups": [group]})
-    assert "paper" not in group["rows"][0]
-    pusht = [r | {"world": {"name": "pusht", "options": {}}} for r in (other("lti1", 768, 0), other("lti1", 999, 0))]
-    text = table(arrange(pusht))
-    assert "the paper's" in text and "0.63" in text and "–" in text
-    with pytest.raises(UserError, match="given twice"):
-        arrange([one, one])
-
-
-def test_numbers_by_hand():
-    class E:
-        def __init__(self, z):
-            self.z_TD = np.array(z, dtype=np.float32)
-
-        def active_TD(self):
-            return self.z_TD > 0
-
-    found = numbers([E([[1, 0, 0, 2], [1, 0, 0, 0]]), E([[1, 0, 3, 0]])])
-    assert found["active_fraction"]["estimate"] == pytest.approx(5 / 12)
-    assert (found["dead_units"], found["always_on_units"], found["units_on"]) == (1, 1, [1, 1.5, 2, 2, 2])
-    assert found["at_least"] == pytest.approx((8 / 12) ** 2 / (16 / 12)) and found["at_least"] < 5 / 12
-
-
-def call(capsys, *argv):
-    status = main(["interpret", *map(str, argv)])
-    out, err = capsys.readouterr()
-    return status, out, err
-
-
-def test_the_command_reads_sparsity_and_the_report_shows_it(folders, tmp_path, capsys):
-    status, out, err = call(capsys, "--what", "sparsity", *folders, "--frames", 60)
-    assert status == 0 and "active fraction, piecewise" in out and "wrote " in err
-    (kept,) = folders[0].glob("interpret/sparsity-*.json")
-    assert len(json.loads(kept.read_text())["readings"]) == 4
-    page, figures = tmp_path / "page.html", tmp_path / "figures"
-    status = main(["report", str(folders[0]), str(folders[1]), "--out", str(page), "--figures", str(figures), "--json"])
-    made = json.loads(capsys.readouterr().out)
-    assert status == 0 and made["readings"] == ["lpwm sparsity"] * 2  # of the two runs given
-    text = page.read_text()
-    assert 'id="sparsity"' in text and "How sparse" in text and "D = 16" in text
-
-
-@pytest.mark.parametrize(
-    ("argv", "words"),
-    [
-        (["--what", "contact", "RUN"], "trained in piecewise, which does not tell effector_x"),
-        (["--what", "sparsity", "RUN", "RUN"], "given twice"),
-        (["--what", "sparsity", "RUN", "--visible"], "--visible is about zones"),
-        (["--what", "sparsity", "RUN", "--frames", "0"], "at least 1 frame"),
-        (["--what", "sparsity", "RUN", "--pictures", "x"], "no pictures"),
-        (["--what", "sparsity"], "at least one run folder"),
-    ],
-)
-def test_mistakes_are_one_sentence(folders, capsys, argv, words):
-    status, out, err = call(capsys, *[folders[0] if a == "RUN" else a for a in argv])
-    assert status == 2 and words in err and err.startswith("lpwm: ") and out == ""
-    assert len(list(folders[0].glob("interpret/contact-*"))) == 0
-
-
-def test_a_dense_run_has_no_support(root, capsys):
-    run = Run.create(replace(dense(base()), train=replace(base().train, steps=2)), root, "dense")
-    run.train(torch.device("cpu"), console=False)
-    for what in ("sparsity", "contact"):
-        status, _, err = call(capsys, "--what", what, run.folder)
-        assert status == 2 and "is dense (link identity), so it has no support to read" in err

@@ -1,7 +1,7 @@
 """Exploration: many small runs over one GPU, each judged at several training lengths on episodes no result uses.
 
-    python bench/spike.py OUT --grid FILE.json [--device cuda --workers 12] [--seed 900] [--episodes 100]
-    python bench/spike.py OUT --grid FILE.json --table
+    python results/spike.py OUT --grid FILE.json [--device cuda --workers 12] [--seed 900] [--episodes 100]
+    python results/spike.py OUT --grid FILE.json --table
 
 FILE.json is a list of entries; all but the first two fields may be left out:
 
@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from tool.pool import Failure, each
 
 from lpwm import recipes
 from lpwm.core.config import digest, to_dict
@@ -43,7 +44,6 @@ from lpwm.evaluate.protocol import PRESETS, EvalConfig
 from lpwm.evaluate.runs import agent_of
 from lpwm.model import WorldModel
 from lpwm.sweep.grid import override
-from lpwm.sweep.pool import Failure, each
 from lpwm.train import Run, RunConfig, load, pick_device, prepare_data
 from lpwm.train.log import read_log
 from lpwm.train.loop import Callbacks, DeadRun

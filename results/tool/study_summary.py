@@ -15,8 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from lpwm.interpret.targets_grid import TargetCell
 from lpwm.stats import t_interval
+
+from .study_grid import TargetCell
 
 Reading = dict[str, Any]
 Values = list[float | None]

@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 
 from lpwm.interpret.compare import MEASURES
-from lpwm.report.claims import Claim, Reads
-from lpwm.report.claims_read import Planned, Results, Studied, Trained
-from lpwm.report.claims_verdict import INCONCLUSIVE, Verdict, health, interval_text, judge, share
 from lpwm.stats import Interval, Result, compare, paired_t, success_interval, t_interval
 from lpwm.stats.power import detectable_ncp
+
+from .claims import Claim, Reads
+from .read import Planned, Results, Studied, Trained
+from .verdict import INCONCLUSIVE, Verdict, health, interval_text, judge, share
 
 FREEDOM = {"pusht": 4}  # below the world's degrees of freedom (2 for the dot worlds) the code has collapsed
 

@@ -10,13 +10,15 @@ from matplotlib.figure import Figure
 
 from lpwm.core.files import disk_errors, make_folder
 from lpwm.interpret.figures import maps
-from lpwm.report import claims_curves, palette, targets
-from lpwm.report.claims import METHODS, RANDOM, Claim
-from lpwm.report.claims_evidence import Evidence, groups, result_of
-from lpwm.report.claims_read import Results, Studied
-from lpwm.report.claims_targets import FIGURE as TARGETS
+from lpwm.report import palette
 from lpwm.report.drawn import style
 from lpwm.stats import success_interval
+
+from . import curves, study_figure
+from .claims import METHODS, RANDOM, Claim
+from .evidence import Evidence, groups, result_of
+from .read import Results, Studied
+from .study_page import FIGURE as TARGETS
 
 PAPER, INK = "#c9c5ba", palette.LIGHT[0]
 ORDER = ("lpwm", "lpwm-tj", "lewm")
@@ -30,10 +32,10 @@ def write(folder: Path, found: Found, results: Results) -> list[Path]:
         "piecewise": lambda: piecewise(found),
         "horizons": lambda: horizons(results),
         "jaccard": lambda: jaccard(results),
-        TARGETS: lambda: targets.figure(list(results.targets.values())[-1]) if results.targets else None,
+        TARGETS: lambda: study_figure.figure(list(results.targets.values())[-1]) if results.targets else None,
     }
     for file, document in results.curves.items():
-        parts[Path(file).stem] = partial(claims_curves.figure, document)
+        parts[Path(file).stem] = partial(curves.figure, document)
     written = []
     with style():
         for name, make in parts.items():

@@ -1,4 +1,4 @@
-"""results/README.md, whole, from the JSON beside it: `write` is all that `lpwm report --claims` does."""
+"""results/README.md, whole, from the JSON next to it."""
 
 from __future__ import annotations
 
@@ -10,36 +10,48 @@ from typing import Any
 
 from lpwm.core.errors import UserError, nearest
 from lpwm.core.files import make_folder, write_whole
-from lpwm.report import claims_figures, claims_targets
-from lpwm.report.claims import CLAIMS, ROWS, Claim
-from lpwm.report.claims_evidence import Evidence, conflicts, evidence
-from lpwm.report.claims_read import MADE, Results, read_results
-from lpwm.report.claims_verdict import NOT_RUN, RULE, VERDICTS
-from lpwm.report.markup import pipes
-from lpwm.report.tables import percent
 from lpwm.stats import MIN_SEEDS
+
+from . import figures, study_page
+from .claims import CLAIMS, ROWS, Claim
+from .evidence import Evidence, conflicts, evidence
+from .read import MADE, Results, read_results
+from .text import percent, pipes
+from .verdict import NOT_RUN, RULE, VERDICTS
 
 SHOWN = 6  # lines under a claim; all of them are in claims.json
 NEEDED = ("recipe", "config", "data", "training", "monitors")  # of every run in an evaluation or a study
 Found = dict[Claim, list[Evidence]]
+RESULTS = Path(__file__).resolve().parents[1]
 
 
-def write(folder: str | Path, out: str | Path | None = None) -> dict[str, Any]:
-    """Read every JSON under `folder`; write README.md, claims.json and figures/ into `out` (the same folder).
+def write(folder: str | Path = RESULTS, out: str | Path | None = None) -> dict[str, Any]:
+    """Read every JSON under `folder`; write README.md, claims.json and figures/. Free text comes from its notes.md.
 
-    Free text comes from FOLDER/notes.md. Returns the files written and the count of each verdict.
+    Written into results/ or into `out`, which must be new or empty: no other README.md is ever replaced.
+    Returns the files written and the count of each verdict.
     """
     folder = Path(folder)
-    results = read_results(folder)
-    place = Path(out) if out is not None else folder
+    place = _place(folder, out)
+    results, notes = read_results(folder), read_notes(folder / "notes.md")
     make_folder(place)
     found: Found = {claim: evidence(claim, results) for claim in CLAIMS}
-    figures = claims_figures.write(place / "figures", found, results)
-    text = page(found, results, read_notes(folder / "notes.md"), [p.name for p in figures])
-    write_whole(place / "README.md", text)
+    drawn = figures.write(place / "figures", found, results)
+    write_whole(place / "README.md", page(found, results, notes, [p.name for p in drawn]))
     write_whole(place / "claims.json", json.dumps(document(found), indent=1, ensure_ascii=False) + "\n")
     counts = {v: sum(verdict_of(lines) == v for lines in found.values()) for v in VERDICTS}
-    return {"files": [place / "README.md", place / "claims.json", *figures], "verdicts": counts}
+    return {"files": [place / "README.md", place / "claims.json", *drawn], "verdicts": counts}
+
+
+def _place(folder: Path, out: str | Path | None) -> Path:
+    if out is None:
+        if folder.resolve() != RESULTS:
+            raise UserError(f"where to? {folder} is not this repository's results/: give a new folder as --out.")
+        return RESULTS
+    place = Path(out)
+    if place.is_dir() and any(place.iterdir()):
+        raise UserError(f"{place} is not empty, and nothing in it is replaced: give a new folder as --out.")
+    return place
 
 
 def verdict_of(lines: list[Evidence]) -> str:
@@ -51,7 +63,7 @@ def read_notes(path: Path) -> dict[str, str]:
     if not path.exists():
         return {}
     first, *rest = re.split(r"^## +(.+?)\s*$", path.read_text(), flags=re.M)
-    parts, known = {"": first.strip("\n")}, (*ROWS, claims_targets.ROW)
+    parts, known = {"": first.strip("\n")}, (*ROWS, study_page.ROW)
     for name, text in zip(rest[::2], rest[1::2], strict=True):
         if name not in known:
             raise UserError(f"{path} has a part {name!r} that is no row of claims: {nearest(name, known)}.")
@@ -62,10 +74,10 @@ def read_notes(path: Path) -> dict[str, str]:
 # Text -------------------------------------------------------------------------------------------------------
 
 
-def page(found: Found, results: Results, notes: Mapping[str, str], figures: list[str]) -> str:
+def page(found: Found, results: Results, notes: Mapping[str, str], drawn: list[str]) -> str:
     blocks = [
         "# Results",
-        "Written by `lpwm report --claims results` from the JSON files in this folder: do not edit it. What a person "
+        "Written by `python -m results.tool page` from the JSON files in this folder: do not edit it. What a person "
         "has to say is in [notes.md](notes.md) and stands here verbatim; what was decided before anything was run is "
         "in [protocol.md](protocol.md).",
         notes.get("", ""),
@@ -73,23 +85,23 @@ def page(found: Found, results: Results, notes: Mapping[str, str], figures: list
         RULE,
         "## At a glance",
         glance(found),
-        _figure(figures, "differences.png", "Differences with 95 % intervals; gray: what the paper reports"),
+        _figure(drawn, "differences.png", "Differences with 95 % intervals; gray: what the paper reports"),
     ]
     for row, title in ROWS.items():
         lines = {c: e for c, e in found.items() if c.row == row}
         blocks += [f"## {title}", section(lines), notes.get(row, "")]
         if row == "piecewise-2x2":
-            blocks.append(_figure(figures, "piecewise.png", "Random goals: ours beside the paper's"))
+            blocks.append(_figure(drawn, "piecewise.png", "Random goals: ours beside the paper's"))
         if row == "probes":
-            blocks.append(_figure(figures, "jaccard.png", "Jaccard index of supports with that at +, one seed of each"))
-            blocks.append(_figure(figures, "horizons.png", "Success against the horizon"))
-    if results.targets or claims_targets.ROW in notes:
-        name, caption = f"{claims_targets.FIGURE}.png", claims_targets.CAPTION
+            blocks.append(_figure(drawn, "jaccard.png", "Jaccard index of supports with that at +, one seed of each"))
+            blocks.append(_figure(drawn, "horizons.png", "Success against the horizon"))
+    if results.targets or study_page.ROW in notes:
+        name, caption = f"{study_page.FIGURE}.png", study_page.CAPTION
         blocks += [
-            f"## {claims_targets.TITLE}",
-            claims_targets.section(results.targets),
-            _figure(figures, name, caption),
-            notes.get(claims_targets.ROW, ""),
+            f"## {study_page.TITLE}",
+            study_page.section(results.targets),
+            _figure(drawn, name, caption),
+            notes.get(study_page.ROW, ""),
         ]
     blocks += [
         "## Every evaluation, beside its controls",
@@ -100,8 +112,8 @@ def page(found: Found, results: Results, notes: Mapping[str, str], figures: list
     return "\n\n".join(b for b in blocks if b) + "\n"
 
 
-def _figure(figures: list[str], name: str, caption: str) -> str:
-    return f"![{caption}](figures/{name})\n\n*{caption}.*" if name in figures else ""
+def _figure(drawn: list[str], name: str, caption: str) -> str:
+    return f"![{caption}](figures/{name})\n\n*{caption}.*" if name in drawn else ""
 
 
 def verdict_text(line: Evidence | None) -> str:

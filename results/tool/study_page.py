@@ -5,17 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from lpwm.interpret.targets_table import (
-    COMPARED_HEADS,
-    FOLLOW_HEADS,
-    absent,
-    compared_rows,
-    follow_rows,
-    heads,
-    rows,
-    sentences,
-)
-from lpwm.report.markup import pipes
+from .study_table import COMPARED_HEADS, FOLLOW_HEADS, absent, compared_rows, follow_rows, heads, rows, sentences
+from .text import pipes
 
 ROW, TITLE = "targets", "Beyond the paper: does activity follow the target?"
 FIGURE, CAPTION = "target-study", "Realized against asked activity, then prediction, probes and planning"

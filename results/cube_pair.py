@@ -1,11 +1,11 @@
-"""One Cube pair: `python bench/cube_pair.py OUT [--episodes 512] [--steps 5000] [--seeds 1] [--device cuda] [--quick]`.
+"""One Cube pair: `python results/cube_pair.py OUT [--episodes 512] [--steps 5000] [--seeds 1] [--quick]`.
 
 Data are collected once; LpWM trains on them with temporal-Jaccard weights 0 and 0.1, side by side, while the cores plan
 with the true simulator for the controls; then both plan to dataset goals beside doing nothing, random actions and that
 oracle, and their supports are read: what instability goes with, and how many units are on. Every stage is a command of
 lpwm (printed), but the controls, which are kept where `lpwm eval` finds them.
 
-    OUT/results/*.json   what lpwm eval and lpwm interpret wrote: copy them into results/ for lpwm report --claims
+    OUT/results/*.json   what lpwm eval and lpwm interpret wrote: copy them into results/ for its page
     OUT/figures, OUT/logs, OUT/runs (configs and logs, no weights), OUT/stages.json (seconds, frames/s, the machine)
 
 Data, weights and finished episodes stay in --work. The same command continues where it was interrupted. Where drawing

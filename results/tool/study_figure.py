@@ -10,8 +10,12 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from lpwm.interpret.targets_grid import MEASURES
-from lpwm.interpret.targets_table import (
+from lpwm.report import palette
+from lpwm.report.drawn import GRAY, picture, save
+from lpwm.report.markup import table
+
+from .study_grid import MEASURES
+from .study_table import (
     COMPARED_HEADS,
     FOLLOW_HEADS,
     absent,
@@ -23,9 +27,6 @@ from lpwm.interpret.targets_table import (
     upper,
     ways,
 )
-from lpwm.report import palette
-from lpwm.report.drawn import GRAY, picture, save
-from lpwm.report.markup import table
 
 MARKS = {0.5: "v", 1.0: "o", 2.0: "s"}
 

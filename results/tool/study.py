@@ -41,11 +41,12 @@ from lpwm.interpret.codes import Episode
 from lpwm.interpret.probes import Frames, ProbeConfig, probe
 from lpwm.interpret.sparsity import numbers
 from lpwm.interpret.study import StudyConfig, held_out_frames
-from lpwm.interpret.targets_grid import CELLS, KIND, MEASURES, PLANNING, Job, TargetCell
-from lpwm.interpret.targets_summary import flat, summary
 from lpwm.losses.distribution import RectifiedGeneralizedGaussian
 from lpwm.train import Loaded, Run, RunConfig, load, pick_device, prepare_data, run_hash
 from lpwm.train.log import read_log
+
+from .study_grid import CELLS, KIND, MEASURES, PLANNING, Job, TargetCell
+from .study_summary import flat, summary
 
 __all__ = [
     "CELLS",
@@ -87,7 +88,7 @@ def study(
 
     base      a sparse Piecewise run, of which only the target, the seed and the number of steps are changed
     compile   of the training step; small models are soonest done with "graph" on a GPU, else without
-    each      how jobs are run (`lpwm.sweep.pool.each`: in processes that share the device); None: none, only the
+    each      how jobs are run (`results.tool.pool.each`: in processes that share the device); None: none, only the
               readings that are there already
     progress  called with (runs done, runs, a sentence where one failed)
     """
