@@ -20,7 +20,7 @@ from lpwm.core.config import from_dict, to_dict
 from lpwm.core.errors import UserError
 from lpwm.recipes import RECIPES, recipe
 from lpwm.report.provenance import flat
-from lpwm.train import RunConfig
+from lpwm.train.run_config import RunConfig
 
 from .claims import METHODS, TITLES
 from .study_grid import KIND as TARGETS
