@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from tool.curves import SHOWN
-from tool.read import CURVES, recipe_of
+from tool.read import CURVES
+from tool.runs import recipe_of
 
 POINTS = 40  # of each curve
 

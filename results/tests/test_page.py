@@ -20,7 +20,8 @@ from results.tool.__main__ import main
 from results.tool.claims import CLAIMS, ROWS
 from results.tool.evidence import evidence
 from results.tool.page import controls, read_notes, write
-from results.tool.read import Trained, read_results, recipe_of
+from results.tool.read import read_results
+from results.tool.runs import Trained, recipe_of
 from results.tool.verdict import INCONCLUSIVE, NOT, NOT_RUN, REPRODUCED, judge
 
 RESULTS = Path(__file__).parents[1]
@@ -223,7 +224,7 @@ def test_the_interval_is_nearly_students_over_paired_seeds_where_episodes_add_li
         "piecewise-2x2/lpwm": dict(enumerate((0.1, 0.9, 0.5, 0.8, 0.2))),
         "piecewise-2x2/lewm": dict.fromkeys(range(5), 0.5),
     }
-    found = first("piecewise-2x2-r5-ahead", put(tmp_path, x=evaluation(rates))).found
+    found = first("piecewise-2x2-r5-ahead", put(tmp_path, x=evaluation(rates))).interval
     d = np.array([round(r * EPISODES) / EPISODES for r in (0.1, 0.9, 0.5, 0.8, 0.2)]) - 0.5
     assert found.estimate == pytest.approx(d.mean())
     half = stats.t.ppf(0.975, 4) * d.std(ddof=1) / math.sqrt(5)
@@ -279,7 +280,7 @@ def test_horizons(tmp_path):
     results = put(tmp_path, x=evaluation(rates, receding=1, horizons=range(1, 11)))
     ahead, slope = first("horizon-ahead", results), first("horizon-gap", results)
     assert ahead.verdict.verdict == slope.verdict.verdict == REPRODUCED
-    assert slope.found.estimate == pytest.approx(0.03, abs=0.003)
+    assert slope.interval.estimate == pytest.approx(0.03, abs=0.003)
     behind = {
         "piecewise-2x2/lpwm": {s: (lambda h: 0.3 if h == 1 else 0.8) for s in range(8)},
         "piecewise-2x2/lewm": flat,
@@ -320,9 +321,9 @@ def test_probes(tmp_path):
     assert first("probe-zone", results).verdict.verdict == REPRODUCED
     assert first("probe-zone-code", results).verdict.verdict == REPRODUCED
     position = first("probe-position", results)
-    assert position.verdict.verdict == REPRODUCED and position.found.estimate == pytest.approx(0.4035)
+    assert position.verdict.verdict == REPRODUCED and position.interval.estimate == pytest.approx(0.4035)
     one = first("probe-zone", put(tmp_path, x=study(0, 0.92)))
-    assert one.verdict.verdict == NOT and one.verdict.exploratory and one.found.low == pytest.approx(0.91)
+    assert one.verdict.verdict == NOT and one.verdict.exploratory and one.interval.low == pytest.approx(0.91)
 
 
 def test_health_and_active_fraction_come_from_the_runs(tmp_path):
@@ -334,7 +335,7 @@ def test_health_and_active_fraction_come_from_the_runs(tmp_path):
     assert first("relu", put(tmp_path, x=dead)).verdict.verdict == NOT
     pusht = evaluation({"pusht-small/mlp-lti/lpwm": {0: 0.5, 1: 0.5}}, goals="dataset", entry={"monitors": fine})
     line = first("active-mlp-lti-384", put(tmp_path, x=pusht))
-    assert line.reduced and line.found.estimate == pytest.approx(0.3) and line.verdict.verdict == REPRODUCED
+    assert line.reduced and line.interval.estimate == pytest.approx(0.3) and line.verdict.verdict == REPRODUCED
 
 
 def test_contact_and_sparsity_readings(tmp_path):
@@ -359,9 +360,9 @@ def test_contact_and_sparsity_readings(tmp_path):
     sparse = {"kind": "lpwm sparsity", "run": pusht, "active_fraction": {"estimate": 0.42}}
     results = put(tmp_path, c=contact, s=sparse)
     line = first("cube-effector-tj0", results)
-    assert line.verdict.verdict == REPRODUCED and line.found.low == 0.8
+    assert line.verdict.verdict == REPRODUCED and line.interval.low == 0.8
     assert evidence(BY_ID["cube-cube-tj0"], results) == []
-    assert first("active-lti-384", results).found.estimate == 0.42  # held out, not the log's 0.9
+    assert first("active-lti-384", results).interval.estimate == 0.42  # held out, not the log's 0.9
 
 
 def test_the_cube_pair(tmp_path):
@@ -391,11 +392,11 @@ def test_the_cube_pair(tmp_path):
     rates = {"cube-112/lpwm": {1: 0.5}, "cube-112/lpwm-tj0.1": {1: 0.55}}
     planned = evaluation(rates, goals="dataset")
     results = put(tmp_path, c={"kind": "lpwm readings", "readings": readings}, p=planned)
-    assert first("cube-effector-tj0", results).found.estimate == 0.87
-    assert first("cube-contact-tj0.1", results).found.estimate == 0.6
+    assert first("cube-effector-tj0", results).interval.estimate == 0.87
+    assert first("cube-contact-tj0.1", results).interval.estimate == 0.6
     assert first("cube-contact-tj0.1", results).verdict.verdict == REPRODUCED
     line = first("cube-planning", results)
-    assert line.reduced and line.found.estimate == pytest.approx(0.05)
+    assert line.reduced and line.interval.estimate == pytest.approx(0.05)
     assert "112² frames" in line.size and "5,000 steps of 128, data 512 × 200" in line.size
     page = page_of(tmp_path)
     assert "cube-112/lpwm, cube-112/lpwm-tj0.05" in page  # the provenance of all of them

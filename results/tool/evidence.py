@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,11 +14,13 @@ from lpwm.interpret.compare import MEASURES
 from lpwm.stats import Interval, Result, compare, paired_t, success_interval, t_interval
 from lpwm.stats.power import detectable_ncp
 
-from .claims import Claim, Reads
-from .read import Planned, Results, Studied, Trained
-from .verdict import INCONCLUSIVE, Verdict, health, interval_text, judge, share
+from .claims import Claim, Query
+from .read import Planned, Results, Studied
+from .runs import Trained
+from .verdict import INCONCLUSIVE, REPRODUCED, Verdict, health, interval_text, judge, share
 
 FREEDOM = {"pusht": 4}  # below the world's degrees of freedom (2 for the dot worlds) the code has collapsed
+LARGE_RATE, NEARLY_ZERO = 0.005, 0.02
 
 
 @dataclass(frozen=True)
@@ -32,69 +34,74 @@ class Evidence:
     protocol: str
     reduced: bool
     verdict: Verdict
-    files: tuple[str, ...]
-    found: Interval | None = None
+    files: tuple[str, ...] = ()
+    interval: Interval | None = None
     also: str = ""  # the same by another measure
     rank: tuple[Any, ...] = ()
 
 
 def evidence(claim: Claim, results: Results) -> list[Evidence]:
     """Best first, by a rule that does not know the outcome; [] when nothing was run."""
-    found = SOURCES[claim.reads.source](claim, results)
-    return sorted(found, key=lambda e: (e.rank, e.size, e.protocol))
+    return sorted(SOURCES[claim.query.source](claim, results), key=lambda e: (e.rank, e.size, e.protocol))
 
 
-def wanted(run: Trained, reads: Reads, method: str) -> bool:
-    family = run.family in reads.families
-    same = run.method == method and (not reads.rung or run.parts[1] == reads.rung)
-    weight = reads.tj if method == "lpwm-tj" or not method.startswith("lpwm") else None
-    tj = run.tj is None or weight is None or math.isclose(run.tj, weight)
-    if method == "lpwm-tj" and reads.tj is None:  # the paper's weight for Piecewise
-        tj = run.tj is None or math.isclose(run.tj, 0.01)
-    return family and same and tj and (reads.latent is None or run.known.get("model.latent") == reads.latent)
+def wanted(run: Trained, query: Query, method: str) -> bool:
+    if run.family not in query.families or run.method != method or query.rung not in ("", run.parts[1]):
+        return False
+    if query.latent not in (None, run.known.get("model.latent")):
+        return False
+    if method != "lpwm-tj" or run.tj is None:
+        return True
+    return math.isclose(run.tj, 0.01 if query.tj is None else query.tj)  # 0.01: the paper's weight for Piecewise
 
 
 def _matching(claim: Claim, results: Results, method: str) -> list[Planned]:
-    r = claim.reads
+    q = claim.query
     return [
         p
         for p in results.planned
-        if wanted(p.run, r, method)
-        and p.goals == r.goals
-        and (r.receding is None or p.receding == r.receding)
-        and (not r.loop or (r.loop == "open") == p.open_loop)
+        if wanted(p.run, q, method)
+        and p.goals == q.goals
+        and q.receding in (None, p.receding)
+        and not (q.closed_loop and p.open_loop)
     ]
 
 
+# Success rates ----------------------------------------------------------------------------------------------
+
 Group = dict[int | str, Planned]  # by training seed
+Groups = dict[tuple[Any, ...], Group]
 
 
-def groups(planned: Iterable[Planned], by_method: bool = False) -> dict[tuple[Any, ...], Group]:
+def groups(planned: Iterable[Planned], by_method: bool = False) -> Groups:
     """Checkpoints that may be pooled. A seed evaluated twice counts once: the longest trained, then the first file."""
-    out: dict[tuple[Any, ...], Group] = defaultdict(dict)
+    out: Groups = defaultdict(dict)
     for p in sorted(planned, key=lambda p: (-p.run.step, p.files)):
         key = (*p.key, p.run.parts[2], p.run.tj) if by_method else p.key
         out[key].setdefault(p.run.seed, p)
     return out
 
 
-def with_all_episodes(found: dict[tuple[Any, ...], Group]) -> dict[tuple[Any, ...], Group]:
+def _first(group: Group) -> Planned:
+    return next(iter(group.values()))
+
+
+def with_all_episodes(apart: Groups) -> Groups:
     """These groups, and of those that are the same checkpoints on other episodes all episodes together."""
     alike: dict[Any, list[Group]] = defaultdict(list)
-    for group in found.values():
-        first = next(iter(group.values()))
+    for group in apart.values():
         checkpoints = frozenset((seed, p.run.hash, p.run.step) for seed, p in group.items())
-        alike[first.way, checkpoints].append(group)
-    out = dict(found)
+        alike[_first(group).setting, checkpoints].append(group)
+    out = dict(apart)
     for many in alike.values():
         if len(many) > 1:
-            many.sort(key=lambda group: next(iter(group.values())).digest)
-            whole = {seed: _one_of([group[seed] for group in many]) for seed in many[0]}
-            out[next(iter(whole.values())).key] = whole
+            many.sort(key=lambda group: _first(group).digest)
+            together = {seed: _pooled([group[seed] for group in many]) for seed in many[0]}
+            out[_first(together).key] = together
     return out
 
 
-def _one_of(parts: list[Planned]) -> Planned:
+def _pooled(parts: list[Planned]) -> Planned:
     """A checkpoint on all episodes on which it was evaluated; what doing nothing reaches is the most of it."""
     success = {m: np.concatenate([p.success[m] for p in parts], axis=1) for m in parts[0].success}
     floor = {m: max(p.floor.get(m, 0.0) for p in parts) for p in parts for m in p.floor}
@@ -118,75 +125,102 @@ def result_of(name: str, group: Group, seeds: Sequence[int | str], measure: str)
     return Result.of(name, success, episodes=range(success.shape[2]), seeds=seeds)
 
 
-def _rank(claim: Claim, group: Group, seeds: int) -> tuple[Any, ...]:
-    p, wished = next(iter(group.values())), claim.reads.budgets
-    preferred = wished.index(p.budget) if p.budget in wished else len(wished)
-    return (p.run.reduced, p.run.other, preferred, -seeds, -p.effort, -p.episodes)
-
-
 def _files(*many: Iterable[Planned | Studied]) -> tuple[str, ...]:
     return tuple(sorted({file for some in many for one in some for file in one.files}))
 
 
-def _success(claim: Claim, results: Results) -> list[Evidence]:
-    def of(method: str) -> dict[tuple[Any, ...], Group]:
-        found = (p for p in _matching(claim, results, method) if p.horizon == claim.reads.horizon)
-        return with_all_episodes(groups(found))
+def _line(
+    claim: Claim, p: Planned, seeds: int, ours: str, verdict: Verdict, protocol: str = "", **more: Any
+) -> Evidence:
+    """A line about planning; `p` is any of its checkpoints."""
+    budgets = claim.query.budgets
+    preferred = budgets.index(p.budget) if p.budget in budgets else len(budgets)
+    rank = (p.run.reduced, p.run.other, preferred, -seeds, -p.effort, -p.episodes)
+    where = (p.run.size, protocol or p.protocol, p.run.reduced)
+    return Evidence(claim, ours, seeds, *where, verdict, rank=rank, **more)
 
-    mine = of(claim.reads.method)
-    if not claim.reads.against:
+
+def _success(claim: Claim, results: Results) -> list[Evidence]:
+    def of(method: str) -> Groups:
+        planned = _matching(claim, results, method)
+        return with_all_episodes(groups(p for p in planned if p.horizon == claim.query.horizon))
+
+    mine = of(claim.query.method)
+    if not claim.query.against:
         return [_level(claim, group) for group in mine.values()]
-    theirs = of(claim.reads.against)
+    theirs = of(claim.query.against)
     return [_difference(claim, mine[k], theirs[k]) for k in mine if k in theirs]
 
 
 def _level(claim: Claim, group: Group) -> Evidence:
     seeds = sorted(group, key=str)
-    first, measure = group[seeds[0]], claim.reads.quantity
-    found = success_interval(result_of(claim.id, group, seeds, measure))
-    other = success_interval(result_of(claim.id, group, seeds, "terminal"))
-    return Evidence(
-        claim,
-        interval_text(claim, found),
-        len(seeds),
-        first.run.size,
-        first.protocol,
-        first.run.reduced,
-        judge(claim, found, len(seeds)),
-        _files(group.values()),
-        found,
-        f"terminal {interval_text(claim, other)}",
-        _rank(claim, group, len(seeds)),
+    interval, terminal = (
+        success_interval(result_of(claim.id, group, seeds, m)) for m in (claim.query.quantity, "terminal")
     )
+    verdict, ours = judge(claim, interval, len(seeds)), interval_text(claim, interval)
+    more = {"files": _files(group.values()), "also": f"terminal {interval_text(claim, terminal)}"}
+    return _line(claim, _first(group), len(seeds), ours, verdict, interval=interval, **more)
 
 
 def _difference(claim: Claim, a: Group, b: Group) -> Evidence:
     shared = sorted(a.keys() & b.keys(), key=str)
-    first, files = next(iter(a.values())), _files(a.values(), b.values())
-    rank = _rank(claim, a, len(shared))
+    files, measure = _files(a.values(), b.values()), claim.query.quantity
     if not shared:
-        verdict = judge(claim, Interval(0, 0, 0, 0.95, ""), 0)
-        return Evidence(claim, "–", 0, first.run.size, first.protocol, first.run.reduced, verdict, files, rank=rank)
-    measured = {m: compare(result_of("a", a, shared, m), result_of("b", b, shared, m)) for m in ("latched", "terminal")}
-    found = measured[claim.reads.quantity]
-    verdict = judge(claim, found.difference, len(shared), found.smallest_detectable)
-    floor = max(p.floor.get(claim.reads.quantity, 0.0) for p in (*a.values(), *b.values()))
-    if max(found.rate_a.estimate, found.rate_b.estimate) <= floor:
-        verdict = Verdict(INCONCLUSIVE, "neither does better than the controls", verdict.exploratory)
-    rates = f"{100 * found.rate_a.estimate:.1f} % against {100 * found.rate_b.estimate:.1f} %"
-    return Evidence(
-        claim,
-        f"{interval_text(claim, found.difference)} ({rates})",
-        len(shared),
-        first.run.size,
-        first.protocol,
-        first.run.reduced,
-        verdict,
-        files,
-        found.difference,
-        f"terminal {interval_text(claim, measured['terminal'].difference)}",
-        rank,
+        return _line(claim, _first(a), 0, "–", judge(claim, Interval(0, 0, 0, 0.95, ""), 0), files=files)
+    compared, terminal = (
+        compare(result_of("a", a, shared, m), result_of("b", b, shared, m)) for m in (measure, "terminal")
     )
+    verdict = judge(claim, compared.difference, len(shared), compared.smallest_detectable)
+    rate_a, rate_b = compared.rate_a.estimate, compared.rate_b.estimate
+    floor = max(p.floor.get(measure, 0.0) for p in (*a.values(), *b.values()))
+    if max(rate_a, rate_b) <= floor:
+        verdict = Verdict(INCONCLUSIVE, "neither does better than the controls", verdict.exploratory)
+    ours = f"{interval_text(claim, compared.difference)} ({100 * rate_a:.1f} % against {100 * rate_b:.1f} %)"
+    more = {"interval": compared.difference, "also": f"terminal {interval_text(claim, terminal.difference)}"}
+    return _line(claim, _first(a), len(shared), ours, verdict, files=files, **more)
+
+
+def _horizons(claim: Claim, results: Results) -> Iterator[Evidence]:
+    """Per seed, over the horizons that both have: the mean gap, or its slope in H."""
+    mine, theirs = (_by_horizon(_matching(claim, results, m)) for m in (claim.query.method, claim.query.against))
+    for key in mine.keys() & theirs.keys():
+        a, b = mine[key], theirs[key]
+        depths = sorted(a.keys() & b.keys())
+        if len(depths) < 3:
+            continue
+        seeds = sorted(set.intersection(*(set(side[h]) for h in depths for side in (a, b))), key=str)
+        if not seeds:
+            continue
+        rate_a, rate_b = (
+            np.array([[side[h][s].success["latched"].mean() for h in depths] for s in seeds]) for side in (a, b)
+        )
+        gap_SH = rate_a - rate_b
+        slope = claim.query.quantity == "slope"
+        interval, detectable = _of_values(claim, np.polyfit(depths, gap_SH.T, 1)[0] if slope else gap_SH.mean(1))
+        verdict = judge(claim, interval, len(seeds), detectable)
+        behind = [h for h, g in zip(depths, gap_SH.mean(0), strict=True) if g <= 0]
+        if not slope and behind and verdict.verdict == REPRODUCED:
+            why = f"ahead on average, not at H = {', '.join(map(str, behind))}"
+            verdict = Verdict(INCONCLUSIVE, why, verdict.exploratory)
+        p = _first(a[depths[0]])
+        protocol = _without_horizon(p, f"H={depths[0]}…{depths[-1]} ")
+        files = _files(*(group.values() for side in (a, b) for group in side.values()))
+        ours = interval_text(claim, interval)
+        yield _line(claim, p, len(seeds), ours, verdict, protocol, files=files, interval=interval)
+
+
+def _by_horizon(planned: Iterable[Planned]) -> dict[tuple[Any, ...], dict[int, Group]]:
+    """Groups that differ in H alone, by H."""
+    out: dict[tuple[Any, ...], dict[int, Group]] = defaultdict(dict)
+    for group in groups(planned).values():
+        p = _first(group)
+        out[*p.setting[:3], _without_horizon(p), *p.setting[4:], p.digest][p.horizon] = group
+    return out
+
+
+def _without_horizon(p: Planned, instead: str = "") -> str:
+    """The protocol without its H; whether a plan starts warm follows from H and R."""
+    return p.protocol.replace(" warm", "").replace(f"H={p.horizon} ", instead)
 
 
 def _of_values(claim: Claim, values: Sequence[float]) -> tuple[Interval, float | None]:
@@ -200,115 +234,43 @@ def _of_values(claim: Claim, values: Sequence[float]) -> tuple[Interval, float |
     return t_interval(x), None
 
 
-def any_horizon(p: Planned, instead: str) -> str:
-    """The protocol without its H; whether a plan starts warm follows from H and R."""
-    return p.protocol.replace(" warm", "").replace(f"H={p.horizon} ", instead)
+# Studies and monitors ---------------------------------------------------------------------------------------
 
 
-def _horizons(claim: Claim, results: Results) -> list[Evidence]:
-    """Per seed, over the horizons that both have: the mean gap, or its slope in H."""
-    r = claim.reads
-    sides = []
-    for method in (r.method, r.against):
-        table: dict[tuple[Any, ...], dict[int, Group]] = defaultdict(dict)
-        for group in groups(_matching(claim, results, method)).values():
-            p = next(iter(group.values()))
-            same = (*p.way[:3], any_horizon(p, ""), *p.way[4:], p.digest)
-            table[same][p.horizon] = group
-        sides.append(table)
-    out = []
-    for key in sides[0].keys() & sides[1].keys():
-        a, b = sides[0][key], sides[1][key]
-        depths = sorted(a.keys() & b.keys())
-        seeds = (
-            sorted(set.intersection(*(set(g.keys()) for h in depths for g in (a[h], b[h]))), key=str) if depths else []
-        )
-        if len(depths) < 3 or not seeds:
-            continue
-        gap_SH = np.array(
-            [
-                [float(a[h][s].success["latched"].mean() - b[h][s].success["latched"].mean()) for h in depths]
-                for s in seeds
-            ]
-        )
-        values = gap_SH.mean(1) if r.quantity == "mean" else np.polyfit(depths, gap_SH.T, 1)[0]
-        found, detectable = _of_values(claim, values.tolist())
-        verdict = judge(claim, found, len(seeds), detectable)
-        behind = [h for h, g in zip(depths, gap_SH.mean(0), strict=True) if g <= 0]
-        if r.quantity == "mean" and behind and verdict.verdict == "reproduced":
-            verdict = Verdict(
-                "inconclusive", f"ahead on average, not at H = {', '.join(map(str, behind))}", verdict.exploratory
-            )
-        first = a[depths[0]][seeds[0]]
-        protocol = any_horizon(first, f"H={depths[0]}…{depths[-1]} ")
-        out.append(
-            Evidence(
-                claim,
-                interval_text(claim, found),
-                len(seeds),
-                first.run.size,
-                protocol,
-                first.run.reduced,
-                verdict,
-                _files(*(g.values() for x in (a, b) for g in x.values())),
-                found,
-                rank=_rank(claim, a[depths[0]], len(seeds)),
-            )
-        )
-    return out
-
-
-def quantity(study: Any, name: str) -> float | None:
-    """A number of a study by its name in interpret.compare.MEASURES, or `correlation WHAT` (Cube)."""
-    found = _own(study, name)
-    return None if found is None else float(found["estimate"] if isinstance(found, dict) else found)
-
-
-def _own(study: Any, name: str) -> Any:
-    """The number as the study has it, with its own interval where it has one."""
-    if name.startswith("correlation "):
-        return study.get("correlations", {}).get(name.split(" ", 1)[1])
+def quantity(study: Mapping[str, Any], name: str) -> tuple[float | None, Mapping[str, Any]]:
+    """A number of a study by its name in interpret.compare.MEASURES, or `correlation WHAT` (Cube); its own interval."""
+    kind, _, what = name.partition(" ")
     try:
-        return MEASURES[name].of(study)
+        value = study.get("correlations", {}).get(what) if kind == "correlation" else MEASURES[name].of(dict(study))
     except (KeyError, TypeError):
-        return None
+        value = None
+    if isinstance(value, Mapping):
+        return float(value["estimate"]), value
+    return (None if value is None else float(value)), {}
 
 
-def _study(claim: Claim, results: Results) -> list[Evidence]:
-    r = claim.reads
+def _study(claim: Claim, results: Results) -> Iterator[Evidence]:
+    q = claim.query
     pooled: dict[tuple[str, str], dict[int | str, tuple[Studied, float]]] = defaultdict(dict)
-    for one in sorted(results.studied, key=lambda s: (-s.run.step, s.file)):
+    for one in sorted(results.studied, key=lambda s: (-s.run.step, s.files)):
         world = one.study.get("world", {})
-        drawn = world.get("options", {}).get("visible", False) == world.get("trained_visible", False)
-        value = quantity(one.study, r.quantity)
-        less = quantity(one.study, r.versus) if r.versus else 0.0
-        if wanted(one.run, r, r.method) and drawn and value is not None and less is not None:
+        as_trained = world.get("options", {}).get("visible", False) == world.get("trained_visible", False)
+        value, less = quantity(one.study, q.quantity)[0], quantity(one.study, q.versus)[0] if q.versus else 0.0
+        if wanted(one.run, q, q.method) and as_trained and value is not None and less is not None:
             pooled[one.run.family, one.run.size].setdefault(one.run.seed, (one, value - less))
-    out = []
     for group in pooled.values():
-        first = next(iter(group.values()))[0]
-        found, detectable = _of_values(claim, [v for _, v in group.values()])
-        own = None if len(group) > 1 or r.versus else _own(first.study, r.quantity)
-        if isinstance(own, dict) and "low" in own:  # over trajectories or episodes of the one checkpoint
-            found = Interval(own["estimate"], own["low"], own["high"], own["level"], "one checkpoint")
-        frames = first.study.get("probes", {}).get("frames")
-        protocol = f"{first.run.family}, {frames:,} held-out frames" if frames else first.run.family
-        rank = (first.run.reduced, first.run.other, -len(group))
-        out.append(
-            Evidence(
-                claim,
-                interval_text(claim, found),
-                len(group),
-                first.run.size,
-                protocol,
-                first.run.reduced,
-                judge(claim, found, len(group), detectable),
-                _files(s for s, _ in group.values()),
-                found,
-                rank=rank,
-            )
-        )
-    return out
+        studies, values = zip(*group.values(), strict=True)
+        run, study = studies[0].run, studies[0].study
+        interval, detectable = _of_values(claim, values)
+        own = quantity(study, q.quantity)[1]
+        if len(group) == 1 and not q.versus and "low" in own:  # over trajectories or episodes of the one checkpoint
+            interval = Interval(own["estimate"], own["low"], own["high"], own["level"], "one checkpoint")
+        frames = study.get("probes", {}).get("frames")
+        protocol = f"{run.family}, {frames:,} held-out frames" if frames else run.family
+        verdict = judge(claim, interval, len(group), detectable)
+        more = {"files": _files(studies), "interval": interval, "rank": (run.reduced, run.other, -len(group))}
+        ours = interval_text(claim, interval)
+        yield Evidence(claim, ours, len(group), run.size, protocol, run.reduced, verdict, **more)
 
 
 def healthy(run: Trained) -> bool:
@@ -331,96 +293,70 @@ def _with_readings(results: Results) -> list[Trained]:
     ]
 
 
-def _monitors(claim: Claim, results: Results) -> list[Evidence]:
-    name = "relative_error" if claim.kind == "health" else claim.reads.quantity
+def _monitors(claim: Claim, results: Results) -> Iterator[Evidence]:
+    of_health = claim.kind == "health"
+    name = "relative_error" if of_health else claim.query.quantity
     pooled: dict[tuple[str, str, str], dict[int | str, Trained]] = defaultdict(dict)
     for run in sorted(_with_readings(results), key=lambda r: -r.step):
-        if wanted(run, claim.reads, claim.reads.method) and (
-            name in run.monitors or (claim.kind == "health" and run.dead)
-        ):
+        known = name in run.monitors or (of_health and run.dead)
+        if known and wanted(run, claim.query, claim.query.method):
             pooled[run.family, run.parts[1], run.size].setdefault(run.seed, run)
-    out = []
     for (family, rung, size), group in pooled.items():
-        runs, found = list(group.values()), None
-        if claim.kind == "health":
+        runs, interval = list(group.values()), None
+        if of_health:
             good = sum(healthy(r) for r in runs)
             ours, verdict = f"{good} of {len(runs)} seeds", health(good, len(runs))
         else:
-            found, _ = _of_values(claim, [float(r.monitors[name]) for r in runs])
-            ours, verdict = interval_text(claim, found), judge(claim, found, len(runs))
-        rank = (runs[0].reduced, runs[0].other, -len(runs))
+            interval, _ = _of_values(claim, [float(r.monitors[name]) for r in runs])
+            ours, verdict = interval_text(claim, interval), judge(claim, interval, len(runs))
         where = f"{family}{f', {rung}' if rung else ''}: held-out frames where read, else the end of the training log"
-        out.append(Evidence(claim, ours, len(runs), size, where, runs[0].reduced, verdict, (), found, rank=rank))
-    return out
+        more = {"interval": interval, "rank": (runs[0].reduced, runs[0].other, -len(runs))}
+        yield Evidence(claim, ours, len(runs), size, where, runs[0].reduced, verdict, **more)
 
 
-def _cells(claim: Claim, results: Results) -> dict[tuple[Any, ...], dict[int, dict[float, list[float]]]]:
+# Learning rates ---------------------------------------------------------------------------------------------
+
+
+def _cells(claim: Claim, results: Results) -> dict[tuple[str, str, str], dict[int, dict[float, list[float]]]]:
     """(family, rung, suffix) → D → η → mean success of every other choice (λ), at the largest budget."""
-    out: dict[tuple[Any, ...], Any] = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
-    planned = [p for p in _matching(claim, results, claim.reads.method) if p.run.config is not None]
-    if not planned:
-        return {}
-    top = {p.run.family: max(q.budget for q in planned if q.run.family == p.run.family) for p in planned}
+    out: dict[tuple[str, str, str], Any] = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
+    planned = [p for p in _matching(claim, results, claim.query.method) if p.run.config is not None]
+    largest = {f: max((p.budget for p in planned if p.run.family == f), default=0) for f in claim.query.families}
     for p in planned:
-        if p.budget == top[p.run.family]:
+        if p.budget == largest[p.run.family]:
             place = out[p.run.family, p.run.parts[1], p.run.suffix][p.run.known["model.latent"]]
             place[p.run.known["optim.lr"]].append(float(p.success["latched"].mean()))
     return out
 
 
-def _transfer(claim: Claim, results: Results) -> list[Evidence]:
-    out = []
+def _share(claim: Claim, suffix: str, protocol: str, good: int, n: int, ours: str) -> Evidence:
+    size = f"reduced ({suffix})" if suffix else "paper's size"
+    return Evidence(claim, ours, 0, size, protocol, bool(suffix), share(claim, good, n), rank=(bool(suffix), -n))
+
+
+def _transfer(claim: Claim, results: Results) -> Iterator[Evidence]:
     for (family, rung, suffix), widths in _cells(claim, results).items():
-        rates = set.intersection(*(set(v) for v in widths.values()))
+        rates = sorted(set.intersection(*(set(v) for v in widths.values())))
         if len(widths) < 2 or len(rates) < 2:
             continue
-        best = {d: max(sorted(rates), key=lambda r, d=d: max(widths[d][r])) for d in sorted(widths)}  # type: ignore[misc]
+        best = {D: max(rates, key=lambda r: max(by_rate[r])) for D, by_rate in sorted(widths.items())}
         base, *rest = best.values()
         good = sum(r == base for r in rest)
-        text = ", ".join(f"D={d}: {r:g}" for d, r in best.items())
-        out.append(
-            Evidence(
-                claim,
-                f"{good} of {len(rest)} ({text})",
-                0,
-                _coarse(suffix),
-                f"{family}/{rung}, {len(rates)} rates",
-                bool(suffix),
-                share(claim, good, len(rest)),
-                (),
-                rank=(bool(suffix), -len(rest)),
-            )
-        )
-    return out
+        ours = f"{good} of {len(rest)} ({', '.join(f'D={D}: {r:g}' for D, r in best.items())})"
+        yield _share(claim, suffix, f"{family}/{rung}, {len(rates)} rates", good, len(rest), ours)
 
 
-def _coarse(suffix: str) -> str:
-    return f"reduced ({suffix})" if suffix else "paper's size"
-
-
-def _large_rate(claim: Claim, results: Results) -> list[Evidence]:
-    out = []
+def _large_rate(claim: Claim, results: Results) -> Iterator[Evidence]:
     for (family, rung, suffix), widths in _cells(claim, results).items():
-        scores = [s for by_rate in widths.values() for rate, many in by_rate.items() if rate >= 0.005 for s in many]
+        by_rate = [item for rates in widths.values() for item in rates.items()]
+        scores = [s for rate, many in by_rate if rate >= LARGE_RATE for s in many]
+        good = sum(s <= NEARLY_ZERO for s in scores)
         if scores:
-            good = sum(s <= 0.02 for s in scores)
-            out.append(
-                Evidence(
-                    claim,
-                    f"{good} of {len(scores)} cells at most 2 %",
-                    0,
-                    _coarse(suffix),
-                    f"{family}/{rung}",
-                    bool(suffix),
-                    share(claim, good, len(scores)),
-                    (),
-                    rank=(bool(suffix), -len(scores)),
-                )
-            )
-    return out
+            ours = f"{good} of {len(scores)} cells at most {100 * NEARLY_ZERO:.0f} %"
+            yield _share(claim, suffix, f"{family}/{rung}", good, len(scores), ours)
 
 
-SOURCES: dict[str, Callable[[Claim, Results], list[Evidence]]] = {
+SOURCES: dict[str, Callable[[Claim, Results], Iterable[Evidence]]] = {
     "success": _success,
     "horizons": _horizons,
     "study": _study,

@@ -55,9 +55,9 @@ def jaccard(results: Results) -> Figure | None:
     read = [s for s in results.studied if "grid" in s.study]
     if not read:
         return None
-    file = max(sorted({s.file for s in read}), key=lambda f: sum(s.file == f for s in read))
+    file = max(sorted({s.files[0] for s in read}), key=lambda f: sum(s.files[0] == f for s in read))
     first: dict[str, Studied] = {}
-    for one in sorted((s for s in read if s.file == file), key=lambda s: str(s.run.seed)):
+    for one in sorted((s for s in read if s.files[0] == file), key=lambda s: str(s.run.seed)):
         first.setdefault(one.run.method, one)
     chosen = sorted(first.items(), key=lambda m: ORDER.index(m[0]) if m[0] in ORDER else len(ORDER))
     return maps([dict(one.study) for _, one in chosen])
@@ -68,21 +68,21 @@ def differences(found: Found) -> Figure | None:
     lines = [
         e[0]
         for c, e in found.items()
-        if c.kind in ("difference", "parity") and c.reads.source == "success" and e and e[0].found
+        if c.kind in ("difference", "parity") and c.query.source == "success" and e and e[0].interval
     ]
     if not lines:
         return None
     figure = Figure(figsize=(6.6, 0.32 * len(lines) + 1.0))
     axis = figure.subplots()
     for y, line in enumerate(lines):
-        assert line.found is not None
+        assert line.interval is not None
         low, high = 100 * line.claim.low, 100 * line.claim.high
         if high - low < 1:
             axis.plot([low, low], [y - 0.3, y + 0.3], color=PAPER, lw=4)
         elif line.claim.low or line.claim.kind == "parity":
             axis.barh(y, high - low, left=low, height=0.6, color=PAPER)
-        axis.plot([100 * line.found.low, 100 * line.found.high], [y, y], color=INK, lw=2)
-        axis.plot([100 * line.found.estimate], [y], "o", color=INK, ms=5, mfc="white" if line.reduced else INK)
+        axis.plot([100 * line.interval.low, 100 * line.interval.high], [y, y], color=INK, lw=2)
+        axis.plot([100 * line.interval.estimate], [y], "o", color=INK, ms=5, mfc="white" if line.reduced else INK)
     axis.axvline(0, color="#33363b", lw=0.8)
     names = [f"{e.claim.row}: {e.claim.text}" for e in lines]
     axis.set_yticks(range(len(lines)), names)
@@ -104,11 +104,11 @@ def piecewise(found: Found) -> Figure | None:
                 mean, spread = paper[method][i]
                 axis.bar(x, 2 * spread, bottom=mean - spread, width=0.8, color=PAPER)
                 line = ran.get(f"{family}-r{receding}-{method}")
-                if line is not None and line.found is not None:
+                if line is not None and line.interval is not None:
                     ink = palette.LIGHT[j]
-                    axis.plot([x, x], [100 * line.found.low, 100 * line.found.high], color=ink, lw=2)
+                    axis.plot([x, x], [100 * line.interval.low, 100 * line.interval.high], color=ink, lw=2)
                     axis.plot(
-                        [x], [100 * line.found.estimate], "o", color=ink, ms=5, mfc="white" if line.reduced else ink
+                        [x], [100 * line.interval.estimate], "o", color=ink, ms=5, mfc="white" if line.reduced else ink
                     )
         ticks = [4 * i + j for i in range(2) for j in range(3)]
         axis.set_xticks(ticks, [METHODS[m] for _ in range(2) for m in ORDER], rotation=40, ha="right")

@@ -325,4 +325,4 @@ def document(found: Found) -> dict[str, Any]:
 
 def _numbers(line: Evidence) -> dict[str, float | None]:
     """Six digits: what is below them depends on the machine."""
-    return {k: round(getattr(line.found, k), 6) if line.found else None for k in ("estimate", "low", "high")}
+    return {k: round(getattr(line.interval, k), 6) if line.interval else None for k in ("estimate", "low", "high")}
