@@ -35,10 +35,10 @@ test: lint types
 
 # The tool of results/ and the page it writes.
 results-test: env
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest results/tests
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest results/tests -m 'not soak'
 
 soak: env
-	$(BIN)/pytest -m soak
+	$(BIN)/python -m pytest tests results/tests -m soak
 
 wheel: env
 	rm -rf dist && $(BIN)/python -m build --quiet --wheel

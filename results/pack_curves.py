@@ -12,7 +12,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tool.curves import SHOWN
+from tool.figures import CURVES as SHOWN
 from tool.read import CURVES
 from tool.runs import recipe_of
 

@@ -3,7 +3,6 @@
 import json
 import math
 import shutil
-import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -15,11 +14,12 @@ from lpwm.core.errors import UserError
 from lpwm.evaluate.protocol import EvalConfig
 from lpwm.recipes import recipe
 from lpwm.stats import Interval
-from results.tool import curves, figures
+from results.tool import figures
 from results.tool.__main__ import main
 from results.tool.claims import CLAIMS, ROWS
 from results.tool.evidence import evidence
-from results.tool.page import controls, read_notes, write
+from results.tool.page import page, read_notes, write
+from results.tool.provenance import controls
 from results.tool.read import read_results
 from results.tool.runs import Trained, recipe_of
 from results.tool.verdict import INCONCLUSIVE, NOT, NOT_RUN, REPRODUCED, judge
@@ -109,8 +109,10 @@ def put(folder, **documents):
 
 
 def page_of(folder):
-    """The text of the page of a folder, written to another."""
-    return write(folder, tempfile.mkdtemp(dir=folder.parent))["files"][0].read_text()
+    """The text of the page, without figures."""
+    results = read_results(folder)
+    ours = {claim: evidence(claim, results) for claim in CLAIMS}
+    return page(ours, results, read_notes(folder / "notes.md"), [])
 
 
 def first(claim, results):
@@ -160,8 +162,8 @@ def test_a_planner_that_counts_the_way_speaks_for_no_claim_but_is_shown(tmp_path
     alone = first("piecewise-2x2-r5-ahead", put(tmp_path, paper=paper))
     both = put(tmp_path, paper=paper, other=other)
     assert [e.ours for e in evidence(BY_ID["piecewise-2x2-r5-ahead"], both)] == [alone.ours]
-    page = controls(both)
-    assert "random H=5 R=5 along 1" in page and "| paper.json | random H=5 R=5 |" in page
+    text = controls(both)
+    assert "random H=5 R=5 along 1" in text and "| paper.json | random H=5 R=5 |" in text
 
 
 # Rules ------------------------------------------------------------------------------------------------------
@@ -398,8 +400,8 @@ def test_the_cube_pair(tmp_path):
     line = first("cube-planning", results)
     assert line.reduced and line.interval.estimate == pytest.approx(0.05)
     assert "112² frames" in line.size and "5,000 steps of 128, data 512 × 200" in line.size
-    page = page_of(tmp_path)
-    assert "cube-112/lpwm, cube-112/lpwm-tj0.05" in page  # the provenance of all of them
+    text = page_of(tmp_path)
+    assert "cube-112/lpwm, cube-112/lpwm-tj0.05" in text  # the provenance of all of them
 
 
 def ledger_cell(rate, latent, score):
@@ -467,7 +469,7 @@ def test_a_changed_number_changes_the_page(tmp_path):
             success[0] = [[1 - x for x in line] for line in success[0]]
     path.write_text(json.dumps(document))
     old, new = (RESULTS / "README.md").read_text(), page_of(source)
-    told = [[x for x in page.splitlines() if "R=5: LpWM ahead" in x] for page in (old, new)]
+    told = [[x for x in text.splitlines() if "R=5: LpWM ahead" in x] for text in (old, new)]
     assert len(told[0]) == len(told[1]) and told[0] != told[1]
     assert "Evaluated twice with different outcomes" in new and "Evaluated twice" not in old
 
@@ -476,15 +478,15 @@ def test_an_empty_folder_is_all_not_run(tmp_path, capsys):
     out = tmp_path / "out"
     assert main(["page", str(tmp_path), "--out", str(out)]) == 0
     assert f"{len(CLAIMS)} {NOT_RUN}" in capsys.readouterr().out
-    page = (out / "README.md").read_text()
-    assert "**not run**" in page and "reproduced** at" not in page
+    text = (out / "README.md").read_text()
+    assert "**not run**" in text and "reproduced** at" not in text
 
 
 def test_notes_stand_at_their_place(tmp_path):
     (tmp_path / "notes.md").write_text("Before all.\n\n## wall\n\nThe door was *shut*.\n")
-    page = page_of(tmp_path)
-    assert page.index("Before all.") < page.index("## Rule")
-    assert page.index("## Wall") < page.index("The door was *shut*.") < page.index("## Plain ReLU")
+    text = page_of(tmp_path)
+    assert text.index("Before all.") < text.index("## Rule")
+    assert text.index("## Wall") < text.index("The door was *shut*.") < text.index("## Plain ReLU")
     (tmp_path / "notes.md").write_text("## walls\nx\n")
     with pytest.raises(UserError, match="wall"):
         read_notes(tmp_path / "notes.md")
@@ -533,7 +535,7 @@ def test_a_curve_of_horizons_keeps_to_one_planner():
 
 def test_training_curves_have_a_line_for_every_run_and_a_name_for_every_cell():
     document = read_results(RESULTS).curves["pusht-112-training.json"]
-    drawn = curves.figure(document)
+    drawn = figures.curves(document)
     assert [len(a.lines) for a in drawn.axes] == [12] * 4
     (legend,) = drawn.legends
     assert len(legend.get_texts()) == 4 and all("λ=" in t.get_text() for t in legend.get_texts())

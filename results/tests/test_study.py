@@ -20,10 +20,11 @@ from lpwm.evaluate.protocol import EvalConfig
 from lpwm.losses.distribution import RectifiedGeneralizedGaussian
 from lpwm.recipes import dense, tiny
 from lpwm.train import Run, load
-from results.tool.study import CELLS, MEASURES, TargetCell, flat, law_distance, study, summary
-from results.tool.study_figure import write
-from results.tool.study_table import sentences, verdict
-from results.tool.study_table import table as study_table
+from results.tool import figures
+from results.tool.study import law_distance, study
+from results.tool.study_cells import CELLS, MEASURES, TargetCell
+from results.tool.study_summary import flat, summary
+from results.tool.study_tables import sentences, table, verdict
 
 PLANNING = EvalConfig(
     goals=("random",),
@@ -112,11 +113,9 @@ def test_measures_are_those_of_the_run(found, folders):
 
 def test_differences_are_paired_on_seeds(found):
     values = {(r["cell"]["axis_fraction"], r["seed"]): flat(r) for r in found["runs"]}
-    (difference,) = found["differences"]
     for name in ("active", "ratio", "terminal success, random H=2 R=1"):
         each = [values[0.25, s][name] - values[0, s][name] for s in (0, 1)]
-        assert difference["measures"][name]["values"] == pytest.approx(each)
-        assert difference["measures"][name]["estimate"] == pytest.approx(np.mean(each))
+        assert found["overall"][0]["measures"][name]["estimate"] == pytest.approx(np.mean(each))
         assert found["overall"][0]["measures"][name]["values"] == pytest.approx(each)
 
 
@@ -149,7 +148,7 @@ def test_obedience_is_seen_and_disobedience_too():
     plain, axis = made["follow"]
     assert plain["slope"]["estimate"] == pytest.approx(0, abs=1e-9) and axis["slope"]["estimate"] == pytest.approx(0.5)
     assert plain["off"]["estimate"] > 1.5 * axis["off"]["estimate"]
-    assert len(made["cells"]) == 18 and len(made["differences"]) == 9
+    assert len(made["cells"]) == 18
     text = sentences(made | {"seeds": [0, 1, 2]})
     assert text[0].startswith("Plain slices: activity is off its target by 0.2")
     assert text[0].endswith("was not found.") and text[1].endswith("it follows the target in part.")
@@ -190,7 +189,7 @@ def test_a_measure_that_a_dead_run_lacks_is_left_out():
     assert found["follow"][0]["off"]["estimate"] == pytest.approx(0, abs=1e-9)
     assert found["follow"][1]["off"]["estimate"] == pytest.approx(0.1)
     assert len(found["follow"][0]["seeds"]) == 3
-    text = study_table(found | {"seeds": [0, 1, 2], "runs": made})
+    text = table(found | {"seeds": [0, 1, 2], "runs": made})
     assert "3, 2 dead" in text and "(n=2)" in text and "seed 0: diverged" in text and "constant" in text
 
 
@@ -215,7 +214,7 @@ def test_a_study_that_is_not_whole_is_tabulated(found, root):
     assert made["expected"] == 6 and made["missing"] == [f"{c.name} seed 2" for c in CHOSEN]
     assert made["runs"] == found["runs"] and made["controls"] == found["controls"]
     assert made["cells"][0]["measures"]["active"]["missing"] == 1
-    assert "2 of 6 runs are missing" in study_table(made)
+    assert "2 of 6 runs are missing" in table(made)
     with pytest.raises(UserError, match="no reading"):
         study(base(), root, cells=CHOSEN, seeds=(7, 8), steps=25, device="cpu", planning=PLANNING, each=None)
 
@@ -245,7 +244,7 @@ def test_a_run_that_fails_is_told_and_the_rest_goes_on(found, root):
     name = f"{CHOSEN[1].name} seed 9"
     assert made["failed"] == [{"run": name, "why": Broken.why}] and not made["missing"]
     assert [t[:2] for t in told] == [(5, 6), (6, 6)] and told[0][2] == "" and told[1][2] == f"{name}: {Broken.why}"
-    assert f"Failed: {name}" in study_table(made)
+    assert f"Failed: {name}" in table(made)
 
 
 def test_a_run_that_diverged_is_a_row_and_not_the_end(found, root, monkeypatch):
@@ -254,7 +253,7 @@ def test_a_run_that_diverged_is_a_row_and_not_the_end(found, root, monkeypatch):
     made = study(base(), root, cells=CHOSEN[:1], seeds=(0, 1), steps=25, device="cpu", planning=PLANNING, frames=61)
     assert "diverged" in made["runs"][0]["failed"] and made["cells"][0]["measures"]["active"] is None
     assert made["cells"][0]["measures"]["terminal success, random H=2 R=1"] is None
-    assert "–" in study_table(made)
+    assert "–" in table(made)
 
 
 def test_law_distance_is_0_for_the_target_and_sees_its_shape():
@@ -272,12 +271,12 @@ def test_a_second_call_trains_nothing_and_says_the_same(found, root, monkeypatch
 
 
 def test_table_and_figure(found, tmp_path):
-    text = study_table(found)
+    text = table(found)
     assert text.splitlines()[0].startswith("p  μ") and "25 % coordinate slices: activity is off" in text
-    assert {p.name for p in write(found, tmp_path)} == {"target-study.png", "target-study.pdf"}
+    assert figures.save(tmp_path / "study.png", lambda: figures.targets(found)) == [tmp_path / "study.png"]
     holed = copy.deepcopy(found)
     holed["cells"][0]["measures"]["active"] = holed["cells"][0]["measures"]["ratio"] = None
-    assert "–" in study_table(holed) and write(holed, tmp_path, ("png",))
+    assert "–" in table(holed) and figures.targets(holed)
 
 
 @pytest.mark.parametrize(

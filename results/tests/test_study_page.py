@@ -11,8 +11,9 @@ from lpwm.evaluate.protocol import EvalConfig
 from lpwm.losses.distribution import RectifiedGeneralizedGaussian
 from lpwm.recipes import tiny
 from results.tool.page import write
-from results.tool.study import CELLS, MEASURES, summary
-from results.tool.study import KIND as TARGETS
+from results.tool.read import TARGETS
+from results.tool.study_cells import CELLS, MEASURES
+from results.tool.study_summary import summary
 
 
 def made_up_study(shift=0.1):

@@ -158,7 +158,7 @@ def _level(claim: Claim, group: Group) -> Evidence:
         success_interval(result_of(claim.id, group, seeds, m)) for m in (claim.query.quantity, "terminal")
     )
     verdict, ours = judge(claim, interval, len(seeds)), interval_text(claim, interval)
-    more = {"files": _files(group.values()), "also": f"terminal {interval_text(claim, terminal)}"}
+    more: dict[str, Any] = {"files": _files(group.values()), "also": f"terminal {interval_text(claim, terminal)}"}
     return _line(claim, _first(group), len(seeds), ours, verdict, interval=interval, **more)
 
 
@@ -176,8 +176,9 @@ def _difference(claim: Claim, a: Group, b: Group) -> Evidence:
     if max(rate_a, rate_b) <= floor:
         verdict = Verdict(INCONCLUSIVE, "neither does better than the controls", verdict.exploratory)
     ours = f"{interval_text(claim, compared.difference)} ({100 * rate_a:.1f} % against {100 * rate_b:.1f} %)"
-    more = {"interval": compared.difference, "also": f"terminal {interval_text(claim, terminal.difference)}"}
-    return _line(claim, _first(a), len(shared), ours, verdict, files=files, **more)
+    also = f"terminal {interval_text(claim, terminal.difference)}"
+    more: dict[str, Any] = {"interval": compared.difference, "also": also, "files": files}
+    return _line(claim, _first(a), len(shared), ours, verdict, **more)
 
 
 def _horizons(claim: Claim, results: Results) -> Iterator[Evidence]:
@@ -268,7 +269,8 @@ def _study(claim: Claim, results: Results) -> Iterator[Evidence]:
         frames = study.get("probes", {}).get("frames")
         protocol = f"{run.family}, {frames:,} held-out frames" if frames else run.family
         verdict = judge(claim, interval, len(group), detectable)
-        more = {"files": _files(studies), "interval": interval, "rank": (run.reduced, run.other, -len(group))}
+        rank = (run.reduced, run.other, -len(group))
+        more: dict[str, Any] = {"files": _files(studies), "interval": interval, "rank": rank}
         ours = interval_text(claim, interval)
         yield Evidence(claim, ours, len(group), run.size, protocol, run.reduced, verdict, **more)
 
@@ -310,7 +312,7 @@ def _monitors(claim: Claim, results: Results) -> Iterator[Evidence]:
             interval, _ = _of_values(claim, [float(r.monitors[name]) for r in runs])
             ours, verdict = interval_text(claim, interval), judge(claim, interval, len(runs))
         where = f"{family}{f', {rung}' if rung else ''}: held-out frames where read, else the end of the training log"
-        more = {"interval": interval, "rank": (runs[0].reduced, runs[0].other, -len(runs))}
+        more: dict[str, Any] = {"interval": interval, "rank": (runs[0].reduced, runs[0].other, -len(runs))}
         yield Evidence(claim, ours, len(runs), size, where, runs[0].reduced, verdict, **more)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +12,27 @@ from lpwm.core.errors import UserError, nearest
 from lpwm.core.files import make_folder, write_whole
 from lpwm.stats import MIN_SEEDS
 
-from . import figures, study_page
+from . import figures
 from .claims import CLAIMS, ROWS, Claim
 from .evidence import Evidence, conflicts, evidence
+from .provenance import controls, provenance
 from .read import MADE, Results, read_results
-from .text import percent, pipes
+from .study_tables import section as study_section
+from .text import pipes
 from .verdict import NOT_RUN, RULE, VERDICTS
 
-SHOWN = 6  # lines under a claim; all of them are in claims.json
-NEEDED = ("recipe", "config", "data", "training", "monitors")  # of every run in an evaluation or a study
-Found = dict[Claim, list[Evidence]]
 RESULTS = Path(__file__).resolve().parents[1]
+SHOWN = 6  # lines under a claim; all of them are in claims.json
+TARGETS = "targets"  # the part of notes.md about the target study
+FIGURES = {
+    "differences": "Differences with 95 % intervals; gray: what the paper reports",
+    "piecewise": "Random goals: ours beside the paper's",
+    "jaccard": "Jaccard index of supports with that at +, one seed of each",
+    "horizons": "Success against the horizon",
+    figures.TARGETS: "Realized against asked activity, then prediction, probes and planning",
+}
+UNDER = {"piecewise-2x2": ("piecewise",), "probes": ("jaccard", "horizons")}  # row -> its figures
+Ours = dict[Claim, list[Evidence]]
 
 
 def write(folder: str | Path = RESULTS, out: str | Path | None = None) -> dict[str, Any]:
@@ -35,12 +45,11 @@ def write(folder: str | Path = RESULTS, out: str | Path | None = None) -> dict[s
     place = _place(folder, out)
     results, notes = read_results(folder), read_notes(folder / "notes.md")
     make_folder(place)
-    found: Found = {claim: evidence(claim, results) for claim in CLAIMS}
-    drawn = figures.write(place / "figures", found, results)
-    write_whole(place / "README.md", page(found, results, notes, [p.name for p in drawn]))
-    write_whole(place / "claims.json", json.dumps(document(found), indent=1, ensure_ascii=False) + "\n")
-    counts = {v: sum(verdict_of(lines) == v for lines in found.values()) for v in VERDICTS}
-    return {"files": [place / "README.md", place / "claims.json", *drawn], "verdicts": counts}
+    ours: Ours = {claim: evidence(claim, results) for claim in CLAIMS}
+    drawn = figures.write(place / "figures", ours, results)
+    write_whole(place / "README.md", page(ours, results, notes, [p.stem for p in drawn]))
+    write_whole(place / "claims.json", json.dumps(document(ours), indent=1, ensure_ascii=False) + "\n")
+    return {"files": [place / "README.md", place / "claims.json", *drawn], "verdicts": counts(ours)}
 
 
 def _place(folder: Path, out: str | Path | None) -> Path:
@@ -54,8 +63,12 @@ def _place(folder: Path, out: str | Path | None) -> Path:
     return place
 
 
-def verdict_of(lines: list[Evidence]) -> str:
+def verdict_of(lines: Sequence[Evidence]) -> str:
     return lines[0].verdict.verdict if lines else NOT_RUN
+
+
+def counts(ours: Ours) -> dict[str, int]:
+    return {v: sum(verdict_of(lines) == v for lines in ours.values()) for v in VERDICTS}
 
 
 def read_notes(path: Path) -> dict[str, str]:
@@ -63,7 +76,7 @@ def read_notes(path: Path) -> dict[str, str]:
     if not path.exists():
         return {}
     first, *rest = re.split(r"^## +(.+?)\s*$", path.read_text(), flags=re.M)
-    parts, known = {"": first.strip("\n")}, (*ROWS, study_page.ROW)
+    parts, known = {"": first.strip("\n")}, (*ROWS, TARGETS)
     for name, text in zip(rest[::2], rest[1::2], strict=True):
         if name not in known:
             raise UserError(f"{path} has a part {name!r} that is no row of claims: {nearest(name, known)}.")
@@ -74,7 +87,10 @@ def read_notes(path: Path) -> dict[str, str]:
 # Text -------------------------------------------------------------------------------------------------------
 
 
-def page(found: Found, results: Results, notes: Mapping[str, str], drawn: list[str]) -> str:
+def page(ours: Ours, results: Results, notes: Mapping[str, str], drawn: Sequence[str]) -> str:
+    def figure(name: str) -> str:
+        return f"![{FIGURES[name]}](figures/{name}.png)\n\n*{FIGURES[name]}.*" if name in drawn else ""
+
     blocks = [
         "# Results",
         "Written by `python -m results.tool page` from the JSON files in this folder: do not edit it. What a person "
@@ -84,41 +100,27 @@ def page(found: Found, results: Results, notes: Mapping[str, str], drawn: list[s
         "## Rule",
         RULE,
         "## At a glance",
-        glance(found),
-        _figure(drawn, "differences.png", "Differences with 95 % intervals; gray: what the paper reports"),
+        glance(ours),
+        figure("differences"),
     ]
     for row, title in ROWS.items():
-        lines = {c: e for c, e in found.items() if c.row == row}
-        blocks += [f"## {title}", section(lines), notes.get(row, "")]
-        if row == "piecewise-2x2":
-            blocks.append(_figure(drawn, "piecewise.png", "Random goals: ours beside the paper's"))
-        if row == "probes":
-            blocks.append(_figure(drawn, "jaccard.png", "Jaccard index of supports with that at +, one seed of each"))
-            blocks.append(_figure(drawn, "horizons.png", "Success against the horizon"))
-    if results.targets or study_page.ROW in notes:
-        name, caption = f"{study_page.FIGURE}.png", study_page.CAPTION
-        blocks += [
-            f"## {study_page.TITLE}",
-            study_page.section(results.targets),
-            _figure(drawn, name, caption),
-            notes.get(study_page.ROW, ""),
-        ]
+        lines = {c: e for c, e in ours.items() if c.row == row}
+        blocks += [f"## {title}", section(lines), notes.get(row, ""), *map(figure, UNDER.get(row, ()))]
+    if results.targets or TARGETS in notes:
+        studies = [part for file, study in results.targets.items() for part in study_section(file, study)]
+        blocks += ["## Beyond the paper: does activity follow the target?", *(studies or ["Not run."])]
+        blocks += [figure(figures.TARGETS), notes.get(TARGETS, "")]
+    blocks += ["## Every evaluation, beside its controls", controls(results)]
+    blocks += ["## Where the numbers come from", provenance(results)]
     blocks += [
-        "## Every evaluation, beside its controls",
-        controls(results),
-        "## Where the numbers come from",
-        provenance(results),
+        f"**Evaluated twice with different outcomes** (the first file counts): {line}." for line in conflicts(results)
     ]
+    if results.others:
+        blocks.append(f"Also here, not read: {', '.join(f'{f} ({k})' for f, k in results.others.items())}.")
     return "\n\n".join(b for b in blocks if b) + "\n"
 
 
-def _figure(drawn: list[str], name: str, caption: str) -> str:
-    return f"![{caption}](figures/{name})\n\n*{caption}.*" if name in drawn else ""
-
-
-def verdict_text(line: Evidence | None) -> str:
-    if line is None:
-        return f"**{NOT_RUN}**"
+def verdict_text(line: Evidence) -> str:
     start = f"**{line.verdict.verdict}**"
     reduced = f"{start} at a reduced size" if line.reduced else start
     return line.verdict.text().replace(start, reduced, 1)
@@ -128,43 +130,35 @@ def _seeds(line: Evidence) -> str:
     return "–" if not line.seeds else f"{line.seeds}{'' if line.seeds >= MIN_SEEDS else ' (few)'}"
 
 
-def glance(found: Found) -> str:
-    rows = []
-    for claim, lines in found.items():
-        if claim.row == "active" and not lines:
-            continue
-        first = lines[0] if lines else None
-        size = "" if first is None else ("reduced" if first.reduced else "paper's")
-        ours, seeds = (first.ours, _seeds(first)) if first else ("–", "–")
-        rows.append([claim_title(claim), claim.paper, ours, seeds, size, verdict_text(first)])
-    silent = sum(c.row == "active" and not e for c, e in found.items())
-    counts = ", ".join(f"{n} {v}" for v in VERDICTS if (n := sum(verdict_of(lines) == v for lines in found.values())))
-    reduced = sum(bool(lines) and lines[0].reduced for lines in found.values())
+def glance(ours: Ours) -> str:
+    rows, silent = [["claim", "paper", "ours", "seeds", "size", "verdict"]], 0
+    for claim, lines in ours.items():
+        title = f"{ROWS[claim.row].partition(':')[0].partition(',')[0]} · {claim.text}"
+        if lines:
+            size = "reduced" if lines[0].reduced else "paper's"
+            rows.append([title, claim.paper, lines[0].ours, _seeds(lines[0]), size, verdict_text(lines[0])])
+        elif claim.row == "active":
+            silent += 1
+        else:
+            rows.append([title, claim.paper, "–", "–", "", f"**{NOT_RUN}**"])
+    told = ", ".join(f"{n} {v}" for v, n in counts(ours).items() if n)
+    reduced = sum(bool(lines) and lines[0].reduced for lines in ours.values())
     tail = f"\n\n{silent} further numbers (active fraction by rung and width) were not run." if silent else ""
-    return (
-        f"{len(found)} claims: {counts}. Of those that were run, {reduced} rest on reduced sizes only.\n\n"
-        + pipes(["claim", "paper", "ours", "seeds", "size", "verdict"], rows)
-        + tail
-    )
-
-
-def claim_title(claim: Claim) -> str:
-    return f"{ROWS[claim.row].partition(':')[0].partition(',')[0]} · {claim.text}"
+    intro = f"{len(ours)} claims: {told}. Of those that were run, {reduced} rest on reduced sizes only."
+    return f"{intro}\n\n{pipes(rows)}{tail}"
 
 
 def section(lines: Mapping[Claim, list[Evidence]]) -> str:
     """Every claim of a row with its lines."""
-    rows, more = [], 0
+    rows = [["claim", "paper", "ours (95 %)", "seeds", "size and protocol", "verdict"]]
     for claim, many in lines.items():
-        more += max(0, len(many) - SHOWN)
         for line in many[:SHOWN]:
-            also = f"<br>{line.also}" if line.also else ""
+            ours = line.ours + (f"<br>{line.also}" if line.also else "")
             where = f"{line.size}<br>{line.protocol}"
-            rows.append([claim.text, claim.paper, line.ours + also, _seeds(line), where, verdict_text(line)])
+            rows.append([claim.text, claim.paper, ours, _seeds(line), where, verdict_text(line)])
+    more = sum(max(0, len(many) - SHOWN) for many in lines.values())
     silent = [c.text for c, many in lines.items() if not many]
-    parts = []
-    if rows:
-        parts.append(pipes(["claim", "paper", "ours (95 %)", "seeds", "size and protocol", "verdict"], rows))
+    parts = [pipes(rows)] if len(rows) > 1 else []
     if more:
         parts.append(f"{more} further lines are in claims.json.")
     if len(silent) > 8:
@@ -174,155 +168,24 @@ def section(lines: Mapping[Claim, list[Evidence]]) -> str:
     return "\n\n".join(parts)
 
 
-def controls(results: Results) -> str:
-    """What every evaluation found, from its own JSON, controls included."""
-    rows = []
-    for file, document_ in results.documents.items():
-        if document_.get("kind") != "lpwm evaluation":
-            continue
-        along = document_["settings"].get("path_discount", document_["settings"].get("along"))
-        way = f" along {along:g}" if along else ""
-        for cell in document_["cells"]:
-            for row in cell["rows"] if cell["goals"] != "image" else ():
-                for budget, values in row["budgets"].items():
-                    seeds = "control" if row["control"] else str(len(row["seeds"]))
-                    goals = f"{cell['goals']} H={cell['horizon']} R={cell['receding']}{way}"
-                    rows.append(
-                        [
-                            file,
-                            goals,
-                            row["name"],
-                            seeds,
-                            budget,
-                            percent(values["latched"]),
-                            percent(values["terminal"]),
-                        ]
-                    )
-    if not rows:
-        return "None yet."
-    heads = ["file", "goals", "method", "seeds", "steps", "latched, %", "terminal, %"]
-    return pipes(heads, rows)
+# For machines -----------------------------------------------------------------------------------------------
 
 
-def provenance(results: Results) -> str:
-    """A row for every file, one for all cells of a sweep, and what a file should say and does not."""
-    sweeps: dict[str, list[Mapping[str, Any]]] = {}
-    rows = []
-    for file, d in results.documents.items():
-        if "cell" in d:
-            sweeps.setdefault(file.rpartition("/")[0], []).append(d)
-        else:
-            rows.append(_provenance(file, d))
-    rows += [_sweep(folder, cells) for folder, cells in sweeps.items()]
-    heads = [
-        "file",
-        "recipes",
-        "run hashes",
-        "seeds",
-        "commit",
-        "versions",
-        "device",
-        "training minutes",
-        "evaluation minutes",
-        "provenance missing",
-    ]
-    text = pipes(heads, rows) if rows else "No result yet."
-    for line in conflicts(results):
-        text += f"\n\n**Evaluated twice with different outcomes** (the first file counts): {line}."
-    if results.others:
-        listed = ", ".join(f"{f} ({k})" for f, k in results.others.items())
-        text += f"\n\nAlso here, not read: {listed}."
-    return text
-
-
-def _provenance(file: str, d: Mapping[str, Any]) -> list[str]:
-    studies = d.get("studies") or d.get("readings") or ([d] if "run" in d else [])
-    entries = d.get("runs") or [s["run"] for s in studies]
-    first = studies[0] if studies else d
-    versions = first.get("versions") or {"lpwm": first.get("lpwm", "?")}
-    minutes = [e["training"]["minutes"] for e in entries if e.get("training")]
-    trained = f"{sum(minutes) / len(minutes):.1f} each on {_devices(entries)}" if minutes else "not recorded"
-    spent = d.get("wall_s", sum(s.get("seconds", 0) for s in studies))
-    missing = [n for n in NEEDED if any(not e.get(n) for e in entries if e.get("vote") is None)]
-    missing += [n for n in ("commit", "source") if not first.get(n)]
-    hashes = [e_hash(e) for e in entries if e.get("vote") is None]
-    return [
-        file,
-        ", ".join(sorted({str(e.get("recipe") or e["method"]) for e in entries})),
-        ", ".join(hashes[:4]) + ("…" if len(hashes) > 4 else ""),
-        ", ".join(sorted({str(e["seed"]) for e in entries if e.get("vote") is None})),
-        str(first.get("commit") or "–"),
-        " ".join(f"{k} {v}" for k, v in versions.items()),
-        str(first.get("device", "–")),
-        trained,
-        f"{spent / 60:.1f}",
-        ", ".join(missing) or "nothing",
-    ]
-
-
-def _sweep(folder: str, cells: list[Mapping[str, Any]]) -> list[str]:
-    names = sorted({c["cell"]["name"] for c in cells})
-    seeds = sorted({str(c["cell"]["config"]["train"]["seed"]) for c in cells})
-    spent = {k: sum(c["result"].get("seconds", {}).get(k, 0) for c in cells) / 60 for k in ("train", "evaluate")}
-    versions = ", ".join(sorted({str(c.get("lpwm", "?")) for c in cells}))
-    return [
-        f"{folder} ({len(cells)} cells)",
-        ", ".join(names),
-        "in the ledger",
-        ", ".join(seeds),
-        "–",
-        f"lpwm {versions}",
-        "–",
-        f"{spent['train']:.1f} in all",
-        f"{spent['evaluate']:.1f}",
-        "commit, source, device",
-    ]
-
-
-def e_hash(entry: Mapping[str, Any]) -> str:
-    return str(entry.get("run_hash") or entry.get("hash") or "–")[:12]
-
-
-def _devices(entries: list[Mapping[str, Any]]) -> str:
-    return ", ".join(sorted({str(e["training"].get("device")) for e in entries if e.get("training")}))
-
-
-def document(found: Found) -> dict[str, Any]:
-    """All of it for machines: no line is left out."""
+def document(ours: Ours) -> dict[str, Any]:
+    """All of it: no line is left out."""
+    names = ("id", "row", "text", "paper", "kind", "low", "high")
     return {
         "kind": MADE,
         "claims": [
-            {
-                "id": claim.id,
-                "row": claim.row,
-                "text": claim.text,
-                "paper": claim.paper,
-                "kind": claim.kind,
-                "low": claim.low,
-                "high": claim.high,
-                "verdict": verdict_of(lines),
-                "lines": [
-                    {
-                        "ours": e.ours,
-                        "also": e.also,
-                        "seeds": e.seeds,
-                        "size": e.size,
-                        "reduced": e.reduced,
-                        "protocol": e.protocol,
-                        "files": list(e.files),
-                        "verdict": e.verdict.verdict,
-                        "why": e.verdict.why,
-                        "exploratory": e.verdict.exploratory,
-                        **_numbers(e),
-                    }
-                    for e in lines
-                ],
-            }
-            for claim, lines in found.items()
+            {n: getattr(claim, n) for n in names} | {"verdict": verdict_of(lines), "lines": [_line(e) for e in lines]}
+            for claim, lines in ours.items()
         ],
     }
 
 
-def _numbers(line: Evidence) -> dict[str, float | None]:
-    """Six digits: what is below them depends on the machine."""
-    return {k: round(getattr(line.interval, k), 6) if line.interval else None for k in ("estimate", "low", "high")}
+def _line(e: Evidence) -> dict[str, Any]:
+    line = {n: getattr(e, n) for n in ("ours", "also", "seeds", "size", "reduced", "protocol")}
+    line |= {"files": list(e.files)} | {n: getattr(e.verdict, n) for n in ("verdict", "why", "exploratory")}
+    # Six digits: what is below them depends on the machine.
+    bounds = ("estimate", "low", "high")
+    return line | {n: round(getattr(e.interval, n), 6) if e.interval else None for n in bounds}
