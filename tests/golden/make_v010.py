@@ -29,57 +29,20 @@ import numpy as np
 HERE = Path(__file__).parent
 OUT = HERE / "v010"
 
-MODEL = [
-    "--model.latent",
-    "8",
-    "--model.encoder.image",
-    "16",
-    "--model.encoder.patch",
-    "8",
-    "--model.encoder.width",
-    "16",
-    "--model.encoder.depth",
-    "1",
-    "--model.encoder.heads",
-    "1",
-    "--model.encoder.head-dim",
-    "16",
-    "--model.encoder.mlp",
-    "16",
-    "--model.projector.hidden",
-    "16",
-    "--model.predictor.heads",
-    "2",
-    "--model.predictor.head-dim",
-    "8",
-    "--model.predictor.mlp",
-    "16",
-    "--model.predictor.head-hidden",
-    "16",
-    "--model.predictor.rank",
-    "2",
-    "--objective.rdmreg.slices",
-    "16",
-]
-TRAIN = [
-    "--train.batch",
-    "8",
-    "--train.log-every",
-    "10",
-    "--train.eval-every",
-    "20",
-    "--train.eval-batches",
-    "1",
-    "--train.keep",
-    "1",
-]
+MODEL = (
+    "--model.latent 8 --model.encoder.image 16 --model.encoder.patch 8 --model.encoder.width 16 "
+    "--model.encoder.depth 1 --model.encoder.heads 1 --model.encoder.head-dim 16 --model.encoder.mlp 16 "
+    "--model.projector.hidden 16 --model.predictor.heads 2 --model.predictor.head-dim 8 --model.predictor.mlp 16 "
+    "--model.predictor.head-hidden 16 --model.predictor.rank 2 --objective.rdmreg.slices 16"
+)
+TRAIN = "--train.batch 8 --train.log-every 10 --train.eval-every 20 --train.eval-batches 1 --train.keep 1"
 LAST = ["--device", "cpu", "--json"]
 ARENA = ["--data.episodes", "30", "--data.holdout", "0.3"]  # held-out frames in several zones
 
 
 def training(recipe: str, out: str, steps: int, *options: str) -> list[str]:
     length = ["--train.steps", str(steps), "--train.checkpoint-every", str(steps)]
-    return ["train", recipe, *MODEL, *TRAIN, *length, *options, "--out", out, *LAST]
+    return ["train", recipe, *MODEL.split(), *TRAIN.split(), *length, *options, "--out", out, *LAST]
 
 
 # One run of each world, of six methods and rungs; the last is of recordings whose world nobody knows.
@@ -100,24 +63,10 @@ RUNS = {
     ),
 }
 INTERRUPTED = training("tiny/lpwm", "interrupted", 60, *ARENA)
-PLANNING = [
-    "--preset",
-    "quick",
-    "--episodes",
-    "3",
-    "--budgets",
-    "10",
-    "--offset",
-    "10",
-    "--horizon",
-    "2",
-    "--receding",
-    "1",
-    "--solver-options",
-    "samples=8",
-    "elites=2",
-    "iterations=2",
-]
+PLANNING = (
+    "--preset quick --episodes 3 --budgets 10 --offset 10 --horizon 2 --receding 1 "
+    "--solver-options samples=8 elites=2 iterations=2"
+)
 CONTROLS = {"piecewise": "nothing random oracle", "pusht": "nothing random"}
 DATA = {
     "states.h5": "collect piecewise --episodes 6 --steps 20 --options g=3 --seed 5 --workers 1",
@@ -257,7 +206,19 @@ def evaluate(old: Old, world: str, run: str) -> str:
     controls = CONTROLS.get(world, "nothing random").split()
     first = f"{run}/first.json"
     # Cube's first evaluation draws the curve's frames; the one that is kept repeats it without.
-    old("eval", run, *PLANNING, "--goals", *goals, "--controls", *controls, "--out", first, "--device", "cpu")
+    old(
+        "eval",
+        run,
+        *PLANNING.split(),
+        "--goals",
+        *goals,
+        "--controls",
+        *controls,
+        "--out",
+        first,
+        "--device",
+        "cpu",
+    )
     content = json.loads((OUT / first).read_text())
     content["settings"]["curve"] = 0
     (OUT / first).write_text(json.dumps(content))
