@@ -22,9 +22,15 @@ from pathlib import Path
 from typing import Any
 
 # What a newer version calls differently on purpose: old name -> new name.
-KEYS: dict[str, str] = {}  # keys of JSON, at any depth
+KEYS: dict[str, str] = {  # keys of JSON, at any depth
+    "along": "path_discount",
+    "normalisation": "normalization",
+    "optimiser": "optimizer",
+    "regulariser": "regularizer",
+    "regulariser_excess": "regularizer_excess",
+}
 WORDS: dict[str, str] = {}  # words of a command, for instance {"params": "paper params"}
-FILES: dict[str, str] = {}  # parts of paths of written files
+FILES: dict[str, str] = {"optimiser.safetensors": "optimizer.safetensors"}  # parts of paths of written files
 
 # Keys of JSON whose values tell when, where and by which code: not compared.
 IGNORED = {
@@ -97,8 +103,8 @@ COMMANDS = (
 def differences(old: Any, new: Any, tolerance: float = 0.0, where: str = "") -> Iterator[str]:
     """One line for each place where two JSON values differ; `tolerance` is absolute, or relative above 1."""
     if isinstance(old, dict) and isinstance(new, dict):
-        renamed = {KEYS.get(k, k): v for k, v in old.items() if k not in IGNORED}
-        for key in renamed.keys() | (new.keys() - IGNORED):
+        renamed, new = ({KEYS.get(k, k): v for k, v in d.items() if k not in IGNORED} for d in (old, new))
+        for key in renamed.keys() | new.keys():
             at = f"{where}.{key}" if where else str(key)
             if key not in new:
                 yield f"{at} is missing"

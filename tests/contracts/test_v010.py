@@ -47,7 +47,7 @@ def encode(folder: Path, frames: torch.Tensor) -> torch.Tensor:
 
 
 def recipe_digests() -> dict[str, str]:
-    from lpwm.config import digest
+    from lpwm.core.config import digest
     from lpwm.recipes import RECIPES, recipe
 
     return {name: digest(recipe(name)) for name in RECIPES}
