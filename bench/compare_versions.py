@@ -118,9 +118,7 @@ def differences(old: Any, new: Any, tolerance: float = 0.0, where: str = "") -> 
         for i, (a, b) in enumerate(zip(old, new, strict=False)):
             yield from differences(a, b, tolerance, f"{where}[{i}]")
     elif _number(old) and _number(new):
-        if not (
-            old == new or abs(old - new) <= tolerance * max(1.0, abs(old)) or (old != old and new != new)
-        ):
+        if not (old == new or abs(old - new) <= tolerance * max(1.0, abs(old)) or (old != old and new != new)):
             yield f"{where}: {old!r} became {new!r}"
     elif isinstance(old, str) and isinstance(new, str):
         if masked(old) != masked(new):
@@ -240,9 +238,7 @@ def unpacked(path: Path, folder: Path) -> Path:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("old", type=Path, metavar="OLD")
     parser.add_argument("new", type=Path, metavar="NEW")
     parser.add_argument("--tolerance", type=float, default=0.0, help="of numbers; the default is none")

@@ -120,7 +120,7 @@ def our_step(model, clips, objective, batch, device):
     )
 
     def make(i: int):
-        return clips.batch(i), objective.draw((0, i), batch, 4, model.config.latent, device)
+        return clips.batch(i), objective.draw((0, i), (batch, 4, model.config.latent), device)
 
     ahead = Ahead(make, device, 10**9)
 
@@ -233,7 +233,7 @@ def measure(prepared: Prepared, with_profile: bool) -> dict:
     }
     if with_profile:
         every = kernels(prepared.step)
-        draw = kernels(lambda i: objective.draw((0, i), batch, 4, model.config.latent, prepared.device))
+        draw = kernels(lambda i: objective.draw((0, i), (batch, 4, model.config.latent), prepared.device))
         row |= {
             "kernels_ms": sum(k["ms"] for k in every),
             "launches": sum(k["calls"] for k in every),

@@ -15,7 +15,7 @@ from lpwm.losses import ObjectiveConfig, RDMRegConfig
 from lpwm.model import PAPER_RUNGS, VIT_TINY, EncoderConfig, ModelConfig, PredictorConfig, ProjectorConfig
 from lpwm.optim import OptimConfig
 from lpwm.train import DataConfig, RunConfig
-from lpwm.train.loop import TrainConfig
+from lpwm.train.config import TrainConfig
 
 Recipe = Callable[[], RunConfig]
 

@@ -1,8 +1,7 @@
-"""Triton kernels for training on CUDA, behind one door. Everything else computes with torch's own functions.
+"""Triton kernels for training on CUDA, behind one door. Where they do not serve, torch's own functions are used.
 
 The encoder's operator (`stack`) serves training in bfloat16, compiled, on a Hopper GPU or later, where
-`encoder_available` has tried it; rows of a batch are ranked (`order`) on any GPU. Without Triton (a CPU build of torch)
-nothing is available.
+`encoder_available` has tried it; rows of a batch are ranked (`order`) on any GPU. Both need Triton.
 """
 
 from __future__ import annotations

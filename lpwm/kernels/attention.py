@@ -1,14 +1,12 @@
 """Attention over the tokens of one frame.
 
-Kernels read the packed projection (b, n, 3·h·d) and write (b, n, h·d), and backwards the packed gradient: nothing is
-permuted or copied between kernels. A program owns ROWS rows of one head of one frame. 257 tokens = 4·64 + 1: what is
-left over of the other side is a small last tile, or, if it is one key (or query), the start of the sums. Backwards
-there are two kernels, for dq and for dk and dv: scores are computed twice, but no sum leaves its program. Programs
-take the last frames first, which the product before has just written and the cache still holds.
+Kernels take the packed projection (b, n, 3·h·d) and write (b, n, h·d), and backwards the packed gradient. A program
+owns ROWS rows of one head of one frame. 257 tokens = 4·64 + 1: what is left over of the other side is a small last
+tile, or, if it is one key (or query), the start of the sums. Backwards there are two kernels, for dq and for dk and dv:
+scores are computed twice, but no sum leaves its program. The frames come first that the cache still holds.
 
 Legend: b frames, n = N tokens, h = H heads, d = D width of a head; e is log2 of a softmax's denominator, δ = ⟨g, o⟩.
 SIZE rows are treated at once, WHOLE: all of them exist. LAST: the size of the last tile; 0: none is left over; 1: one.
-Everything is bfloat16 with float32 sums.
 """
 
 from __future__ import annotations

@@ -240,19 +240,11 @@ def forward(
 
 
 def backward(
-    grad: Tensor,
-    r: Tensor,
-    c: Tensor,
-    query: Tensor,
-    average: Tensor,
-    lse: Tensor,
-    scale: float,
-    eps: float,
-    sums: Tensor,
-    tiles: Tiles,
+    grad: Tensor, known: tuple[Tensor, ...], scale: float, eps: float, sums: Tensor, tiles: Tiles
 ) -> tuple[Tensor, Tensor]:
-    """grad (h, b, w) of `average` -> the gradients of r (b, n, w) and of query (h, b, w); that of c by frames into
-    `sums` (b, w)."""
+    """grad (h, b, w) of the average -> the gradients of r (b, n, w) and of query (h, b, w); that of c by frames into
+    `sums` (b, w). `known`: r, c, query, average and lse of `forward`."""
+    r, c, query, average, lse = known
     (b, n, w), h = r.shape, len(query)
     out, d_query, scale2 = torch.empty_like(r), torch.empty_like(query), scale * math.log2(math.e)
     tensors = (r, c, query, grad, average, lse, out, d_query, sums)

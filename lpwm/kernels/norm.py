@@ -3,9 +3,8 @@
 x̂ = (x − mean)/σ with x = r + c: r (m, w) is the residual stream, c (w) the biases that were added to it so far.
 Backwards x̂ and 1/σ of each row are all that is needed: the stream itself may be overwritten.
 
-A row is cut in PARTS parts of PART columns (w = 384 is 3·128), so that no lane is idle and a row stays in one warp. The
-last rows come first: the matrix product before has just written them. What is not needed again soon leaves the cache.
-Sums of partial sums are here too.
+A row is cut in PARTS parts of PART columns (w = 384 is 3·128): no lane is idle and a row stays in one warp. The last
+rows come first: the matrix product before has just written them. Sums of partial sums are here too.
 
 Legend: m rows (tokens of all frames), w = W width. Streams are bfloat16, sums float32.
 """

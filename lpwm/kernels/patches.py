@@ -13,12 +13,10 @@ from triton.language import constexpr
 def _patches(
     pairs, scale, shift, out, SIDE: constexpr, P: constexpr, WIDE: constexpr, ROW: constexpr, BLOCK: constexpr
 ):
-    """One row of patches of one frame: ROW = SIDE/P·WIDE pairs of pixels, contiguous where they are written, after a
-    patch of zeros at the beginning of the frame.
+    """One row of patches of one frame: ROW = SIDE/P·WIDE pairs of pixels, after a patch of zeros at its beginning.
 
-    A patch is 3·P²/2 pairs and zeros up to WIDE, because matrix products want rows that begin at multiples of 16 bytes.
-
-    Two pixels are read as one word and share their address arithmetic, which is what bounds this copy.
+    A patch is 3·P²/2 pairs and zeros up to WIDE: matrix products want rows that begin at multiples of 16 bytes. Two
+    pixels are one word and share their address arithmetic, which bounds this copy.
     """
     frame, i = tl.program_id(0).to(tl.int64), tl.program_id(1)
     half: tl.constexpr = P // 2

@@ -7,10 +7,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Tiles:
-    """`rows` at a time, each in parts of `part` columns (0: one part, up to the next power of two)."""
-
-    rows: int = 8
-    part: int = 0
+    rows: int = 8  # at a time
+    part: int = 0  # columns of a row at a time; 0: all, up to the next power of two
     warps: int = 4
     stages: int = 1  # rows read ahead
     span: int = 64  # LayerNorm backwards: rows that one program adds up
@@ -19,11 +17,9 @@ class Tiles:
 
 @dataclass(frozen=True)
 class Product:
-    """A matrix product with the GELU in its epilogue: tiles of rows × cols, the inner dimension `depth` at a time."""
-
-    rows: int = 128
+    rows: int = 128  # of a tile of the result
     cols: int = 128
-    depth: int = 64
+    depth: int = 64  # of the inner dimension at a time
     warps: int = 8
     stages: int = 3
 

@@ -3,16 +3,13 @@ the last, and the attention of the last, whose only query is token 0.
 
 A block is r += out(attention(qkv(x̂))); r += down(gelu(up(x̂))), x̂ the LayerNorm of the stream r. As one operator
 
-- a residual is added by the matrix product itself, in place: backwards only x̂ is needed. The first product adds patches
-  to a stream that begins as positions (row 0 of the patches is 0: there is the class token);
-- LayerNorm's scale and shift are folded into the weights after it, W' = W diag(s) and b' = b + W t, and the biases of
-  `out` and `down` are not added to the stream but carried as their running sum c: x̂ = norm(r + c);
+- a residual is added by the matrix product itself, in place: backwards only x̂ is needed;
+- LayerNorm's scale and shift are folded into the weights after it, and the biases of `out` and `down` are carried as
+  their running sum c: x̂ = norm(r + c). Folding is plain torch (`fold`), with autograd's own gradients;
 - token 0 of the stream, of which the code is made, is also kept in float32: at first it differs from frame to frame by
   about what bfloat16 rounds (docs/performance.md);
 - gradients of biases leave each kernel as partial sums and are added up once for all blocks;
 - the last block has no keys and values (`last`): its query is carried back through the keys' weights.
-
-Folding and running sums are plain torch outside (`fold`), with autograd's own gradients.
 
 Legend: b frames, n tokens, p numbers of a patch, w width, i = h·d width of all heads, f width of the MLP, L blocks but
 the last, m = b·n.
@@ -178,12 +175,12 @@ def forward(patches: Tensor, weights: Folded, heads: int, eps: float) -> tuple[T
         mlp.up(normed(2 * j + 1), weights.up[j], weights.up_bias[j], slope, active, tiles.up)
         stream.addmm_(active, weights.down[j].t())
         _add_product(first, kept.active[j, :, 0], weights.down[j].t())
-    final = _final(weights, heads)
+    query, key, value, query_bias, value_bias, scale = _final(weights, heads)
     norm.forward(first, c[2 * L], eps, kept.x0, kept.one0, tiles.norm_forward)
-    torch.addmm(final.query_bias, kept.x0, final.query.t(), out=kept.q)
-    torch.bmm(_by_head(kept.q, heads), final.key, out=kept.direction)
-    last.forward(kept.r, c[2 * L], kept.direction, final.scale, eps, kept.average, kept.lse_last, tiles.last)
-    attended.copy_(_together(torch.bmm(kept.average, final.value.transpose(1, 2))) + final.value_bias)
+    torch.addmm(query_bias, kept.x0, query.t(), out=kept.q)
+    torch.bmm(_by_head(kept.q, heads), key, out=kept.direction)
+    last.forward(kept.r, c[2 * L], kept.direction, scale, eps, kept.average, kept.lse_last, tiles.last)
+    attended.copy_(_together(torch.bmm(kept.average, value.transpose(1, 2))) + value_bias)
     return first, attended, kept
 
 
@@ -228,44 +225,33 @@ def backward(
     return d
 
 
-class _Final(NamedTuple):
-    """The last block's attention by its parts."""
-
-    query: Tensor  # (i, w)
-    key: Tensor  # (h, d, w)
-    value: Tensor  # (h, d, w)
-    query_bias: Tensor  # (i)
-    value_bias: Tensor  # (i)
-    scale: float
-
-
-def _final(weights: Folded, heads: int) -> _Final:
+def _final(weights: Folded, heads: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, float]:
+    """The last block's query (i, w), key and value (h, d, w), biases of query and value (i), and scale."""
     (query, key, value), (query_bias, _, value_bias) = weights.last.chunk(3), weights.last_bias.chunk(3)
     key, value = (t.unflatten(0, (heads, -1)) for t in (key, value))
-    return _Final(query, key, value, query_bias, value_bias, key.shape[1] ** -0.5)
+    return query, key, value, query_bias, value_bias, key.shape[1] ** -0.5
 
 
 def _last_backward(
     grad_first: Tensor, grad: Tensor, kept: Kept, weights: Folded, d: Folded, heads: int, eps: float
 ) -> Tensor:
     """The gradient of the stream after the L blocks (b, n, w); those of `last`, its bias and the last of c into d."""
-    (b, _, w), final, g = kept.r.shape, _final(weights, heads), _by_head(grad, heads)
+    (b, _, w), g = kept.r.shape, _by_head(grad, heads)
+    query, key, value, *_, scale = _final(weights, heads)
     tiles = settings.of(w)
     sums = grad.new_empty(b + norm.pieces(b, tiles.norm_backward), w, dtype=kept.one.dtype)
     known = kept.r, weights.c[-1], kept.direction, kept.average, kept.lse_last
-    stream, d_direction = last.backward(
-        torch.bmm(g, final.value), *known, final.scale, eps, sums[:b], tiles.last_backward
-    )
-    d_q = _together(torch.bmm(d_direction, final.key.transpose(1, 2)))
+    stream, d_direction = last.backward(torch.bmm(g, value), known, scale, eps, sums[:b], tiles.last_backward)
+    d_q = _together(torch.bmm(d_direction, key.transpose(1, 2)))
     (d_query, d_key, d_value), (d_query_bias, d_key_bias, d_value_bias) = (d.last.chunk(3), d.last_bias.chunk(3))
     torch.mm(d_q.t(), kept.x0, out=d_query)
-    torch.bmm(_by_head(kept.q, heads).transpose(1, 2), d_direction, out=d_key.view_as(final.key))
-    torch.bmm(g.transpose(1, 2), kept.average, out=d_value.view_as(final.value))
+    torch.bmm(_by_head(kept.q, heads).transpose(1, 2), d_direction, out=d_key.view_as(key))
+    torch.bmm(g.transpose(1, 2), kept.average, out=d_value.view_as(value))
     norm.totals(d_q[None], d_query_bias[None])
     d_key_bias.zero_()  # a softmax does not see it
     norm.totals(grad[None], d_value_bias[None])
     d_first = torch.empty_like(kept.x0)
-    norm.backward(d_q @ final.query, kept.x0, kept.one0, grad_first, d_first, sums[b:], tiles.norm_backward)
+    norm.backward(d_q @ query, kept.x0, kept.one0, grad_first, d_first, sums[b:], tiles.norm_backward)
     stream[:, 0] += d_first
     norm.totals(sums[None], d.c[-1:])
     return stream

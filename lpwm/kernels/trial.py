@@ -30,21 +30,10 @@ def _noise(*shape: int, device: torch.device, scale: float = 1.0) -> Tensor:
 
 def _weights(tokens: int, w: int, i: int, f: int, device: torch.device, dtype: torch.dtype) -> stack.Folded:
     """Of one block and the last."""
-    shapes = {
-        "embed": (w, w),
-        "begin": (tokens, w),
-        "qkv": (1, 3 * i, w),
-        "qkv_bias": (1, 3 * i),
-        "out": (1, w, i),
-        "up": (1, f, w),
-        "up_bias": (1, f),
-        "down": (1, w, f),
-        "c": (3, w),
-        "last": (3 * i, w),
-        "last_bias": (3 * i,),
-    }
+    shapes: list[tuple[int, ...]] = [(w, w), (tokens, w), (1, 3 * i, w), (1, 3 * i), (1, w, i), (1, f, w)]
+    shapes += [(1, f), (1, w, f), (3, w), (3 * i, w), (3 * i,)]
     made = {}
-    for name, shape in shapes.items():
+    for name, shape in zip(stack.Folded._fields, shapes, strict=True):
         scale = 0.5 if name == "c" or name.endswith(("begin", "bias")) else shape[-1] ** -0.5
         made[name] = _noise(*shape, device=device, scale=scale).to(torch.float32 if name == "c" else dtype)
     return stack.Folded(**made)

@@ -23,9 +23,9 @@ from lpwm.data.streamed import SOURCES
 from lpwm.losses import ObjectiveConfig
 from lpwm.model import ModelConfig
 from lpwm.optim import OptimConfig
+from lpwm.train.config import TrainConfig
 from lpwm.train.cost import Cost, check_memory, estimate
 from lpwm.train.distributed import Ranks
-from lpwm.train.loop import TrainConfig
 
 PIXELS = ("auto", "stored", "rendered")
 

@@ -100,9 +100,9 @@ class Plain:
         out.copy_(self.scale("average") * x)
         lse.copy_(e)
 
-    def last_backward(self, grad, r, c, query, out, lse, scale, eps, sums, tiles):
+    def last_backward(self, grad, known, scale, eps, sums, tiles):
         with torch.enable_grad():
-            inputs = [t.detach().to(r.dtype).requires_grad_() for t in (r, c, query)]
+            inputs = [t.detach().to(known[0].dtype).requires_grad_() for t in known[:3]]
             d_r, d_c, d_query = torch.autograd.grad(average(*inputs, scale, eps)[0], inputs, grad)
         sums.zero_()[0] = self.scale("sums of the last") * d_c
         return self.scale("gradient of the last") * d_r, self.scale("dquery") * d_query
