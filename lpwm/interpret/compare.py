@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from lpwm.core.config import to_dict
 from lpwm.core.errors import UserError
+from lpwm.core.json import fields_json
 from lpwm.interpret.config import ProbeConfig
 from lpwm.interpret.probes import accuracy, bootstrap, r_squared, share
 from lpwm.interpret.results import Estimate, Floats, Score, Study, clipped
@@ -93,7 +93,7 @@ class Comparison:
     differences: tuple[Gap, ...]
 
     def to_json(self) -> dict[str, Any]:
-        return {"kind": "lpwm interpretation comparison", **to_dict(self)}
+        return {"kind": "lpwm interpretation comparison", **fields_json(self)}
 
 
 def compare(studies: Sequence[Study]) -> Comparison:

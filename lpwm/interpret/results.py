@@ -1,7 +1,7 @@
 """What `lpwm interpret` writes: frozen results with `to_json` and `from_json`. Files of 0.1.0 are read too.
 
-The fields are the layout of the files. A result also carries "kind" and "layout", the version of its fields. Supports
-are packed bits (`Packed`). J = |a ∧ b| / |a ∨ b| with J(∅, ∅) = 1.
+The fields are those of the files, which also have "kind" and "version". Supports are packed bits (`Packed`).
+J = |a ∧ b| / |a ∨ b| with J(∅, ∅) = 1.
 
 Legend: n cells a side, D units, T steps of one episode, E trajectories.
 """
@@ -16,9 +16,8 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from lpwm.core.config import to_dict
 from lpwm.core.errors import UserError
-from lpwm.interpret._json import parse
+from lpwm.core.json import fields_json, from_json
 from lpwm.interpret.config import ContactConfig, StudyConfig
 from lpwm.stats import Interval
 
@@ -27,7 +26,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 CODE, SUPPORT, MAGNITUDES = FEATURES = ("code", "support", "magnitudes")  # what probes are given
-LAYOUT = 1  # of the files; 0.1.0 wrote 1, or nothing
+VERSION = 1  # of the files; those of 0.1.0 have no number and count as 1
 STUDIES, SAMPLES = "lpwm interpretations", "lpwm readings"  # files of several results
 
 
@@ -111,13 +110,16 @@ class Result:
     device: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        return {"kind": self.KIND, "layout": LAYOUT, **to_dict(self)}
+        return {"kind": self.KIND, "version": VERSION, **fields_json(self)}
 
     @classmethod
-    def from_json(cls, data: Any, where: str = "") -> Self:
-        if not isinstance(data, Mapping) or data.get("kind") != cls.KIND or data.get("layout", LAYOUT) != LAYOUT:
-            raise UserError(f"{where or 'this'} is not of kind {cls.KIND!r}, layout {LAYOUT}: make it again.")
-        return parse(cls, data, where)
+    def from_json(cls, record: Any, where: str = "") -> Self:
+        kind, version = (record.get("kind"), record.get("version", 1)) if isinstance(record, Mapping) else (None, 1)
+        if kind != cls.KIND:
+            raise UserError(f"{where or 'this'} is not of the kind {cls.KIND!r}: its kind is {kind!r}.")
+        if version != VERSION:
+            raise UserError(f"{where or 'this'} is of version {version}, and this lpwm reads {VERSION}: update lpwm.")
+        return from_json(cls, record, where)
 
 
 # Zones: supports on a grid, sharpness, probes -----------------------------------------------------------------

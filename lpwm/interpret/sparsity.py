@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from lpwm.core.config import to_dict
 from lpwm.core.errors import UserError
+from lpwm.core.json import fields_json
 from lpwm.data import EpisodeData
 from lpwm.interpret.codes import Episode, held_out_episodes, need_support
 from lpwm.interpret.config import ProbeConfig
@@ -139,7 +139,7 @@ class Arrangement:
     groups: tuple[Group, ...]
 
     def to_json(self) -> dict[str, Any]:
-        return {"kind": "lpwm sparsity table", **to_dict(self)}
+        return {"kind": "lpwm sparsity table", **fields_json(self)}
 
 
 def arrange(results: Sequence[Sparsity]) -> Arrangement:

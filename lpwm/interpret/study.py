@@ -12,6 +12,7 @@ import torch
 
 from lpwm.core.config import digest
 from lpwm.core.errors import UserError
+from lpwm.core.json import from_json, to_json
 from lpwm.core.provenance import device_name, origin
 from lpwm.core.version import __version__
 from lpwm.data import EpisodeData
@@ -78,19 +79,19 @@ def made(loaded: Loaded) -> dict[str, Any]:
 
 
 def describe(loaded: Loaded) -> RunInfo:
-    config, name, about = loaded.config, Path(loaded.path).name, of_run(loaded.path)
+    config, name = loaded.config, Path(loaded.path).name
     method = digest(replace(config, train=replace(config.train, seed=0)))[:4]
-    return RunInfo(
-        name=name,
-        hash=loaded.run_hash,
-        method=f"{name.removesuffix('-' + loaded.run_hash)} {method}",
-        seed=config.train.seed,
-        step=loaded.step,
-        sparse=config.model.sparse,
-        link=config.model.link,
-        latent=config.model.latent,
-        **(about | {"events": tuple(about.get("events", ()))}),
-    )
+    own = {
+        "name": name,
+        "hash": loaded.run_hash,
+        "method": f"{name.removesuffix('-' + loaded.run_hash)} {method}",
+        "seed": config.train.seed,
+        "step": loaded.step,
+        "sparse": config.model.sparse,
+        "link": config.model.link,
+        "latent": config.model.latent,
+    }
+    return from_json(RunInfo, own | to_json(of_run(loaded.path)), name)
 
 
 def held_out_frames(loaded: Loaded, data: EpisodeData, config: StudyConfig) -> Frames:

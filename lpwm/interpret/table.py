@@ -69,3 +69,28 @@ def _counts(methods: Sequence[Method], studies: Sequence[Study]) -> list[list[st
         rows[0].append(", ".join(f"{s.supports.dead_units} of {s.run.latent}" for s in group))
         rows[1].append(", ".join(f"{s.supports.distinct} in {s.supports.frames}" for s in group))
     return rows
+
+
+def heading(first: Study) -> str:
+    world, probes = first.world, first.probes
+    g, visible = world.options.get("g"), first.settings.visible
+    zones = "visible" if visible else "hidden"
+    if visible != world.trained_visible:
+        zones += " (not as in training)"
+    return (
+        f"piecewise {g}×{g}, zones {zones}; {first.grid.resolution}² cells;\n{probes.frames} held-out frames of "
+        f"{len(probes.trajectories)} trajectories; commonest zone {100 * probes.majority:.1f} %"
+    )
+
+
+def cell_lines(studies: Sequence[Study], cell: tuple[int, int]) -> str:
+    """The mean Jaccard index of one reference cell with the cells of every zone."""
+    lines = [f"mean Jaccard index of cell {cell[0]} {cell[1]} with the cells of zone"]
+    for one in studies:
+        values, zones = one.jaccard_map(*cell), one.zones_nn
+        own = zones[cell]
+        means = [
+            f"{k}{' (its own)' if k == own else ''} {values[zones == k].mean():.2f}" for k in sorted(set(zones.flat))
+        ]
+        lines += [f"  {one.run.name}:", f"    {', '.join(means)}"]
+    return "\n".join(lines)
