@@ -191,17 +191,7 @@ def write_page(page: Path, folders: list[Path], command: str) -> None:
     from lpwm.report.gather import gather
     from lpwm.report.page import write
 
-    found = gather(folders)
-    write(
-        page,
-        found.runs,
-        found.evaluations,
-        found.studies,
-        episodes=found.episodes,
-        title="LpWM demo: sparse and dense",
-        notes=found.notes,
-        commands=(command,),
-    )
+    write(page, gather(folders), title="LpWM demo: sparse and dense", commands=(command,))
 
 
 def table(jobs: list[Run], evaluation: dict[str, Any], studies: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -214,6 +214,13 @@ class Evaluator:
                 self.progress(self.plans_done)
         return self.done[name]
 
+    def kept_as(self, jobs: Sequence[Job]) -> tuple[str, ...]:
+        """The names of their records in the store; none where nothing is stored."""
+        if self.store.folder is None or not all(job.storable for job in jobs):
+            return ()
+        depends = [next((n for n in self._names(job) if self.store.has(n)), job.depends) for job in jobs]
+        return tuple(Store.name(d) for d in depends)
+
     def _tick(self) -> None:
         self.plans_done += 1
         if self.progress is not None:
@@ -235,7 +242,8 @@ class Evaluator:
                 "options": to_dict(getattr(self.solver, "config", {})),
                 **to_dict(self.mpc(horizon, receding, agents[0])),
             }
-            rows.append(_row(method, found, tuple(a.seed for a, _ in whole), seeds, False, planner))
+            names = tuple(self.kept_as(jobs) for _, jobs in whole)
+            rows.append(_row(method, found, tuple(a.seed for a, _ in whole), seeds, False, planner, names))
         for name in self.controls(kind):
             seeds = self.control_seeds(name)
             jobs = [self.control_job(name, kind, horizon, receding, s) for s in seeds]
@@ -246,7 +254,8 @@ class Evaluator:
                 solver, _ = self.config.oracle_planner(self.live)
                 options = to_dict(getattr(self.config.build_oracle_solver(self.live), "config", {}))
                 planner = {"solver": solver, "options": options, **to_dict(self.mpc(horizon, receding, None))}
-            rows.append(_row(NAMES[name], [[self.run(j) for j in jobs]], ("control",), seeds, True, planner))
+            made = [[self.run(j) for j in jobs]]
+            rows.append(_row(NAMES[name], made, ("control",), seeds, True, planner, (self.kept_as(jobs),)))
         return Cell(kind, horizon, receding, tuple(rows)).tested(self.config.test == "step") if rows else None
 
 
@@ -257,10 +266,11 @@ def _row(
     planner_seeds: tuple[int, ...],
     control: bool,
     planner: Mapping[str, Any],
+    names: tuple[tuple[str, ...], ...],
 ) -> Row:
     records = tuple(tuple(record for record, _ in line) for line in found)
     stored = sum(was for line in found for _, was in line)
-    return Row(name, records, seeds, planner_seeds, control, planner, stored)
+    return Row(name, records, seeds, planner_seeds, control, planner, stored, names if all(names) else ())
 
 
 def by_method(agents: Sequence[Agent]) -> dict[str, list[Agent]]:

@@ -39,6 +39,7 @@ class Row:
     control: bool = False
     planner: Mapping[str, Any] = field(default_factory=dict)  # solver and its options, H, R, warm, context
     stored: int = 0  # records that came from the store
+    names: tuple[tuple[str, ...], ...] = ()  # of the records, in the store
 
     def success(self, measure: str, budget: int) -> np.ndarray:
         """(S, P, E) bool."""
@@ -84,6 +85,7 @@ class Row:
             "mean_latent_distance": traces,
             "wall_s": sum(r.wall_s for row in self.records for r in row),
             "stored_records": self.stored,
+            **({"records": [list(line) for line in self.names]} if self.names else {}),
         }
 
 

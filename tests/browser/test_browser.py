@@ -126,7 +126,7 @@ class Browser:
 
 @pytest.fixture(scope="module")
 def address(documents, tmp_path_factory):
-    path = page.write(tmp_path_factory.mktemp("page") / "report.html", **documents.everything())
+    path = page.write(tmp_path_factory.mktemp("page") / "report.html", documents.everything())
     assert path.stat().st_size < 6_000_000
     return path.as_uri()
 
