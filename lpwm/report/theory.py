@@ -22,7 +22,11 @@ LOW, HIGH = float(BORDER + RADIUS), float(FRAME - BORDER - RADIUS)
 COMPASS = [(np.cos(a), np.sin(a)) for a in np.arange(8) * np.pi / 4]
 ACTIONS = np.array([(0.0, 0.0), *COMPASS])
 ODD, EVEN = (9, 17, 33, 65, 129, 257, 513), (8, 16, 32, 64, 128, 256, 512)
-CASES = (("2×2 zones, odd grids", 2, ODD), ("2×2 zones, even grids", 2, EVEN), ("3×3 zones", 3, EVEN))
+CASES: tuple[tuple[str, int, tuple[int, ...]], ...] = (
+    ("2×2 zones, odd grids", 2, ODD),
+    ("2×2 zones, even grids", 2, EVEN),
+    ("3×3 zones", 3, EVEN),
+)
 MAP_CELLS, MAP_POINTS = 33, 165  # five points a cell and side
 
 

@@ -226,6 +226,7 @@ def run_of(tmp_path, link="reprelu", spec=SPEC, holdout=0.5, weight=0.0, episode
 @pytest.fixture
 def described(monkeypatch):
     """A toy run has no real config to digest."""
+
     def info(loaded):
         return RunInfo(loaded.path.name, loaded.run_hash, "toy", 0, 3, True, "reprelu", D)
 

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from lpwm.report import figures, palette
 from lpwm.interpret.results import WorldInfo
+from lpwm.report import figures, palette
 from lpwm.report.data import Gathered
 from lpwm.report.figures.codes import borders
 from lpwm.report.scene import scene, title

@@ -134,5 +134,5 @@ def test_mistakes_are_one_sentence(folders, tmp_path):
     with pytest.raises(UserError, match="not written by lpwm eval"):
         gather(folders, [tmp_path / "other.json"])
     (tmp_path / "torn.json").write_text("{")
-    with pytest.raises(UserError, match="torn.json is not JSON"):
+    with pytest.raises(UserError, match="is not JSON"):
         gather(folders, [tmp_path / "torn.json"])

@@ -40,7 +40,7 @@ def test_worst_errors_stay_at_the_jump_while_the_share_of_cut_cells_shrinks():
         assert r.worst_whole <= r.bound * (1 + 1e-9)  # within a zone the proposition holds
         assert r.bound < r.worst_cut <= r.bound + jump
         # 2n − 1 of n² cells lie across the middle, and half of each is on the other side of its center
-        assert r.cut_cells == pytest.approx((2 * r.n - 1) / r.n ** 2)
+        assert r.cut_cells == pytest.approx((2 * r.n - 1) / r.n**2)
         assert r.cut == pytest.approx(1 / r.n, rel=0.5)
     assert rows[-1].worst_cut > jump and rows[-1].worst_whole < 1
     shares = [r.parted for r in rows]

@@ -149,8 +149,7 @@ def _controls(axis: Axes, controls: Sequence[Planned]) -> None:
         rate = 100 * c.value.rate
         at = max(rate, at + 5.5)
         axis.axhline(rate, color=palette.GRAY, lw=0.8, ls=":")
-        place = {"transform": axis.get_yaxis_transform(), "va": "center"}
-        axis.text(1.01, at, c.name, fontsize=6.5, color=palette.GRAY, **place)
+        axis.text(1.01, at, c.name, transform=axis.get_yaxis_transform(), fontsize=6.5, color=palette.GRAY, va="center")
 
 
 def _line(axis: Axes, points: Sequence[tuple[float, ...]], color: str, name: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -22,10 +22,11 @@ DASHES = {"solid": "-", "dot": ":", "dash": "--", "dashdot": "-."}
 
 def legend(figure: Figure, **options: Any) -> None:
     """One entry for every name in any panel, below the figure."""
-    handles: Mapping[str, Any] = {
+    handles: dict[str, Any] = {
         name: handle for axis in figure.axes for handle, name in zip(*axis.get_legend_handles_labels(), strict=True)
     }
-    figure.legend(handles.values(), handles.keys(), **{"loc": "outside lower left", "ncols": 4} | options)
+    place: dict[str, Any] = {"loc": "outside lower left", "ncols": 4} | options
+    figure.legend(handles.values(), handles.keys(), **place)
 
 
 def curves(drawn: Sequence[Plot]) -> Figure:
