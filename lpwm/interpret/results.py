@@ -30,8 +30,15 @@ VERSION = 1  # of the files; those of 0.1.0 have no number and count as 1
 STUDIES, SAMPLES = "lpwm interpretations", "lpwm readings"  # files of several results
 
 
+class Brief:
+    """A dataclass that leaves out of its JSON what is None."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {name: value for name, value in fields_json(self).items() if value is not None}
+
+
 @dataclass(frozen=True)
-class Estimate:
+class Estimate(Brief):
     """A number, with its interval where one is known."""
 
     estimate: float
@@ -85,7 +92,7 @@ class RunInfo:
 
 
 @dataclass(frozen=True)
-class WorldInfo:
+class WorldInfo(Brief):
     name: str
     options: dict[str, Any] = field(default_factory=dict)
     trained_visible: bool | None = None

@@ -24,6 +24,7 @@ from lpwm.interpret.config import ProbeConfig
 from lpwm.interpret.probes import accuracy, bootstrap
 from lpwm.interpret.results import (
     Activity,
+    Brief,
     Estimate,
     SampleSettings,
     Sparsity,
@@ -117,7 +118,7 @@ class Cell(Estimate):
 
 
 @dataclass(frozen=True)
-class Row:
+class Row(Brief):
     rung: str
     title: str
     cells: tuple[Cell | None, ...]  # one per width
