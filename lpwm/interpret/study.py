@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +36,9 @@ import numpy as np
 import torch
 
 from lpwm.core import rng
-from lpwm.core.config import digest, to_dict
+from lpwm.core.config import to_dict
 from lpwm.core.errors import UserError
+from lpwm.core.json import to_json
 from lpwm.core.provenance import device_name, origin
 from lpwm.core.version import __version__
 from lpwm.data import EpisodeData, splits
@@ -59,6 +60,7 @@ from lpwm.interpret.supports import (
     support,
 )
 from lpwm.train import Loaded
+from lpwm.train.run_config import method_digest
 
 KIND, LAYOUT = "lpwm interpretation", 1
 
@@ -122,14 +124,13 @@ def describe(loaded: Loaded) -> dict[str, Any]:
     return {
         "name": name,
         "hash": loaded.run_hash,
-        "method": f"{name.removesuffix('-' + loaded.run_hash)} "
-        f"{digest(replace(config, train=replace(config.train, seed=0)))[:4]}",
+        "method": f"{name.removesuffix('-' + loaded.run_hash)} {method_digest(config)[:4]}",
         "seed": config.train.seed,
         "step": loaded.step,
         "sparse": config.model.sparse,
         "link": config.model.link,
         "latent": config.model.latent,
-        **of_run(loaded.path),
+        **to_json(of_run(loaded.path)),
     }
 
 

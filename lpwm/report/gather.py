@@ -12,12 +12,12 @@ import numpy as np
 
 from lpwm.core.config import digest, from_dict
 from lpwm.core.errors import UserError
-from lpwm.evaluate.controls import Store
+from lpwm.evaluate.cache import Store
+from lpwm.evaluate.config import EvalConfig
 from lpwm.evaluate.episodes import Record
-from lpwm.evaluate.evaluate import episode_sets
 from lpwm.evaluate.evaluator import Evaluator
-from lpwm.evaluate.outcome import Evaluation
-from lpwm.evaluate.protocol import EvalConfig
+from lpwm.evaluate.goals import episode_sets
+from lpwm.evaluate.results import Evaluation
 from lpwm.evaluate.runs import load_team
 from lpwm.interpret.study import KIND as STUDY
 from lpwm.report.readings import KINDS, pick
@@ -195,8 +195,8 @@ def stored_episodes(
 def evaluated_episodes(evaluation: Evaluation, count: int = EPISODES) -> list[dict[str, Any]]:
     """The same from an evaluation in memory: first training and planner seed of every method, oracle and random."""
     out = []
-    for cell in evaluation.cells:
-        episodes = evaluation.sets[cell.goals]
+    for cell in evaluation.played.cells:
+        episodes = evaluation.played.sets[cell.goals]
         if episodes.image is not None:
             continue
         for row in cell.rows:
@@ -205,7 +205,7 @@ def evaluated_episodes(evaluation: Evaluation, count: int = EPISODES) -> list[di
                     episode_entry(
                         row.records[0][0],
                         episodes.goal_BS.numpy(),
-                        evaluation.world,
+                        evaluation.played.world,
                         name=row.name,
                         control=row.control,
                         seed=row.seeds[0],

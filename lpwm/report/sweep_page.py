@@ -241,7 +241,7 @@ def as_dict(
             }
             for b in bests
         ],
-        "sparse_minus_dense": [{**vars(d.a.key), "look": d.look.title, **d.comparison.row()} for d in gaps],
+        "sparse_minus_dense": [{**vars(d.a.key), "look": d.look.title, **vars(d.comparison.row())} for d in gaps],
         "transfer": [
             {
                 "world": t.world,

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from lpwm.core.config import digest
+from lpwm.train.run_config import method_digest
 
 DENSE = "identity"  # the link of a dense code
 POINTS = 400  # of a curve: more is not seen
@@ -30,7 +30,7 @@ def describe(run: Mapping[str, Any]) -> dict[str, Any]:
     """A run's line: what it is and the last numbers of its log."""
     config = run["config"]
     model, predictor = config["model"], config["model"]["predictor"]
-    method = digest({**config, "train": {**config["train"], "seed": 0}})[:4]
+    method = method_digest(config)[:4]
     last = run["train"][-1] if run.get("train") else {}
     held = run["val"][-1] if run.get("val") else {}
     return {

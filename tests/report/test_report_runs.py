@@ -79,9 +79,9 @@ def test_replayed_episodes_are_those_of_the_evaluation(folders):
 
 def test_an_evaluation_in_memory_gives_the_same_episodes(folders):
     from lpwm.core.config import from_dict
-    from lpwm.evaluate.controls import Store
+    from lpwm.evaluate.cache import Store
+    from lpwm.evaluate.config import EvalConfig
     from lpwm.evaluate.evaluate import evaluate
-    from lpwm.evaluate.protocol import EvalConfig
     from lpwm.evaluate.runs import load_team
 
     found = gather(folders)
