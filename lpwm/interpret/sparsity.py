@@ -26,7 +26,7 @@ from lpwm.interpret.codes import Episode, held_out_episodes, need_support
 from lpwm.interpret.probes import ProbeConfig, accuracy, bootstrap
 from lpwm.interpret.study import describe
 from lpwm.interpret.supports import Floats
-from lpwm.model.predictors import RUNGS, TITLES
+from lpwm.model.predictors import in_order, title_of
 from lpwm.stats import t_interval
 from lpwm.train import Loaded
 from lpwm.train.monitors import effective_dimension
@@ -130,9 +130,9 @@ def arrange(readings: Sequence[dict[str, Any]]) -> dict[str, Any]:
     for title, group in groups.items():
         widths = sorted({r["run"]["latent"] for r in group})
         rows = []
-        for rung in (name for name in RUNGS if any(r["rung"] == name for r in group)):
+        for rung in in_order(r["rung"] for r in group):
             found = [[r for r in group if (r["rung"], r["run"]["latent"]) == (rung, D)] for D in widths]
-            row = {"rung": rung, "title": TITLES[rung], "cells": [_cell(c) for c in found]}
+            row = {"rung": rung, "title": title_of(rung), "cells": [_cell(c) for c in found]}
             rows.append(row | ({"paper": _paper(rung, widths)} if _is_paper(group[0]) else {}))
         out.append({"title": title, "target": group[0]["target"], "widths": widths, "rows": rows})
     return {"kind": "lpwm sparsity table", "groups": out}
