@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from lpwm.core.errors import UserError
 from lpwm.core.json import fields_json, from_json
+from lpwm.evaluate.results import Provenance
 from lpwm.interpret.config import ContactConfig, StudyConfig
 from lpwm.stats import Interval
 
@@ -71,8 +72,8 @@ class Packed:
         return np.unpackbits(raw.reshape(*lead, self.bytes_per_row), axis=-1, count=units).astype(np.bool_)
 
 
-@dataclass(frozen=True)
-class RunInfo:
+@dataclass(frozen=True, kw_only=True)
+class RunInfo(Provenance):
     """Which run. Runs whose configs differ in the training seed alone are one method."""
 
     name: str
@@ -83,12 +84,6 @@ class RunInfo:
     sparse: bool
     link: str
     latent: int
-    recipe: str | None = None  # from here on as `lpwm.evaluate.provenance.of_run` tells
-    data: str | None = None
-    config: dict[str, Any] | None = None
-    monitors: dict[str, Any] = field(default_factory=dict)
-    events: tuple[str, ...] = ()
-    training: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from lpwm.core.config import digest
 from lpwm.core.errors import UserError
 from lpwm.core.json import from_json
 from lpwm.evaluate.episodes import Record
@@ -19,6 +18,7 @@ from lpwm.interpret.results import Contact, Sparsity, Study, WorldInfo
 from lpwm.report.theory import TheoryStudy
 from lpwm.train import RunConfig, parse_options, read_record
 from lpwm.train.log import LOG, read_log
+from lpwm.train.run_config import method_digest
 
 POINTS = 400  # of a curve: more is not seen
 
@@ -91,8 +91,7 @@ class RunFile:
     @property
     def key(self) -> str:
         """Runs that differ in their training seed alone share it."""
-        alone = replace(self.config, train=replace(self.config.train, seed=0))
-        return f"{self.name} {digest(alone)[:4]}"
+        return f"{self.name} {method_digest(self.config)[:4]}"
 
     @property
     def step(self) -> int:

@@ -10,8 +10,9 @@ from typing import Any
 from lpwm.core.errors import UserError
 from lpwm.core.files import make_folder, write_whole
 from lpwm.core.json import dump_json, to_json
+from lpwm.model.predictors import title_of
 from lpwm.report import figures
-from lpwm.report.figures.sweep import Made, draw, title
+from lpwm.report.figures.sweep import Made, draw
 from lpwm.report.page import stamp, template
 from lpwm.sweep.analysis import (
     Best,
@@ -74,7 +75,7 @@ def render(
         gaps=gaps,
         moved=moved,
         pictures=made,
-        rung_title=title,
+        rung_title=title_of,
     )
 
 
@@ -111,6 +112,6 @@ def as_json(
             }
             for b in bests
         ],
-        "sparse_minus_dense": [{**to_json(d.a.key), "look": d.look.title, **d.comparison.row()} for d in gaps],
+        "sparse_minus_dense": [{**to_json(d.a.key), "look": d.look.title, **to_json(d.comparison.row())} for d in gaps],
         "transfer": to_json(moved),
     }

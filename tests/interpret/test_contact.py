@@ -228,7 +228,8 @@ def described(monkeypatch):
     """A toy run has no real config to digest."""
 
     def info(loaded):
-        return RunInfo(loaded.path.name, loaded.run_hash, "toy", 0, 3, True, "reprelu", D)
+        about = {"seed": 0, "step": 3, "sparse": True, "link": "reprelu", "latent": D}
+        return RunInfo(name=loaded.path.name, hash=loaded.run_hash, method="toy", **about)
 
     monkeypatch.setattr("lpwm.interpret.contact.made", lambda loaded: {"run": info(loaded)})
 

@@ -12,12 +12,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from lpwm.model.predictors import TITLES
+from lpwm.model.predictors import in_order
+from lpwm.model.predictors import title_of as title
 from lpwm.report import palette
 from lpwm.report.figures.curves import legend
 from lpwm.report.palette import GRAY
 from lpwm.stats import Interval
-from lpwm.sweep.analysis import LADDER, Best, Difference, Found, Key, Look, Transfer
+from lpwm.sweep.analysis import Best, Difference, Found, Key, Look, Transfer
 
 MARKS = "osD^vP*X"
 
@@ -52,13 +53,9 @@ def draw(
         return made + transfer_figures(moved)
 
 
-def title(rung: str) -> str:
-    return TITLES.get(rung, rung)
-
-
 def ladder_of(rungs: Iterable[str]) -> list[str]:
-    """Rungs from the simplest to the most expressive, then those that the paper does not have."""
-    return sorted(set(rungs), key=lambda r: (LADDER.index(r) if r in LADDER else len(LADDER), r))
+    """From the simplest to the most expressive."""
+    return in_order(rungs)[::-1]
 
 
 def slug(text: str) -> str:
