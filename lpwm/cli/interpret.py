@@ -229,7 +229,7 @@ def _zones(args: Args, loaded: list[Loaded]) -> Task:
 
 def _sparsity(args: Args, loaded: list[Loaded]) -> Task:
     from lpwm.interpret.codes import need_support
-    from lpwm.interpret.results import SAMPLES, SampleSettings
+    from lpwm.interpret.results import SAMPLES, TABLE, SampleSettings
     from lpwm.interpret.sparsity import arrange, sparsity, table
 
     for one in loaded:
@@ -237,7 +237,7 @@ def _sparsity(args: Args, loaded: list[Loaded]) -> Task:
     return Task(
         lambda one: SampleSettings(args.frames, args.seed),
         lambda one: sparsity(one, frames=args.frames, seed=args.seed),
-        lambda results: {"kind": SAMPLES, "readings": results, "table": arrange(results)},
+        lambda results: {"kind": SAMPLES, "readings": results, "table": {"kind": TABLE, "groups": arrange(results)}},
         lambda results: table(arrange(results), _width()),
     )
 
