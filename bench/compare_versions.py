@@ -24,6 +24,7 @@ from typing import Any
 # What a newer version calls differently on purpose: old name -> new name.
 KEYS: dict[str, str] = {  # keys of JSON, at any depth
     "along": "path_discount",
+    "image": "image_size",
     "normalisation": "normalization",
     "optimiser": "optimizer",
     "regulariser": "regularizer",
