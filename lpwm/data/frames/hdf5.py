@@ -67,7 +67,7 @@ def opened(path: str | Path) -> Iterator[h5py.File]:
 
 
 class StoredPixels(FileFrames):
-    """The frames of a file, read when asked: `frames[a:b]` is uint8 (b − a, h, w, 3)."""
+    """The frames of a file, read on demand: `frames[a:b]` is uint8 (b − a, h, w, 3)."""
 
     def __init__(self, path: Path, shape: tuple[int, ...]):
         self.path, self.shape = path, shape
@@ -82,7 +82,7 @@ class StoredPixels(FileFrames):
 
 
 class StoredColumn:
-    """Any other column, read when asked."""
+    """Any other column, read on demand."""
 
     def __init__(self, path: Path, name: str):
         self.path, self.name = path, name
