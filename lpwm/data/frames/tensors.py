@@ -168,7 +168,7 @@ def load_numbers(path: Path | str) -> NDArray:
     with path.open("rb") as file:
         unpickler = _Unpickler(file)
         try:
-            values = np.asarray(_built(unpickler.load()))
+            values = np.asarray(_built(unpickler.load(), [path.stat().st_size]))
         except _BROKEN as error:
             if unpickler.refused:
                 raise UserError(
@@ -181,11 +181,15 @@ def load_numbers(path: Path | str) -> NDArray:
     return values
 
 
-def _built(value: Any) -> Any:
+def _built(value: Any, left: list[int]) -> Any:
+    """The numbers that a pickle describes; `left[0]` of them at most, since its lists may hold one another."""
+    left[0] -= 1
+    if left[0] < 0:
+        raise pickle.UnpicklingError("more numbers than the file can hold")
     if isinstance(value, _Array | _Scalar):
         return value.build()
     if isinstance(value, list | tuple):
-        return [_built(one) for one in value]
+        return [_built(one, left) for one in value]
     if isinstance(value, bool | int | float):
         return value
     raise pickle.UnpicklingError(f"it holds {type(value).__name__}")
