@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tracemalloc
 import zlib
 
 import h5py
@@ -269,6 +270,9 @@ def test_a_deflated_frame_is_a_frame_at_most(good, tmp_path):
 
     path = mutate(good, tmp_path, bomb)
     reader = open_reader(read(path).pixels.where)
+    tracemalloc.start()
     with pytest.raises(UserError, match="damaged"):
         list(reader(np.arange(8)))
+    assert tracemalloc.get_traced_memory()[1] < 10**7
+    tracemalloc.stop()
     reader.close()
