@@ -2,7 +2,7 @@
 
 The layout of a study (kind "lpwm interpretation", layout 1):
 
-    run         name, hash, method, seed, step, sparse, link, latent, and `lpwm.core.provenance.of_run`
+    run         name, hash, method, seed, step, sparse, link, latent, and `lpwm.evaluate.provenance.of_run`
     world       name, options (g, scale, visible: as drawn here), trained_visible
     settings    resolution, visible, frames, folds, resamples, shuffles, level, seed
     grid        resolution n, x[n], y[n] (cell centers, pixels), zones[n][n],
@@ -38,9 +38,10 @@ import torch
 from lpwm.core import rng
 from lpwm.core.config import digest, to_dict
 from lpwm.core.errors import UserError
-from lpwm.core.provenance import device_name, of_run, origin
+from lpwm.core.provenance import device_name, origin
 from lpwm.core.version import __version__
 from lpwm.data import EpisodeData, splits
+from lpwm.evaluate.provenance import of_run
 from lpwm.interpret.probes import Frames, ProbeConfig, Probes, Score, bootstrap, probe
 from lpwm.interpret.sharpness import sharpness
 from lpwm.interpret.supports import (
