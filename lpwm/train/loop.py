@@ -68,7 +68,7 @@ class TrainConfig:
 
 
 class Frames(ClipSource, Protocol):
-    frames: int  # T
+    clip_length: int  # T
 
 
 class DeadRun(UserError):
@@ -108,7 +108,7 @@ def train(
     """
     ranks, device, dim = stepper.ranks, stepper.device, model.config.latent
     callbacks, health = callbacks or Callbacks(), Health(config.health)
-    frames = source.frames
+    frames = source.clip_length
 
     def make(step: int) -> tuple[Clip, Draw]:
         key = (config.seed, step)
