@@ -166,25 +166,6 @@ def test_the_packed_environment_names_the_driver_s_egl(tmp_path, monkeypatch):
     assert not vendor and "pack again with --mesa" in said
 
 
-def test_the_pair_collects_what_its_runs_look_for(monkeypatch, tmp_path):
-    """Nothing is drawn twice: the data stage and lpwm train name the same data set, and the controls the same cells."""
-    import tyro
-
-    from lpwm.cli.eval import Args, settings
-    from lpwm.cli.train import parse
-
-    pair = load(BENCH / "cube_pair.py", monkeypatch)
-    monkeypatch.setattr(sys, "argv", ["cube_pair.py", str(tmp_path), "--episodes", "320", "--steps", "700"])
-    args = pair.parse()
-    for method, weight in pair.WEIGHTS.items():
-        config = parse([f"{args.recipe}/{method}", *pair.overrides(args), "--train.steps", str(args.steps)])[1].run
-        assert config.data == pair.data_config(args) and config.data.episodes == 320 and config.data.frames == 112
-        assert config.objective.tj_weight == weight and config.objective.lam == 10 and config.train.steps == 700
-    found = settings(tyro.cli(Args, args=pair.eval_options(args)))
-    assert (found.goals, found.budgets, found.ways()) == (("dataset",), (50,), [(5, 5)])
-    assert found.controls == ("nothing", "random", "oracle") and found.episodes == 50
-
-
 def test_mutants_differ_in_one_place_and_are_programs(monkeypatch):
     module = load(BENCH / "mutants.py", monkeypatch)
     source = "def f(a: int = 1) -> float:\n if a < 2 and not -a:\n  raise ValueError(f'{a + 1}')\n return a / 2.5"

@@ -42,7 +42,7 @@ class Gathered:
 def gather(folders: Sequence[str | Path], also: Sequence[str | Path] = ()) -> Gathered:
     """All that is known about these runs: their logs, and every evaluation and study of them alone.
 
-    also: further files that `lpwm eval`, `lpwm interpret` or `lpwm theory` wrote, or a target study.
+    also: further files that `lpwm eval`, `lpwm interpret` or `lpwm theory` wrote.
     """
     paths = [Path(f) for f in folders]
     if not paths:

@@ -1,4 +1,4 @@
-"""Small pieces of HTML, and a table in Markdown."""
+"""Small pieces of HTML."""
 
 from __future__ import annotations
 
@@ -27,12 +27,6 @@ def table(caption: str, heads: Sequence[str], rows: Iterable[tuple[str, Sequence
         f'<table role="table"><caption>{caption}</caption><thead role="rowgroup"><tr role="row">{top}</tr></thead>'
         f'<tbody role="rowgroup">{"".join(lines)}</tbody></table>'
     )
-
-
-def pipes(heads: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
-    """A table in Markdown."""
-    cells = [heads, ["---"] * len(heads), *lines]
-    return "\n".join("| " + " | ".join(c.replace("|", "\\|") for c in line) + " |" for line in cells)
 
 
 def swatch(kind: int | str) -> str:

@@ -1,4 +1,4 @@
-"""Readings beside the studies of zones: sparsity, contact, the target study, the proposition; found and shown."""
+"""Readings next to the studies of zones: sparsity, contact, the proposition; picked and shown."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ from typing import Any
 from lpwm.interpret.contact import KIND as CONTACT
 from lpwm.interpret.sparsity import KIND as SPARSITY
 from lpwm.interpret.sparsity import arrange
-from lpwm.interpret.targets import KIND as TARGETS
-from lpwm.report import contact, targets, theory
+from lpwm.report import contact, theory
 from lpwm.report.drawn import Make, picture
 from lpwm.report.found import Found
 from lpwm.report.markup import swatch, table
 from lpwm.report.tables import fixed, short
 from lpwm.report.theory import KIND as THEORY
 
-OF_RUNS, ALONE = (SPARSITY, CONTACT), (TARGETS, THEORY)
+OF_RUNS, ALONE = (SPARSITY, CONTACT), (THEORY,)
 BUNDLE = "lpwm readings"  # what lpwm interpret --what … writes: several of the former
 KINDS = (*OF_RUNS, *ALONE, BUNDLE)
 
@@ -57,8 +56,6 @@ def figures(found: Found) -> dict[str, Make]:
     studies = of_kind(found, CONTACT)
     if studies:
         out |= contact.figures(studies, found.evaluations)
-    for document in of_kind(found, TARGETS):
-        out["target-study"] = partial(targets.figure, document)
     for document in of_kind(found, THEORY):
         out["theory-slopes"] = partial(theory.slopes, dict(document))
         out["theory-borders"] = partial(theory.zone_borders, dict(document))
@@ -76,7 +73,6 @@ def sections(found: Found) -> list[tuple[str, str, str | None, str]]:
             contact.section(of_kind(found, CONTACT), found.evaluations, lambda s: run_label(found, s)),
             "what changes the support: lpwm interpret --what contact RUN…" if cube else "",
         ),
-        ("targets", "Does activity follow the target?", targets.section(of_kind(found, TARGETS)), ""),
         ("theory", "The proposition", proposition(found), ""),
     ]
 

@@ -1,4 +1,4 @@
-"""Sparsity, contact, the target study and the proposition: picked from files, put on the page, drawn."""
+"""Sparsity, contact and the proposition: picked from files, put on the page, drawn."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ import pytest
 from lpwm.interpret.contact import KIND as CONTACT
 from lpwm.interpret.contact import ContactConfig, Track, read_tracks
 from lpwm.interpret.sparsity import KIND as SPARSITY
-from lpwm.interpret.targets import CELLS, MEASURES, summary
-from lpwm.interpret.targets import KIND as TARGETS
 from lpwm.report import contact, figures, page, readings, theory
 from lpwm.report.found import found_of
 from lpwm.theory.study import StudyConfig
@@ -54,28 +52,6 @@ def sparsity_reading(run, rung="mlp-lti", D=16, active=0.4):
     }
 
 
-def target_reading():
-    runs = [
-        {
-            "cell": vars(c),
-            "seed": s,
-            "target": {"active": 0.5},
-            "measures": dict.fromkeys(MEASURES, 0.1 + 0.01 * s),
-            "planning": {"random H=5 R=1": {"terminal": 0.5, "latched": 0.6}},
-        }
-        for c in CELLS
-        for s in range(3)
-    ]
-    controls = {"random H=5 R=1": {"do nothing": {"terminal": 0.02, "latched": 0.1}}}
-    return {
-        "kind": TARGETS,
-        "seeds": [0, 1, 2],
-        "base": {"train": {"steps": 2000, "batch": 64}},
-        "controls": controls,
-        **summary(runs),
-    }
-
-
 @pytest.fixture(scope="module")
 def proposition():
     return theory.theory(2, StudyConfig(states=300, sequences=1))
@@ -89,7 +65,6 @@ def given(documents, proposition):
         sparsity_reading(runs[1], active=0.5),
         contact_reading(runs[0], 0.0),
         contact_reading(runs[1], 0.1, 1),
-        target_reading(),
         proposition,
     ]
     return runs, found
@@ -102,18 +77,17 @@ def text(given):
 
 
 def test_the_page_has_a_section_for_each_and_says_their_numbers(text):
-    for name in ("sparsity", "contact", "targets", "theory"):
+    for name in ("sparsity", "contact", "theory"):
         assert text.count(f'<section id="{name}"') == 1 and f'<a href="#{name}">' in text
     assert "0.450 [" in text  # the two seeds of one cell together
     assert ("3 of 16" in text and "control −0." in text) or "control 0." in text
-    assert "do nothing 2 %" in text and "2,000 steps of 64 clips" in text
-    assert "d × slope, worst" in text and text.count('src="data:image/png;base64,') == 6
-    assert text.count("<img alt=") == 6 and 'alt=""' not in text
+    assert "d × slope, worst" in text and text.count('src="data:image/png;base64,') == 5
+    assert text.count("<img alt=") == 5 and 'alt=""' not in text
 
 
 def test_a_page_without_them_has_none_of_it(documents):
     text = page.render([documents.run("lpwm")])
-    assert not any(f'id="{name}"' in text for name in ("sparsity", "contact", "targets", "theory"))
+    assert not any(f'id="{name}"' in text for name in ("sparsity", "contact", "theory"))
 
 
 def test_figures_are_files_too(given, tmp_path):
@@ -122,7 +96,6 @@ def test_figures_are_files_too(given, tmp_path):
         "contact-weights",
         "contact-episode",
         "contact-raster",
-        "target-study",
         "theory-slopes",
         "theory-borders",
     }

@@ -9,20 +9,22 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from lpwm.cli import main
 from lpwm.core.config import to_dict
 from lpwm.core.errors import UserError
 from lpwm.evaluate.protocol import EvalConfig
 from lpwm.recipes import recipe
-from lpwm.report import claims_curves, claims_figures
-from lpwm.report.claims import CLAIMS, ROWS
-from lpwm.report.claims_evidence import evidence
-from lpwm.report.claims_page import controls, read_notes, write
-from lpwm.report.claims_read import Trained, read_results, recipe_of
-from lpwm.report.claims_verdict import INCONCLUSIVE, NOT, NOT_RUN, REPRODUCED, judge
 from lpwm.stats import Interval
+from results.tool import figures
+from results.tool.__main__ import main
+from results.tool.claims import CLAIMS, ROWS
+from results.tool.evidence import evidence
+from results.tool.page import page, read_notes, write
+from results.tool.provenance import controls
+from results.tool.read import read_results
+from results.tool.runs import Trained, recipe_of
+from results.tool.verdict import INCONCLUSIVE, NOT, NOT_RUN, REPRODUCED, judge
 
-RESULTS = Path(__file__).parents[2] / "results"
+RESULTS = Path(__file__).parents[1]
 BY_ID = {c.id: c for c in CLAIMS}
 EPISODES = 40
 
@@ -106,6 +108,13 @@ def put(folder, **documents):
     return read_results(folder)
 
 
+def page_of(folder):
+    """The text of the page, without figures."""
+    results = read_results(folder)
+    ours = {claim: evidence(claim, results) for claim in CLAIMS}
+    return page(ours, results, read_notes(folder / "notes.md"), [])
+
+
 def first(claim, results):
     return evidence(BY_ID[claim], results)[0]
 
@@ -148,12 +157,13 @@ def test_episodes_of_the_same_checkpoints_are_taken_together_and_shown_apart(tmp
 
 def test_a_planner_that_counts_the_way_speaks_for_no_claim_but_is_shown(tmp_path):
     paper, other = evaluation(pair(0.5, 0.3)), evaluation(pair(0.9, 0.1, seeds=12))
-    other["settings"]["path_discount"] = 1.0
+    del other["settings"]["path_discount"]
+    other["settings"]["along"] = 1.0  # as 0.1.0 called it
     alone = first("piecewise-2x2-r5-ahead", put(tmp_path, paper=paper))
     both = put(tmp_path, paper=paper, other=other)
     assert [e.ours for e in evidence(BY_ID["piecewise-2x2-r5-ahead"], both)] == [alone.ours]
-    page = controls(both)
-    assert "random H=5 R=5 along 1" in page and "| paper.json | random H=5 R=5 |" in page
+    text = controls(both)
+    assert "random H=5 R=5 along 1" in text and "| paper.json | random H=5 R=5 |" in text
 
 
 # Rules ------------------------------------------------------------------------------------------------------
@@ -216,7 +226,7 @@ def test_the_interval_is_nearly_students_over_paired_seeds_where_episodes_add_li
         "piecewise-2x2/lpwm": dict(enumerate((0.1, 0.9, 0.5, 0.8, 0.2))),
         "piecewise-2x2/lewm": dict.fromkeys(range(5), 0.5),
     }
-    found = first("piecewise-2x2-r5-ahead", put(tmp_path, x=evaluation(rates))).found
+    found = first("piecewise-2x2-r5-ahead", put(tmp_path, x=evaluation(rates))).interval
     d = np.array([round(r * EPISODES) / EPISODES for r in (0.1, 0.9, 0.5, 0.8, 0.2)]) - 0.5
     assert found.estimate == pytest.approx(d.mean())
     half = stats.t.ppf(0.975, 4) * d.std(ddof=1) / math.sqrt(5)
@@ -272,7 +282,7 @@ def test_horizons(tmp_path):
     results = put(tmp_path, x=evaluation(rates, receding=1, horizons=range(1, 11)))
     ahead, slope = first("horizon-ahead", results), first("horizon-gap", results)
     assert ahead.verdict.verdict == slope.verdict.verdict == REPRODUCED
-    assert slope.found.estimate == pytest.approx(0.03, abs=0.003)
+    assert slope.interval.estimate == pytest.approx(0.03, abs=0.003)
     behind = {
         "piecewise-2x2/lpwm": {s: (lambda h: 0.3 if h == 1 else 0.8) for s in range(8)},
         "piecewise-2x2/lewm": flat,
@@ -313,9 +323,9 @@ def test_probes(tmp_path):
     assert first("probe-zone", results).verdict.verdict == REPRODUCED
     assert first("probe-zone-code", results).verdict.verdict == REPRODUCED
     position = first("probe-position", results)
-    assert position.verdict.verdict == REPRODUCED and position.found.estimate == pytest.approx(0.4035)
+    assert position.verdict.verdict == REPRODUCED and position.interval.estimate == pytest.approx(0.4035)
     one = first("probe-zone", put(tmp_path, x=study(0, 0.92)))
-    assert one.verdict.verdict == NOT and one.verdict.exploratory and one.found.low == pytest.approx(0.91)
+    assert one.verdict.verdict == NOT and one.verdict.exploratory and one.interval.low == pytest.approx(0.91)
 
 
 def test_health_and_active_fraction_come_from_the_runs(tmp_path):
@@ -327,7 +337,7 @@ def test_health_and_active_fraction_come_from_the_runs(tmp_path):
     assert first("relu", put(tmp_path, x=dead)).verdict.verdict == NOT
     pusht = evaluation({"pusht-small/mlp-lti/lpwm": {0: 0.5, 1: 0.5}}, goals="dataset", entry={"monitors": fine})
     line = first("active-mlp-lti-384", put(tmp_path, x=pusht))
-    assert line.reduced and line.found.estimate == pytest.approx(0.3) and line.verdict.verdict == REPRODUCED
+    assert line.reduced and line.interval.estimate == pytest.approx(0.3) and line.verdict.verdict == REPRODUCED
 
 
 def test_contact_and_sparsity_readings(tmp_path):
@@ -352,9 +362,9 @@ def test_contact_and_sparsity_readings(tmp_path):
     sparse = {"kind": "lpwm sparsity", "run": pusht, "active_fraction": {"estimate": 0.42}}
     results = put(tmp_path, c=contact, s=sparse)
     line = first("cube-effector-tj0", results)
-    assert line.verdict.verdict == REPRODUCED and line.found.low == 0.8
+    assert line.verdict.verdict == REPRODUCED and line.interval.low == 0.8
     assert evidence(BY_ID["cube-cube-tj0"], results) == []
-    assert first("active-lti-384", results).found.estimate == 0.42  # held out, not the log's 0.9
+    assert first("active-lti-384", results).interval.estimate == 0.42  # held out, not the log's 0.9
 
 
 def test_the_cube_pair(tmp_path):
@@ -384,14 +394,14 @@ def test_the_cube_pair(tmp_path):
     rates = {"cube-112/lpwm": {1: 0.5}, "cube-112/lpwm-tj0.1": {1: 0.55}}
     planned = evaluation(rates, goals="dataset")
     results = put(tmp_path, c={"kind": "lpwm readings", "readings": readings}, p=planned)
-    assert first("cube-effector-tj0", results).found.estimate == 0.87
-    assert first("cube-contact-tj0.1", results).found.estimate == 0.6
+    assert first("cube-effector-tj0", results).interval.estimate == 0.87
+    assert first("cube-contact-tj0.1", results).interval.estimate == 0.6
     assert first("cube-contact-tj0.1", results).verdict.verdict == REPRODUCED
     line = first("cube-planning", results)
-    assert line.reduced and line.found.estimate == pytest.approx(0.05)
+    assert line.reduced and line.interval.estimate == pytest.approx(0.05)
     assert "112² frames" in line.size and "5,000 steps of 128, data 512 × 200" in line.size
-    page = Path(write(tmp_path)["files"][0]).read_text()
-    assert "cube-112/lpwm, cube-112/lpwm-tj0.05" in page  # the provenance of all of them
+    text = page_of(tmp_path)
+    assert "cube-112/lpwm, cube-112/lpwm-tj0.05" in text  # the provenance of all of them
 
 
 def ledger_cell(rate, latent, score):
@@ -428,8 +438,7 @@ def test_rates_transfer_across_widths_from_a_sweeps_ledger(tmp_path):
     assert first("mup-transfer", results).verdict.verdict == REPRODUCED
     large = first("mup-large", results)
     assert large.verdict.verdict == REPRODUCED and large.ours.startswith("3 of 3")
-    write(tmp_path, tmp_path / "out")
-    assert "(9 cells)" in (tmp_path / "out" / "README.md").read_text()
+    assert "(9 cells)" in page_of(tmp_path)
 
 
 # The page ---------------------------------------------------------------------------------------------------
@@ -440,7 +449,7 @@ def test_every_row_has_claims_and_ids_are_unique():
 
 
 def test_the_page_of_this_repository_is_what_its_json_says(tmp_path):
-    """Run `lpwm report --claims results` when this fails."""
+    """Run `python -m results.tool page` when this fails."""
     made = write(RESULTS, tmp_path)
     for name in ("README.md", "claims.json"):
         assert (tmp_path / name).read_text() == (RESULTS / name).read_text(), f"results/{name} is not up to date"
@@ -459,27 +468,25 @@ def test_a_changed_number_changes_the_page(tmp_path):
             success = budget["success"]["latched"]
             success[0] = [[1 - x for x in line] for line in success[0]]
     path.write_text(json.dumps(document))
-    write(source, tmp_path / "out")
-    old, new = ((p / "README.md").read_text() for p in (RESULTS, tmp_path / "out"))
-    told = [[x for x in page.splitlines() if "R=5: LpWM ahead" in x] for page in (old, new)]
+    old, new = (RESULTS / "README.md").read_text(), page_of(source)
+    told = [[x for x in text.splitlines() if "R=5: LpWM ahead" in x] for text in (old, new)]
     assert len(told[0]) == len(told[1]) and told[0] != told[1]
     assert "Evaluated twice with different outcomes" in new and "Evaluated twice" not in old
 
 
 def test_an_empty_folder_is_all_not_run(tmp_path, capsys):
-    assert main(["report", "--claims", str(tmp_path), "--json"]) == 0
-    said = json.loads(capsys.readouterr().out)
-    assert said["verdicts"][NOT_RUN] == len(CLAIMS)
-    page = (tmp_path / "README.md").read_text()
-    assert "**not run**" in page and "reproduced** at" not in page
+    out = tmp_path / "out"
+    assert main(["page", str(tmp_path), "--out", str(out)]) == 0
+    assert f"{len(CLAIMS)} {NOT_RUN}" in capsys.readouterr().out
+    text = (out / "README.md").read_text()
+    assert "**not run**" in text and "reproduced** at" not in text
 
 
 def test_notes_stand_at_their_place(tmp_path):
     (tmp_path / "notes.md").write_text("Before all.\n\n## wall\n\nThe door was *shut*.\n")
-    write(tmp_path)
-    page = (tmp_path / "README.md").read_text()
-    assert page.index("Before all.") < page.index("## Rule")
-    assert page.index("## Wall") < page.index("The door was *shut*.") < page.index("## Plain ReLU")
+    text = page_of(tmp_path)
+    assert text.index("Before all.") < text.index("## Rule")
+    assert text.index("## Wall") < text.index("The door was *shut*.") < text.index("## Plain ReLU")
     (tmp_path / "notes.md").write_text("## walls\nx\n")
     with pytest.raises(UserError, match="wall"):
         read_notes(tmp_path / "notes.md")
@@ -487,8 +494,7 @@ def test_notes_stand_at_their_place(tmp_path):
 
 def test_what_is_no_result_is_listed_and_what_is_damaged_is_named(tmp_path):
     (tmp_path / "bench.json").write_text('{"kind": "lpwm benchmark", "x": 1}')
-    write(tmp_path)
-    assert "bench.json (lpwm benchmark)" in (tmp_path / "README.md").read_text()
+    assert "bench.json (lpwm benchmark)" in page_of(tmp_path)
     (tmp_path / "bad.json").write_text("{")
     with pytest.raises(UserError, match=r"bad\.json"):
         read_results(tmp_path)
@@ -499,15 +505,19 @@ def test_what_is_no_result_is_listed_and_what_is_damaged_is_named(tmp_path):
         read_results(tmp_path / "nowhere")
 
 
-def test_claims_take_no_runs(tmp_path, capsys):
-    assert main(["report", str(tmp_path), "--claims", str(tmp_path)]) == 2
-    assert "takes no runs" in capsys.readouterr().err
+def test_no_other_folder_s_files_are_replaced(tmp_path, capsys):
+    (tmp_path / "README.md").write_text("mine")
+    for words, told in ((["page", str(tmp_path)], "--out"), (["page", "--out", str(tmp_path)], "is not empty")):
+        assert main(words) == 2
+        said = capsys.readouterr().err
+        assert told in said and said.count("\n") == 1
+    assert [p.name for p in tmp_path.iterdir()] == ["README.md"] and (tmp_path / "README.md").read_text() == "mine"
 
 
 def test_a_curve_of_horizons_keeps_to_one_planner():
     """This repository's results have H=5 with the paper's planner too: it is no point of the small planner's curve."""
     results = read_results(RESULTS)
-    drawn = claims_figures.horizons(results)
+    drawn = figures.horizons(results)
     assert drawn is not None
     (axis,) = [a for a in drawn.axes if a.get_visible()]
     assert "CEM 100 × 10, 50 goals" in axis.get_title("left") + axis.get_title()
@@ -525,7 +535,7 @@ def test_a_curve_of_horizons_keeps_to_one_planner():
 
 def test_training_curves_have_a_line_for_every_run_and_a_name_for_every_cell():
     document = read_results(RESULTS).curves["pusht-112-training.json"]
-    drawn = claims_curves.figure(document)
+    drawn = figures.curves(document)
     assert [len(a.lines) for a in drawn.axes] == [12] * 4
     (legend,) = drawn.legends
     assert len(legend.get_texts()) == 4 and all("λ=" in t.get_text() for t in legend.get_texts())

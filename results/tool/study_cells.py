@@ -6,9 +6,7 @@ import itertools
 from dataclasses import dataclass, replace
 
 from lpwm.evaluate.protocol import EvalConfig
-from lpwm.train import RunConfig
-
-KIND = "lpwm target study"
+from lpwm.train.run_config import RunConfig
 
 
 @dataclass(frozen=True, order=True)
@@ -30,10 +28,10 @@ Job = tuple[TargetCell, int]  # and its training seed
 CELLS = tuple(
     TargetCell(p, mu, axis) for axis, p, mu in itertools.product((0.0, 0.25), (0.5, 1.0, 2.0), (0.0, -1.0, -2.0))
 )
-# The paper's planner on random goals, one planner seed a checkpoint: checkpoints are the sample.
+# The paper's planner on random goals, one planner seed for each checkpoint: checkpoints are the sample.
 PLANNING = EvalConfig(goals=("random",), episodes=50, budgets=(50,), planner_seeds=1, curve=0)
 
-# Measures of a run, by name in its reading: what a table calls them.
+# Measures of a run, by name: what a table calls them.
 MEASURES: dict[str, str] = {
     "active": "active fraction",
     "gap": "active − target",

@@ -8,11 +8,12 @@ import pytest
 from lpwm.core.config import to_dict
 from lpwm.core.errors import UserError
 from lpwm.evaluate.protocol import EvalConfig
-from lpwm.interpret.targets import CELLS, MEASURES, summary
-from lpwm.interpret.targets import KIND as TARGETS
 from lpwm.losses.distribution import RectifiedGeneralizedGaussian
 from lpwm.recipes import tiny
-from lpwm.report.claims_page import write
+from results.tool.page import write
+from results.tool.read import TARGETS
+from results.tool.study_cells import CELLS, MEASURES
+from results.tool.study_summary import summary
 
 
 def made_up_study(shift=0.1):
@@ -59,9 +60,9 @@ def test_the_target_study_stands_on_the_page_with_its_numbers(tmp_path):
     found = made_up_study()
     (tmp_path / "target-study.json").write_text(json.dumps(found))
     (tmp_path / "notes.md").write_text("## targets\n\nSo it is.\n")
-    made = write(tmp_path)
+    made = write(tmp_path, tmp_path / "out")
     assert "target-study.png" in {p.name for p in made["files"]}
-    page = (tmp_path / "README.md").read_text()
+    page = made["files"][0].read_text()
     part = page[page.index("## Beyond the paper: does activity follow") : page.index("## Every evaluation")]
     assert "![" in part and "figures/target-study.png" in part and part.rstrip().endswith("So it is.")
     assert "54 of 54 runs" in part and "5.4 run-minutes" in part and "oracle 98 %" in part
@@ -87,15 +88,13 @@ def test_a_study_of_targets_that_is_not_whole_or_not_there(tmp_path):
     found |= {"missing": ["x"], "failed": [{"run": "y", "why": "its process ended (signal 9)."}]}
     found["runs"][3]["dead"] = "its codes are constant"
     (tmp_path / "target-study.json").write_text(json.dumps(found))
-    write(tmp_path)
-    page = (tmp_path / "README.md").read_text()
+    page = write(tmp_path, tmp_path / "a")["files"][0].read_text()
     assert "1 of 54 runs are missing" in page and "Failed: y: its process ended (signal 9)." in page
     assert "counted all the same: p 0.5, μ -1, axis 0 (seeds 0)" in page
     del found["follow"]
     (tmp_path / "target-study.json").write_text(json.dumps(found))
     with pytest.raises(UserError, match=r"target-study\.json lacks"):
-        write(tmp_path)
+        write(tmp_path, tmp_path / "b")
     (tmp_path / "target-study.json").unlink()
-    write(tmp_path)
-    assert "does activity follow" not in (tmp_path / "README.md").read_text()
-    assert not (tmp_path / "figures" / "target-study.png").exists()
+    page = write(tmp_path, tmp_path / "c")["files"][0].read_text()
+    assert "does activity follow" not in page and not (tmp_path / "c" / "figures" / "target-study.png").exists()

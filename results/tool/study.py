@@ -1,10 +1,10 @@
 """The study: does realized activity follow the target, and what does it cost? Plain slices against coordinate slices.
 
-For every cell (p, μ, axis_fraction) and training seed a small Piecewise model is trained, read and planned with.
+For every cell (p, μ, axis_fraction) and training seed a small Piecewise model is trained, inspected and planned with.
 Uniform slices see little more of the target than its mean and covariance (method §2), so that p and the share of zeros
 should be inert; with some slices along the coordinates they should not. Everything is paired on seeds.
 
-`study` trains what is not there yet: every reading is kept beside the runs as soon as it is made, so a study that
+`study` trains what is not there yet: every reading is kept in the folder as soon as it is made, so a study that
 stopped continues, and one that is not whole can be tabulated.
 
 A run that its monitors call dead goes on to the end: that a target kills a code is an outcome, and its activity, its
@@ -31,7 +31,6 @@ from lpwm.core.files import make_folder, write_whole
 from lpwm.core.provenance import device_name, origin
 from lpwm.core.rng import generator
 from lpwm.core.version import __version__
-from lpwm.data import EpisodeData
 from lpwm.evaluate.agent import Agent
 from lpwm.evaluate.evaluate import evaluate
 from lpwm.evaluate.outcome import Cell, plain, versions
@@ -41,26 +40,15 @@ from lpwm.interpret.codes import Episode
 from lpwm.interpret.probes import Frames, ProbeConfig, probe
 from lpwm.interpret.sparsity import numbers
 from lpwm.interpret.study import StudyConfig, held_out_frames
-from lpwm.interpret.targets_grid import CELLS, KIND, MEASURES, PLANNING, Job, TargetCell
-from lpwm.interpret.targets_summary import flat, summary
 from lpwm.losses.distribution import RectifiedGeneralizedGaussian
 from lpwm.train import Loaded, Run, RunConfig, load, pick_device, prepare_data, run_hash
 from lpwm.train.log import read_log
 
-__all__ = [
-    "CELLS",
-    "KIND",
-    "MEASURES",
-    "PLANNING",
-    "TargetCell",
-    "Work",
-    "flat",
-    "law_distance",
-    "one_after_another",
-    "study",
-    "summary",
-]
-# Runs the function on every job: (number, reading, or anything else with a sentence in `.why`), as they come.
+from .read import TARGETS
+from .study_cells import CELLS, MEASURES, PLANNING, Job, TargetCell
+from .study_summary import summary
+
+# Runs the work on every job: (number, reading, or anything else with a sentence in `.why`), as they come.
 Each = Callable[[Sequence[Job | None], "Work"], Iterator[tuple[int, Any]]]
 
 
@@ -83,12 +71,12 @@ def study(
     each: Each | None = one_after_another,
     progress: Callable[[int, int, str], None] | None = None,
 ) -> dict[str, Any]:
-    """Train, read and plan with every cell × seed; the whole study as one JSON-ready dictionary.
+    """Train, inspect and plan with every cell × seed; the whole study as one JSON-ready dictionary.
 
     base      a sparse Piecewise run, of which only the target, the seed and the number of steps are changed
     compile   of the training step; small models are soonest done with "graph" on a GPU, else without
-    each      how jobs are run (`lpwm.sweep.pool.each`: in processes that share the device); None: none, only the
-              readings that are there already
+    each      how jobs are run (`pool.each`: in processes that share the device); None: none, only the readings that
+              are there already
     progress  called with (runs done, runs, a sentence where one failed)
     """
     base = _checked(base, cells, seeds, steps, compile)
@@ -97,26 +85,26 @@ def study(
     data = prepare_data(base.data, root / "data")  # once, before many ask for them
     work = Work(base, root, str(pick_device(device)), planning, frames, data.digest)
     jobs: list[Job | None] = [None, *((cell, seed) for cell in cells for seed in seeds)]
-    found = {job: kept for job in jobs if (kept := work.kept(job)) is not None}
+    made = {job: kept for job in jobs if (kept := work.kept(job)) is not None}
     failed: dict[Job | None, str] = {}
-    todo = [job for job in jobs if job not in found] if each is not None else []
+    todo = [job for job in jobs if job not in made]
     todo.sort(key=lambda job: -1 if job is None else job[1])  # stopped early, whole seeds are there
     for number, result in each(todo, work) if each is not None and todo else ():
         job = todo[number]
         if isinstance(result, dict):
-            found[job] = result
+            made[job] = result
         else:
             failed[job] = str(result.why)
         if progress is not None:
-            done = sum(j is not None for j in (*found, *failed))
-            progress(done, len(jobs) - 1, failed.get(job, "") and f"{_name(job)}: {failed[job]}")
-    readings = [found[job] for job in jobs if job is not None and job in found]
+            done = sum(j is not None for j in (*made, *failed))
+            progress(done, len(jobs) - 1, f"{_name(job)}: {failed[job]}" if job in failed else "")
+    readings = [made[job] for job in jobs if job is not None and job in made]
     if not readings:
         why = next(iter(failed.values()), "none has been made yet: run the study")
         raise UserError(f"the study in {root} has no reading ({why.rstrip('.')}).")
     return plain(
         {
-            "kind": KIND,
+            "kind": TARGETS,
             "lpwm": __version__,
             **origin(),
             "versions": versions(),
@@ -127,9 +115,9 @@ def study(
             "data": data.digest,
             "seeds": list(seeds),
             "expected": len(jobs) - 1,
-            "missing": [_name(j) for j in jobs if j is not None and j not in found and j not in failed],
+            "missing": [_name(j) for j in jobs if j is not None and j not in made and j not in failed],
             "failed": [{"run": _name(j), "why": why} for j, why in failed.items()],
-            "controls": found.get(None, {}),
+            "controls": made.get(None, {}),
             "runs": readings,
             **summary(readings, seeds),
             "seconds": round(time.perf_counter() - begun, 1),
@@ -163,7 +151,7 @@ def _checked(
 
 @dataclass(frozen=True)
 class Work:
-    """What makes a reading, given its job (None: the controls). Pickled once a worker."""
+    """What makes a reading, given its job (None: the controls). Pickled for every process."""
 
     base: RunConfig
     root: Path
@@ -186,38 +174,42 @@ class Work:
         return json.loads(path.read_text()) if path.exists() else None
 
     def __call__(self, job: Job | None) -> dict[str, Any]:
-        found = plain(self.controls() if job is None else self.reading(*job))
-        path = self.path(job)
+        made, path = plain(self.controls() if job is None else self.reading(*job)), self.path(job)
         make_folder(path.parent)
-        write_whole(path, json.dumps(found, allow_nan=False))
-        return found
+        write_whole(path, json.dumps(made, allow_nan=False))
+        return made
 
     def reading(self, cell: TargetCell, seed: int) -> dict[str, Any]:
-        """Train one run, or find it, and read it."""
-        begun, device = time.perf_counter(), torch.device(self.device)
+        """Train one run, or take the one that is there, and inspect it."""
+        times, device = [time.perf_counter()], torch.device(self.device)
         run = Run.create(cell.config(self.base, seed), self.root, cell.name)
         run.train(device, console=False)
-        trained = time.perf_counter()
+        times.append(time.perf_counter())
         loaded = load(run.folder, device=device)
         target = run.config.objective.rdmreg.target(rectify=True)
         events = [r["message"] for r in read_log(run.folder, "event")]
+        made: dict[str, Any] = {}
         try:
-            found: dict[str, Any] = {"measures": measures(run, loaded, target, self.frames)}
-            read = time.perf_counter()
-            found["planning"] = success(loaded, self.planning, self.device)
+            made["measures"] = measures(run, loaded, target, self.frames)
+            times.append(time.perf_counter())
+            agent, settings = agent_of(loaded), solo(self.planning)
+            evaluation = evaluate([agent], loaded.world, settings, device=self.device, data=self._episodes(run))
+            made["planning"] = {setting(c): rates(c, 0, max(settings.budgets)) for c in evaluation.cells}
         except UserError as error:  # of a run that diverged nothing but the sentence that says so
-            read, found = time.perf_counter(), nothing(self.planning) | {"failed": str(error)}
+            times.append(time.perf_counter())
+            made = nothing(self.planning) | {"failed": str(error)}
+        times.append(time.perf_counter())
         return {
             "cell": dataclasses.asdict(cell),
             "seed": seed,
             "hash": run.hash,
             "device": device_name(device),
             "target": {"active": target.activity, "at_least": target.mean**2 / target.second_moment},
-            **found,
+            **made,
             "dead": events[-1] if events else "",
-            "train_s": round(trained - begun, 2),
-            "read_s": round(read - trained, 2),
-            "plan_s": round(time.perf_counter() - read, 2),
+            "train_s": round(times[1] - times[0], 2),
+            "read_s": round(times[2] - times[1], 2),
+            "plan_s": round(times[-1] - times[2], 2),
         }
 
     def controls(self) -> dict[str, Any]:
@@ -225,8 +217,7 @@ class Work:
 
         They need a run's normalization of actions and none of its weights.
         """
-        run = Run.create(self.base, self.root, "controls")
-        device = torch.device(self.device)
+        run, device = Run.create(self.base, self.root, "controls"), torch.device(self.device)
         agent = Agent(
             name="untrained",
             models=(run.build_model(device).eval(),),
@@ -234,20 +225,30 @@ class Work:
             stats=run.source(device).stats,
             frameskip=self.base.data.frameskip,
         )
-        world = self.base.data.build_world()
-        found = evaluate([agent], world, replace(self.planning, curve=0), device=device, data=_data(run, self.planning))
+        world, settings = self.base.data.build_world(), replace(self.planning, curve=0)
+        evaluation = evaluate([agent], world, settings, device=device, data=self._episodes(run))
+        budget = max(self.planning.budgets)
         return {
-            way(c): {r.name: rates(c, i, max(self.planning.budgets)) for i, r in enumerate(c.rows) if r.control}
-            for c in found.cells
+            setting(c): {row.name: rates(c, i, budget) for i, row in enumerate(c.rows) if row.control}
+            for c in evaluation.cells
         }
+
+    def _episodes(self, run: Run) -> Any:
+        return run.data if "dataset" in self.planning.goals else None
 
 
 def nothing(planning: EvalConfig) -> dict[str, Any]:
-    ways = [f"{goals} H={H} R={R}" for goals in planning.goals for H, R in planning.ways()]
-    return {
-        "measures": dict.fromkeys(MEASURES),
-        "planning": dict.fromkeys(ways, dict.fromkeys(("terminal", "latched"))),
-    }
+    settings = [f"{goals} H={H} R={R}" for goals in planning.goals for H, R in planning.ways()]
+    rates = dict.fromkeys(("terminal", "latched"))
+    return {"measures": dict.fromkeys(MEASURES), "planning": dict.fromkeys(settings, rates)}
+
+
+def setting(cell: Cell) -> str:
+    return f"{cell.goals} H={cell.horizon} R={cell.receding}"
+
+
+def rates(cell: Cell, row: int, budget: int) -> dict[str, float]:
+    return {what: float(cell.rows[row].success(what, budget).mean()) for what in ("terminal", "latched")}
 
 
 def measures(run: Run, loaded: Loaded, target: RectifiedGeneralizedGaussian, frames: int) -> dict[str, float | None]:
@@ -262,7 +263,7 @@ def measures(run: Run, loaded: Loaded, target: RectifiedGeneralizedGaussian, fra
         None if e is None or c is None else e / max(c, 1e-12)
         for e, c in zip(held["error_depth"], held["copy_error_depth"], strict=True)
     ]
-    found = {
+    out = {
         "active": active,
         "gap": active - target.activity,
         "off": abs(active - target.activity),
@@ -275,10 +276,10 @@ def measures(run: Run, loaded: Loaded, target: RectifiedGeneralizedGaussian, fra
     }
     probes = probe(seen, ProbeConfig(resamples=100))
     for name in ("code", "support"):
-        found[f"zone_{name}"] = probes.zone[name].score.estimate
-        found[f"position_{name}"] = probes.position[name].score.estimate
-    assert found.keys() == MEASURES.keys()
-    return found
+        out[f"zone_{name}"] = probes.zone[name].score.estimate
+        out[f"position_{name}"] = probes.position[name].score.estimate
+    assert out.keys() == MEASURES.keys()
+    return out
 
 
 def as_episodes(seen: Frames) -> list[Episode]:
@@ -297,27 +298,3 @@ def law_distance(z_ND: Any, target: RectifiedGeneralizedGaussian) -> float:
     y = target.sample((64 * N,), generator("law distance", N)).numpy()
     y_N = np.sort(y)[32::64]  # N quantiles
     return float(np.sqrt(np.square(np.sort(np.asarray(z_ND, dtype=np.float64), axis=0) - y_N[:, None]).mean()))
-
-
-def success(loaded: Loaded, planning: EvalConfig, device: str) -> dict[str, dict[str, float]]:
-    """{"H=5 R=1": {"terminal": rate, "latched": rate}} on the largest budget, this one checkpoint."""
-    found = evaluate(
-        [agent_of(loaded)],
-        loaded.world,
-        solo(planning),
-        device=device,
-        data=loaded.episodes() if "dataset" in planning.goals else None,
-    )
-    return {way(c): rates(c, 0, max(planning.budgets)) for c in found.cells}
-
-
-def _data(run: Run, planning: EvalConfig) -> EpisodeData | None:
-    return run.data if "dataset" in planning.goals else None
-
-
-def way(cell: Cell) -> str:
-    return f"{cell.goals} H={cell.horizon} R={cell.receding}"
-
-
-def rates(cell: Cell, row: int, budget: int) -> dict[str, float]:
-    return {what: float(cell.rows[row].success(what, budget).mean()) for what in ("terminal", "latched")}

@@ -1,4 +1,4 @@
-"""The target study on toy runs, and the sparsity of those runs: numbers by hand, kept readings, tables, mistakes."""
+"""The target study on toy runs: numbers by hand, kept readings, tables, mistakes."""
 
 from __future__ import annotations
 
@@ -13,20 +13,18 @@ import numpy as np
 import pytest
 import torch
 
-from lpwm.cli import main
 from lpwm.core.errors import UserError
 from lpwm.core.rng import generator
 from lpwm.data import split_episodes
 from lpwm.evaluate.protocol import EvalConfig
-from lpwm.interpret import sparsity
-from lpwm.interpret.sparsity import arrange, numbers, table
-from lpwm.interpret.targets import CELLS, MEASURES, TargetCell, flat, law_distance, study, summary
-from lpwm.interpret.targets_table import sentences, verdict
-from lpwm.interpret.targets_table import table as study_table
 from lpwm.losses.distribution import RectifiedGeneralizedGaussian
 from lpwm.recipes import dense, tiny
-from lpwm.report.targets import write
 from lpwm.train import Run, load
+from results.tool import figures
+from results.tool.study import law_distance, study
+from results.tool.study_cells import CELLS, MEASURES, TargetCell
+from results.tool.study_summary import flat, summary
+from results.tool.study_tables import sentences, table, verdict
 
 PLANNING = EvalConfig(
     goals=("random",),
@@ -115,11 +113,9 @@ def test_measures_are_those_of_the_run(found, folders):
 
 def test_differences_are_paired_on_seeds(found):
     values = {(r["cell"]["axis_fraction"], r["seed"]): flat(r) for r in found["runs"]}
-    (difference,) = found["differences"]
     for name in ("active", "ratio", "terminal success, random H=2 R=1"):
         each = [values[0.25, s][name] - values[0, s][name] for s in (0, 1)]
-        assert difference["measures"][name]["values"] == pytest.approx(each)
-        assert difference["measures"][name]["estimate"] == pytest.approx(np.mean(each))
+        assert found["overall"][0]["measures"][name]["estimate"] == pytest.approx(np.mean(each))
         assert found["overall"][0]["measures"][name]["values"] == pytest.approx(each)
 
 
@@ -152,7 +148,7 @@ def test_obedience_is_seen_and_disobedience_too():
     plain, axis = made["follow"]
     assert plain["slope"]["estimate"] == pytest.approx(0, abs=1e-9) and axis["slope"]["estimate"] == pytest.approx(0.5)
     assert plain["off"]["estimate"] > 1.5 * axis["off"]["estimate"]
-    assert len(made["cells"]) == 18 and len(made["differences"]) == 9
+    assert len(made["cells"]) == 18
     text = sentences(made | {"seeds": [0, 1, 2]})
     assert text[0].startswith("Plain slices: activity is off its target by 0.2")
     assert text[0].endswith("was not found.") and text[1].endswith("it follows the target in part.")
@@ -193,7 +189,7 @@ def test_a_measure_that_a_dead_run_lacks_is_left_out():
     assert found["follow"][0]["off"]["estimate"] == pytest.approx(0, abs=1e-9)
     assert found["follow"][1]["off"]["estimate"] == pytest.approx(0.1)
     assert len(found["follow"][0]["seeds"]) == 3
-    text = study_table(found | {"seeds": [0, 1, 2], "runs": made})
+    text = table(found | {"seeds": [0, 1, 2], "runs": made})
     assert "3, 2 dead" in text and "(n=2)" in text and "seed 0: diverged" in text and "constant" in text
 
 
@@ -218,7 +214,7 @@ def test_a_study_that_is_not_whole_is_tabulated(found, root):
     assert made["expected"] == 6 and made["missing"] == [f"{c.name} seed 2" for c in CHOSEN]
     assert made["runs"] == found["runs"] and made["controls"] == found["controls"]
     assert made["cells"][0]["measures"]["active"]["missing"] == 1
-    assert "2 of 6 runs are missing" in study_table(made)
+    assert "2 of 6 runs are missing" in table(made)
     with pytest.raises(UserError, match="no reading"):
         study(base(), root, cells=CHOSEN, seeds=(7, 8), steps=25, device="cpu", planning=PLANNING, each=None)
 
@@ -248,7 +244,7 @@ def test_a_run_that_fails_is_told_and_the_rest_goes_on(found, root):
     name = f"{CHOSEN[1].name} seed 9"
     assert made["failed"] == [{"run": name, "why": Broken.why}] and not made["missing"]
     assert [t[:2] for t in told] == [(5, 6), (6, 6)] and told[0][2] == "" and told[1][2] == f"{name}: {Broken.why}"
-    assert f"Failed: {name}" in study_table(made)
+    assert f"Failed: {name}" in table(made)
 
 
 def test_a_run_that_diverged_is_a_row_and_not_the_end(found, root, monkeypatch):
@@ -257,7 +253,7 @@ def test_a_run_that_diverged_is_a_row_and_not_the_end(found, root, monkeypatch):
     made = study(base(), root, cells=CHOSEN[:1], seeds=(0, 1), steps=25, device="cpu", planning=PLANNING, frames=61)
     assert "diverged" in made["runs"][0]["failed"] and made["cells"][0]["measures"]["active"] is None
     assert made["cells"][0]["measures"]["terminal success, random H=2 R=1"] is None
-    assert "–" in study_table(made)
+    assert "–" in table(made)
 
 
 def test_law_distance_is_0_for_the_target_and_sees_its_shape():
@@ -275,12 +271,12 @@ def test_a_second_call_trains_nothing_and_says_the_same(found, root, monkeypatch
 
 
 def test_table_and_figure(found, tmp_path):
-    text = study_table(found)
+    text = table(found)
     assert text.splitlines()[0].startswith("p  μ") and "25 % coordinate slices: activity is off" in text
-    assert {p.name for p in write(found, tmp_path)} == {"target-study.png", "target-study.pdf"}
+    assert figures.save(tmp_path / "study.png", lambda: figures.targets(found)) == [tmp_path / "study.png"]
     holed = copy.deepcopy(found)
     holed["cells"][0]["measures"]["active"] = holed["cells"][0]["measures"]["ratio"] = None
-    assert "–" in study_table(holed) and write(holed, tmp_path, ("png",))
+    assert "–" in table(holed) and figures.targets(holed)
 
 
 @pytest.mark.parametrize(
@@ -300,110 +296,10 @@ def test_wrong_studies_are_one_sentence(changes, words, tmp_path):
 
 @pytest.mark.soak
 def test_the_script_s_smoke_run_in_two_processes(tmp_path):
-    script = Path(__file__).parents[2] / "bench" / "target_study.py"
-    command = [sys.executable, str(script), str(tmp_path), "--quick", "--workers", "2", "--device", "cpu"]
-    done = subprocess.run(command, capture_output=True, text=True)
+    words = ["study", str(tmp_path), "--quick", "--workers", "2", "--device", "cpu"]
+    command = [sys.executable, "-m", "results.tool", *words]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[2])
     assert done.returncode == 0, done.stderr
     assert "8 of 8 runs" in done.stderr and "coordinate − plain over 2 targets" in done.stdout
     found = json.loads((tmp_path / "target-study.json").read_text())
     assert len(found["runs"]) == 8 and (tmp_path / "target-study.png").exists()
-
-
-# Sparsity ---------------------------------------------------------------------------------------------------
-
-
-def test_sparsity_of_runs_in_the_paper_s_arrangement(folders):
-    found = [sparsity(load(f), frames=60) for f in folders]
-    one = found[0]
-    assert json.loads(json.dumps(one, allow_nan=False)) == one
-    assert one["target"]["active_fraction"] == pytest.approx(0.5) and one["target"]["at_least"] == pytest.approx(0.25)
-    fraction = one["active_fraction"]
-    assert fraction["low"] <= fraction["estimate"] <= fraction["high"]
-    assert np.mean(one["activity"]) == pytest.approx(fraction["estimate"], abs=1e-4)
-    assert one["dead_units"] == sum(a == 0 for a in one["activity"]) and len(one["activity"]) == 16
-    arranged = arrange(found)
-    assert len(arranged["groups"]) == 2  # plain and coordinate slices are not pooled
-    group = arranged["groups"][0]
-    assert group["widths"] == [16] and [r["rung"] for r in group["rows"]] == ["mlp-lti"]
-    cell = group["rows"][0]["cells"][0]
-    assert cell["estimate"] == pytest.approx(np.mean([r["active_fraction"]["estimate"] for r in found[:2]]))
-    assert cell["unit"] == "checkpoints" and len(cell["runs"]) == 2
-    text = table(arranged)
-    assert (
-        "MLP∘LTI" in text and "D = 16" in text and "the target asks for 0.500, its moments for at least 0.250" in text
-    )
-
-
-def test_rungs_from_rich_to_poor_and_widths_in_order(folders):
-    one = sparsity(load(folders[0]), frames=60)
-
-    def other(rung, D, k):
-        return one | {"rung": rung, "run": one["run"] | {"latent": D, "hash": f"{rung}{D}{k}"}}
-
-    (group,) = arrange([other("lti1", 768, 0), other("deep-adaln", 384, 0), other("lti1", 384, 0)])["groups"]
-    assert [r["title"] for r in group["rows"]] == ["Deep-AdaLN(k)", "LTI(1)"] and group["widths"] == [384, 768]
-    assert group["rows"][0]["cells"][1] is None and "–" in table({"groups": [group]})
-    assert "paper" not in group["rows"][0]
-    pusht = [r | {"world": {"name": "pusht", "options": {}}} for r in (other("lti1", 768, 0), other("lti1", 999, 0))]
-    text = table(arrange(pusht))
-    assert "the paper's" in text and "0.63" in text and "–" in text
-    with pytest.raises(UserError, match="given twice"):
-        arrange([one, one])
-
-
-def test_numbers_by_hand():
-    class E:
-        def __init__(self, z):
-            self.z_TD = np.array(z, dtype=np.float32)
-
-        def active_TD(self):
-            return self.z_TD > 0
-
-    found = numbers([E([[1, 0, 0, 2], [1, 0, 0, 0]]), E([[1, 0, 3, 0]])])
-    assert found["active_fraction"]["estimate"] == pytest.approx(5 / 12)
-    assert (found["dead_units"], found["always_on_units"], found["units_on"]) == (1, 1, [1, 1.5, 2, 2, 2])
-    assert found["at_least"] == pytest.approx((8 / 12) ** 2 / (16 / 12)) and found["at_least"] < 5 / 12
-
-
-def call(capsys, *argv):
-    status = main(["interpret", *map(str, argv)])
-    out, err = capsys.readouterr()
-    return status, out, err
-
-
-def test_the_command_reads_sparsity_and_the_report_shows_it(folders, tmp_path, capsys):
-    status, out, err = call(capsys, "--what", "sparsity", *folders, "--frames", 60)
-    assert status == 0 and "active fraction, piecewise" in out and "wrote " in err
-    (kept,) = folders[0].glob("interpret/sparsity-*.json")
-    assert len(json.loads(kept.read_text())["readings"]) == 4
-    page, figures = tmp_path / "page.html", tmp_path / "figures"
-    status = main(["report", str(folders[0]), str(folders[1]), "--out", str(page), "--figures", str(figures), "--json"])
-    made = json.loads(capsys.readouterr().out)
-    assert status == 0 and made["readings"] == ["lpwm sparsity"] * 2  # of the two runs given
-    text = page.read_text()
-    assert 'id="sparsity"' in text and "How sparse" in text and "D = 16" in text
-
-
-@pytest.mark.parametrize(
-    ("argv", "words"),
-    [
-        (["--what", "contact", "RUN"], "trained in piecewise, which does not tell effector_x"),
-        (["--what", "sparsity", "RUN", "RUN"], "given twice"),
-        (["--what", "sparsity", "RUN", "--visible"], "--visible is about zones"),
-        (["--what", "sparsity", "RUN", "--frames", "0"], "at least 1 frame"),
-        (["--what", "sparsity", "RUN", "--pictures", "x"], "no pictures"),
-        (["--what", "sparsity"], "at least one run folder"),
-    ],
-)
-def test_mistakes_are_one_sentence(folders, capsys, argv, words):
-    status, out, err = call(capsys, *[folders[0] if a == "RUN" else a for a in argv])
-    assert status == 2 and words in err and err.startswith("lpwm: ") and out == ""
-    assert len(list(folders[0].glob("interpret/contact-*"))) == 0
-
-
-def test_a_dense_run_has_no_support(root, capsys):
-    run = Run.create(replace(dense(base()), train=replace(base().train, steps=2)), root, "dense")
-    run.train(torch.device("cpu"), console=False)
-    for what in ("sparsity", "contact"):
-        status, _, err = call(capsys, "--what", what, run.folder)
-        assert status == 2 and "is dense (link identity), so it has no support to read" in err

@@ -1,11 +1,11 @@
-"""One Cube pair: `python bench/cube_pair.py OUT [--episodes 512] [--steps 5000] [--seeds 1] [--device cuda] [--quick]`.
+"""One Cube pair: `python results/cube_pair.py OUT [--episodes 512] [--steps 5000] [--seeds 1] [--quick]`.
 
 Data are collected once; LpWM trains on them with temporal-Jaccard weights 0 and 0.1, side by side, while the cores plan
-with the true simulator for the controls; then both plan to dataset goals beside doing nothing, random actions and that
-oracle, and their supports are read: what instability goes with, and how many units are on. Every stage is a command of
-lpwm (printed), but the controls, which are kept where `lpwm eval` finds them.
+with the true simulator for the controls; then both plan to dataset goals next to doing nothing, random actions and that
+oracle, and their supports are inspected: what instability goes with, and how many units are on. Every stage is a
+command of lpwm (printed), but the controls, which are kept where `lpwm eval` finds them.
 
-    OUT/results/*.json   what lpwm eval and lpwm interpret wrote: copy them into results/ for lpwm report --claims
+    OUT/results/*.json   what lpwm eval and lpwm interpret wrote: copy them into results/ for its page
     OUT/figures, OUT/logs, OUT/runs (configs and logs, no weights), OUT/stages.json (seconds, frames/s, the machine)
 
 Data, weights and finished episodes stay in --work. The same command continues where it was interrupted. Where drawing
@@ -85,26 +85,11 @@ def data_config(args: argparse.Namespace) -> Any:
 
 
 def eval_options(args: argparse.Namespace) -> list[str]:
-    oracle = ["--oracle-options", *args.oracle.split()] if args.oracle else []
-    return [
-        "--preset",
-        "quick" if args.quick else "paper",
-        "--goals",
-        "dataset",
-        "--episodes",
-        str(args.goals),
-        "--budgets",
-        "50",
-        "--receding",
-        "5",
-        "--planner-seeds",
-        str(args.planner_seeds),
-        "--controls",
-        "nothing",
-        "random",
-        *(("oracle",) if args.oracle else ()),
-        *oracle,
-    ]
+    preset, oracle = "quick" if args.quick else "paper", f"oracle --oracle-options {args.oracle}" if args.oracle else ""
+    return (
+        f"--preset {preset} --goals dataset --episodes {args.goals} --budgets 50 --receding 5 "
+        f"--planner-seeds {args.planner_seeds} --controls nothing random {oracle}"
+    ).split()
 
 
 # Stages that run in a process of their own ------------------------------------------------------------------
@@ -247,14 +232,11 @@ class Pair:
 
     def draw(self) -> None:
         """What draws here. Where the driver's own description of its EGL does not work, ours is tried."""
-        ways = [
-            {},
-            {"__EGL_VENDOR_LIBRARY_FILENAMES": self.env.get("LPWM_EGL_VENDOR_OWN", "")},
-            {"MUJOCO_GL": "osmesa"},
-        ]
+        vendor = self.env.get("LPWM_EGL_VENDOR_OWN", "")
+        changes = [{}, {"__EGL_VENDOR_LIBRARY_FILENAMES": vendor}, {"MUJOCO_GL": "osmesa"}]
         if "MUJOCO_GL" in os.environ:
-            ways = ways[:2]
-        for change in (w for w in ways if all(w.values())):
+            changes.pop()
+        for change in (c for c in changes if all(c.values())):
             self.env.update(change)
             if self.wait({"draw": self.start("draw", self.stage("draw"))})["draw"] == 0:
                 found = json.loads((self.logs / "draw.out").read_text().splitlines()[-1])
@@ -286,17 +268,8 @@ class Pair:
 
     def train(self) -> list[str]:
         a, jobs = self.args, {}
-        base = [
-            "--out",
-            str(a.work / "runs"),
-            "--device",
-            a.device,
-            "--train.steps",
-            str(a.steps),
-            *overrides(a),
-            "--train.no-stop-dead",
-            "--json",
-        ]
+        base = ["--out", str(a.work / "runs"), "--device", a.device, "--train.steps", str(a.steps)]
+        base += [*overrides(a), "--train.no-stop-dead", "--json"]
         words = {
             f"train {m} {s}": ["-m", "lpwm", "train", f"{a.recipe}/{m}", "--train.seed", str(s), *base]
             for s in range(1, a.seeds + 1)

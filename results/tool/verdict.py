@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
-from lpwm.report.claims import FAILS, NEAR, ON_PAR, Claim
 from lpwm.stats import MIN_SEEDS, Interval
+
+from .claims import FAILS, NEAR, ON_PAR, Claim
 
 REPRODUCED, NOT, INCONCLUSIVE, NOT_RUN = "reproduced", "not reproduced", "inconclusive", "not run"
 VERDICTS = (REPRODUCED, NOT, INCONCLUSIVE, NOT_RUN)
@@ -32,7 +34,7 @@ RULE = (
 @dataclass(frozen=True)
 class Verdict:
     verdict: str
-    why: str = ""  # what a reader should know beside it
+    why: str = ""  # what a reader should know with it
     exploratory: bool = False
 
     def text(self) -> str:
@@ -40,53 +42,44 @@ class Verdict:
         return f"**{self.verdict}**" + (f" ({'; '.join(marks)})" if marks else "")
 
 
-def judge(claim: Claim, found: Interval, seeds: int, detectable: float | None = None) -> Verdict:
+def judge(claim: Claim, ours: Interval, seeds: int, detectable: float | None = None) -> Verdict:
     """`detectable`: the smallest effect seen with 80 % power, in the unit of the estimate."""
-    few = seeds < MIN_SEEDS
-    paired = claim.kind in ("difference", "parity")
-    if paired and seeds < 2:
+    if claim.kind in ("difference", "parity") and seeds < 2:
         return Verdict(INCONCLUSIVE, f"{seeds or 'no'} shared seed: no interval over seeds", True)
     if claim.kind == "difference":
-        verdict = _difference(found, claim.low)
+        verdict, why = _difference(ours, claim.low)
     elif claim.kind == "parity":
-        verdict = _within(found, claim.low, claim.high)
+        verdict, why = _within(ours, claim.low, claim.high)
     elif claim.kind == "ceiling":
-        verdict = _ceiling(found, claim.high)
+        verdict, why = _within(ours, -math.inf, claim.high)
     else:
-        verdict = _level(found, claim.low, claim.high)
-    why = verdict.why
-    if verdict.verdict == INCONCLUSIVE and detectable is not None:
+        verdict, why = _level(ours, claim.low, claim.high)
+    if verdict == INCONCLUSIVE and detectable is not None:
         why = f"smallest effect seen with 80 % power: {scaled(claim, detectable)}"
-    return Verdict(verdict.verdict, why, few)
+    return Verdict(verdict, why, seeds < MIN_SEEDS)
 
 
-def _difference(found: Interval, smallest: float) -> Verdict:
-    if found.low > 0:
-        return Verdict(REPRODUCED, "smaller than the paper's" if found.high < smallest else "")
-    if found.high < 0:
-        return Verdict(NOT, "the other way round")
-    if smallest > 0 and found.high < smallest:
-        return Verdict(NOT, "the paper's smallest difference is left out")
-    return Verdict(INCONCLUSIVE)
+def _difference(ours: Interval, smallest: float) -> tuple[str, str]:
+    if ours.low > 0:
+        return REPRODUCED, "smaller than the paper's" if ours.high < smallest else ""
+    if ours.high < 0:
+        return NOT, "the other way round"
+    if smallest > 0 and ours.high < smallest:
+        return NOT, "the paper's smallest difference is left out"
+    return INCONCLUSIVE, ""
 
 
-def _within(found: Interval, low: float, high: float) -> Verdict:
-    if low <= found.low and found.high <= high:
-        return Verdict(REPRODUCED)
-    return Verdict(NOT) if found.low > high or found.high < low else Verdict(INCONCLUSIVE)
+def _within(ours: Interval, low: float, high: float) -> tuple[str, str]:
+    if low <= ours.low and ours.high <= high:
+        return REPRODUCED, ""
+    return NOT if ours.low > high or ours.high < low else INCONCLUSIVE, ""
 
 
-def _ceiling(found: Interval, high: float) -> Verdict:
-    if found.high <= high:
-        return Verdict(REPRODUCED)
-    return Verdict(NOT) if found.low > high else Verdict(INCONCLUSIVE)
-
-
-def _level(found: Interval, low: float, high: float) -> Verdict:
+def _level(ours: Interval, low: float, high: float) -> tuple[str, str]:
     slack = 1e-9  # a bound that is met to the last digit is met
-    if found.low > high + slack:
-        return Verdict(NOT, "above")
-    return Verdict(NOT, "below") if found.high < low - slack else Verdict(REPRODUCED)
+    if ours.low > high + slack:
+        return NOT, "above"
+    return (NOT, "below") if ours.high < low - slack else (REPRODUCED, "")
 
 
 def share(claim: Claim, good: int, n: int) -> Verdict:
@@ -103,22 +96,20 @@ def health(good: int, n: int) -> Verdict:
 
 def plain_unit(claim: Claim) -> bool:
     """Numbers that are no percentages: R², correlations, active fractions."""
-    names = (claim.reads.quantity, claim.reads.versus)
+    names = (claim.query.quantity, claim.query.versus)
     return any(q.startswith(("position", "correlation", "active")) for q in names)
 
 
-def scaled(claim: Claim, value: float, signed: bool = False) -> str:
-    sign = "+" if signed else ""
+def scaled(claim: Claim, value: float) -> str:
     if plain_unit(claim):
-        return f"{value:{sign}.3f}"
-    return f"{100 * value:{sign}.1f} points" if claim.kind in ("difference", "parity") else f"{100 * value:.1f} %"
+        return f"{value:.3f}"
+    return f"{100 * value:.1f} {'points' if claim.kind in ('difference', 'parity') else '%'}"
 
 
-def interval_text(claim: Claim, found: Interval) -> str:
+def interval_text(claim: Claim, ours: Interval) -> str:
     """`+12.0 [3.1, 20.9] points`, `62.0 % [51.0, 72.4]`, `0.412 [0.401, 0.423]`."""
-    signed = "+" if claim.kind in ("difference", "parity") else ""
+    sign = "+" if claim.kind in ("difference", "parity") else ""
     if plain_unit(claim):
-        return f"{found.estimate:{signed}.3f} [{found.low:{signed}.3f}, {found.high:{signed}.3f}]"
-    e, low, high = (round(100 * x, 1) + 0.0 for x in (found.estimate, found.low, found.high))
-    unit = " points" if signed else " %"
-    return f"{e:{signed}.1f} [{low:{signed}.1f}, {high:{signed}.1f}]{unit}"
+        return f"{ours.estimate:{sign}.3f} [{ours.low:{sign}.3f}, {ours.high:{sign}.3f}]"
+    e, low, high = (round(100 * x, 1) + 0.0 for x in (ours.estimate, ours.low, ours.high))
+    return f"{e:{sign}.1f} [{low:{sign}.1f}, {high:{sign}.1f}] {'points' if sign else '%'}"

@@ -1,7 +1,7 @@
 """Exploration: many small runs over one GPU, each judged at several training lengths on episodes no result uses.
 
-    python bench/spike.py OUT --grid FILE.json [--device cuda --workers 12] [--seed 900] [--episodes 100]
-    python bench/spike.py OUT --grid FILE.json --table
+    python results/spike.py OUT --grid FILE.json [--device cuda --workers 12] [--seed 900] [--episodes 100]
+    python results/spike.py OUT --grid FILE.json --table
 
 FILE.json is a list of entries; all but the first two fields may be left out:
 
@@ -20,6 +20,7 @@ Runs and data are in OUT/runs, or where --runs says. Training uses train.compile
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import math
 import signal
@@ -32,9 +33,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from tool.pool import Failure, each
+from tool.study_tables import aligned
 
 from lpwm import recipes
-from lpwm.core.config import digest, to_dict
+from lpwm.core.config import digest
 from lpwm.core.errors import UserError, choose, nearest
 from lpwm.core.files import make_folder
 from lpwm.evaluate.evaluate import evaluate
@@ -43,10 +46,9 @@ from lpwm.evaluate.protocol import PRESETS, EvalConfig
 from lpwm.evaluate.runs import agent_of
 from lpwm.model import WorldModel
 from lpwm.sweep.grid import override
-from lpwm.sweep.pool import Failure, each
 from lpwm.train import Run, RunConfig, load, pick_device, prepare_data
 from lpwm.train.log import read_log
-from lpwm.train.loop import Callbacks, DeadRun
+from lpwm.train.loop import DeadRun
 
 FIELDS = ("name", "recipe", "changes", "seeds", "lengths", "eval")
 EVALS = {
@@ -66,7 +68,7 @@ class Job:
     judge: EvalConfig
 
     def key(self, length: int) -> str:
-        return digest({"config": to_dict(self.config), "step": length, "eval": to_dict(self.judge)})
+        return digest({"config": self.config, "step": length, "eval": self.judge})
 
 
 def read(path: Path, args: argparse.Namespace) -> list[Job]:
@@ -94,30 +96,14 @@ def read(path: Path, args: argparse.Namespace) -> list[Job]:
                     f"{entry['name']}: lengths {list(lengths)} lie in 1 to {config.train.steps}, its steps."
                 )
             every = reduce(math.gcd, (*lengths, config.train.steps))
-            train = replace(config.train, eval_every=every, checkpoint_every=every, keep=len(lengths) + 2)
+            train = replace(
+                config.train, eval_every=every, checkpoint_every=every, keep=config.train.steps // every + 2
+            )
             jobs.append(Job(entry["name"], replace(config, train=train), lengths, judge))
     names = [(j.name, j.config.train.seed) for j in jobs]
     if len(set(names)) != len(names):
         raise UserError(f"{path} has the same name and seed twice.")
     return jobs
-
-
-@dataclass
-class Sparing(Run):
-    """Keeps the checkpoints that are asked for, of all that the loop offers."""
-
-    lengths: tuple[int, ...] = ()
-
-    def callbacks(self, *args: Any) -> Callbacks:
-        made = super().callbacks(*args)
-        save, every = made.save, self.config.train.checkpoint_every
-        assert save is not None
-
-        def wanted(step: int, metric: float | None) -> None:
-            if step in self.lengths or step % every:  # the latter: interrupted, or dead
-                save(step, metric)
-
-        return replace(made, save=wanted)
 
 
 @dataclass(frozen=True)
@@ -129,8 +115,7 @@ class Work:
 
     def __call__(self, job: Job) -> Iterator[dict[str, Any]]:
         device, begun, dead = torch.device(self.device), time.perf_counter(), ""
-        found = Run.create(job.config, self.root, job.name)
-        run = Sparing(found.config, found.folder, found.data, found.hash, job.lengths)
+        run = Run.create(job.config, self.root, job.name)
         try:
             run.train(device, console=False)
         except DeadRun as error:  # no use for its GPU time here; what it was before is still judged
@@ -149,23 +134,17 @@ def judged(run: Run, job: Job, length: int, folder: Path, device: torch.device) 
     latest = load(run.folder, device=device)
     loaded = replace(latest, model=WorldModel.from_pretrained(str(folder), device=str(device)), step=length)
     agent = agent_of(loaded)
-    found = evaluate(
-        [agent],
-        loaded.world,
-        job.judge,
-        device=device,
-        holdout=loaded.holdout,
-        data=run.data if "dataset" in job.judge.goals else None,
-    )
+    data = run.data if "dataset" in job.judge.goals else None
+    outcome = evaluate([agent], loaded.world, job.judge, device=device, holdout=loaded.holdout, data=data)
     rates = {
         f"R{cell.receding}@{budget}": {
             m: round(float(cell.rows[0].success(m, budget).mean()), 4) for m in ("latched", "terminal")
         }
-        for cell in found.cells
+        for cell in outcome.cells
         for budget in job.judge.budgets
     }
     train, held = (last(run.folder, kind, length) for kind in ("train", "val"))
-    curve = found.curves[agent.name].as_dict()
+    curve = outcome.curves[agent.name].as_dict()
     return {
         "error": held.get("error_depth"),
         "copy": held.get("copy_error_depth"),
@@ -190,14 +169,12 @@ def last(folder: Path, kind: Any, step: int) -> dict[str, Any]:
 
 def lines_of(path: Path) -> dict[str, dict[str, Any]]:
     """By key, later ones for earlier ones; a line that an interruption cut is passed over."""
-    found = {}
+    out = {}
     for text in path.read_text().splitlines() if path.exists() else ():
-        try:
+        with contextlib.suppress(ValueError, KeyError):
             line = json.loads(text)
-            found[line["key"]] = line
-        except (ValueError, KeyError):
-            continue
-    return found
+            out[line["key"]] = line
+    return out
 
 
 def number(value: float | None, digits: int) -> str:
@@ -206,39 +183,35 @@ def number(value: float | None, digits: int) -> str:
 
 def table(jobs: list[Job], lines: dict[str, dict[str, Any]]) -> str:
     """In the order of the grid. Rates are latched/terminal, in %."""
-    ways = list(dict.fromkeys(w for line in lines.values() for w in line.get("rates", ())))
-    heads = ["name", "seed", "steps", "error/copy", "deepest", "dim", "active", *ways, "curve", "saturates", "s"]
-    rows, missing = [heads], 0
-    for job in jobs:
-        for length in job.lengths:
-            line = lines.get(job.key(length))
-            missing += line is None
-            if line is None:
-                continue
-            first = [job.name, str(job.config.train.seed), str(length)]
-            if "failed" in line:
-                rows.append([*first, line["failed"]])
-                continue
-            e, c = line["error"] or [None], line["copy"] or [None]
-            each_way = [line["rates"].get(w) for w in ways]
-            rows.append(
-                [
-                    *first,
-                    f"{number(e[0], 4)}/{number(c[0], 4)}",
-                    f"{number(e[-1], 3)}/{number(c[-1], 3)}",
-                    number(line["dimension"], 1),
-                    number(line["active"], 2),
-                ]
-                + [f"{100 * r['latched']:.0f}/{100 * r['terminal']:.0f}" if r else "–" for r in each_way]
-                + [
-                    " ".join(number(v, 2) for v in line["curve"]),
-                    number(line["saturates"], 0),
-                    f"{line['train_s']:.0f}+{line['eval_s']:.0f}" + (" dead later" if line["dead"] else ""),
-                ]
-            )
-    wide = [max((len(r[i]) for r in rows if len(r) == len(heads)), default=0) for i in range(len(heads))]
-    shown = ["  ".join(c.ljust(w) for c, w in zip(r, wide, strict=False)).rstrip() for r in rows]
-    return "\n".join([*shown, *([f"{missing} points are missing."] if missing else [])])
+    settings = list(dict.fromkeys(s for line in lines.values() for s in line.get("rates", ())))
+    heads = ["name", "seed", "steps", "error/copy", "deepest", "dim", "active", *settings, "curve", "saturates", "s"]
+    points = [(job, n, lines.get(job.key(n))) for job in jobs for n in job.lengths]
+    rows = [row(job, n, line, settings) for job, n, line in points if line is not None and "failed" not in line]
+    failed = [
+        f"{job.name}, seed {job.config.train.seed}, {n} steps: {line['failed']}"
+        for job, n, line in points
+        if line and "failed" in line
+    ]
+    missing = sum(line is None for _, _, line in points)
+    return "\n".join([*aligned([heads, *rows]), *failed, *([f"{missing} points are missing."] if missing else [])])
+
+
+def row(job: Job, length: int, line: dict[str, Any], settings: list[str]) -> list[str]:
+    error, copy = line["error"] or [None], line["copy"] or [None]
+    rates = [line["rates"].get(s) for s in settings]
+    return [
+        job.name,
+        str(job.config.train.seed),
+        str(length),
+        f"{number(error[0], 4)}/{number(copy[0], 4)}",
+        f"{number(error[-1], 3)}/{number(copy[-1], 3)}",
+        number(line["dimension"], 1),
+        number(line["active"], 2),
+        *(f"{100 * r['latched']:.0f}/{100 * r['terminal']:.0f}" if r else "–" for r in rates),
+        " ".join(number(v, 2) for v in line["curve"]),
+        number(line["saturates"], 0),
+        f"{line['train_s']:.0f}+{line['eval_s']:.0f}" + (" dead later" if line["dead"] else ""),
+    ]
 
 
 def main() -> None:
@@ -285,32 +258,19 @@ def run(jobs: list[Job], path: Path, root: Path, args: argparse.Namespace) -> No
             todo.append(replace(job, lengths=left))
             prepare_data(job.config.data, root / "data")  # once, before many ask for them
     work, begun = Work(root, str(pick_device(args.device))), time.monotonic()
-    at = [0] * len(todo)  # lengths heard of, of each job
+    left = {i: list(job.lengths) for i, job in enumerate(todo)}
     with path.open("a", encoding="utf-8") as file:
-        for i, found in each(todo, work, args.workers, limit_s=args.limit):
-            job = todo[i]
-            if isinstance(found, Failure):
-                print(found.detail or found.why, file=sys.stderr)
-                rest, found = job.lengths[at[i] :], {"failed": found.why}
-            else:
-                rest = job.lengths[at[i] : at[i] + 1]
-            for length in rest:
-                at[i] += 1
-                line = {
-                    "key": job.key(length),
-                    "name": job.name,
-                    "seed": job.config.train.seed,
-                    "step": length,
-                    **found,
-                }
-                file.write(json.dumps(plain(line), allow_nan=False) + "\n")
+        for i, result in each(todo, work, args.workers, limit_s=args.limit):
+            if isinstance(result, Failure):
+                print(result.detail or result.why, file=sys.stderr)
+            for length in list(left[i]) if isinstance(result, Failure) else left[i][:1]:
+                left[i].remove(length)
+                job, line = todo[i], {"failed": result.why} if isinstance(result, Failure) else result
+                name = {"key": job.key(length), "name": job.name, "seed": job.config.train.seed, "step": length}
+                file.write(json.dumps(plain({**name, **line}), allow_nan=False) + "\n")
                 file.flush()
-                print(
-                    f"{time.monotonic() - begun:6.1f} s  {job.name} seed {line['seed']} step {length}: "
-                    f"{found.get('failed') or found['rates']}",
-                    file=sys.stderr,
-                    flush=True,
-                )
+                told = f"{job.name} seed {name['seed']} step {length}: {line.get('failed') or line['rates']}"
+                print(f"{time.monotonic() - begun:6.1f} s  {told}", file=sys.stderr, flush=True)
             if time.monotonic() - begun > args.within:
                 return
 
