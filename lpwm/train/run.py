@@ -26,7 +26,7 @@ from lpwm.core.files import make_folder, write_whole
 from lpwm.core.provenance import add_session
 from lpwm.core.version import __version__
 from lpwm.data import ActionStats, EpisodeData, ResidentClips, StreamedClips, open_clips, world_of
-from lpwm.frames import StoredFrames
+from lpwm.data.frames import StoredFrames
 from lpwm.losses import Objective
 from lpwm.losses.rdmreg import floor
 from lpwm.model import WorldModel
@@ -106,10 +106,10 @@ class Run:
         """Clips of a split, from memory or streamed: as data.source says, or as they fit."""
         c, ranks = self.config, ranks or Ranks()
         options: dict[str, Any] = {
-            "frames": c.frames,
+            "clip_length": c.frames,
             "batch": c.train.batch,
             "seed": c.train.seed,
-            "size": c.model.encoder.image_size,
+            "image_size": c.model.encoder.image_size,
             "rank": ranks.rank,
             "ranks": ranks.ranks,
             "compiled": c.train.compile in ("auto", "on"),
@@ -249,7 +249,7 @@ class Run:
             frameskip=c.data.frameskip,
             holdout=c.data.holdout,
             device=source.device,
-            size=c.model.encoder.image_size,
+            image_size=c.model.encoder.image_size,
             batch=min(c.train.batch, 64),
             stats=source.stats,
         )

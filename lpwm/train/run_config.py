@@ -18,7 +18,7 @@ from lpwm.core.files import make_folder
 from lpwm.core.memory import free_bytes
 from lpwm.core.version import __version__
 from lpwm.data import EpisodeData, collect, read
-from lpwm.data.collect import Busy
+from lpwm.data.collecting import Busy
 from lpwm.data.streamed import SOURCES
 from lpwm.losses import ObjectiveConfig
 from lpwm.model import ModelConfig

@@ -74,6 +74,18 @@ class Random(_Forgetful):
 
 
 @dataclass(frozen=True)
+class Still(_Forgetful):
+    """The action nearest zero."""
+
+    world: World
+
+    def act(self, state: Tensor, goal: Tensor, carried: Tensor, keys: Tensor, t: int) -> tuple[Tensor, Tensor]:
+        spec = self.world.spec
+        low, high = state.new_tensor(spec.action_low), state.new_tensor(spec.action_high)
+        return state.new_zeros(len(state), spec.action_dim).clamp(low, high), carried
+
+
+@dataclass(frozen=True)
 class PiecewiseExpert(_Forgetful):
     """a = clip((goal − p − b[zone(p)])/5 + noise·ε, ±1): the motion equation, inverted."""
 
@@ -100,9 +112,9 @@ class TwoRoomExpert(_Forgetful):
         away, nearest_door = torch.linalg.vector_norm(doors - state.unsqueeze(1), dim=-1).min(1)
         other_room = (state[:, 0] > CENTER) != (goal[:, 0] > CENTER)
         by_door = (other_room & (away > self.reached)).unsqueeze(1)
-        way = torch.where(by_door, doors[nearest_door], goal) - state
-        way = way / torch.linalg.vector_norm(way, dim=-1, keepdim=True).clamp(min=1e-8)
-        return (way + self.noise * rng.normal_at(_at(keys, t), 2)).clamp(-1.0, 1.0), carried
+        toward = torch.where(by_door, doors[nearest_door], goal) - state
+        toward = toward / torch.linalg.vector_norm(toward, dim=-1, keepdim=True).clamp(min=1e-8)
+        return (toward + self.noise * rng.normal_at(_at(keys, t), 2)).clamp(-1.0, 1.0), carried
 
 
 @dataclass(frozen=True)
