@@ -1,16 +1,26 @@
 """A run: everything that makes a model, as one JSON file that makes it again, and the folder it is made in."""
 
-from lpwm.train.run import Loaded, Run, load, read_record
-from lpwm.train.run_config import (
-    DataConfig,
-    RunConfig,
-    half_precision,
-    parse_options,
-    pick_device,
-    prepare_data,
-    run_hash,
-)
+from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from lpwm.core.lazy import lazy
+
+if TYPE_CHECKING:
+    from lpwm.train.prepare import prepare_data
+    from lpwm.train.run import Loaded, Run, load, read_record
+    from lpwm.train.run_config import DataConfig, RunConfig, half_precision, parse_options, pick_device, run_hash
+
+__getattr__, __dir__, _ = lazy(
+    __name__,
+    {
+        **dict.fromkeys(("Loaded", "Run", "load", "read_record"), "run"),
+        **dict.fromkeys(
+            ("DataConfig", "RunConfig", "half_precision", "parse_options", "pick_device", "run_hash"), "run_config"
+        ),
+        "prepare_data": "prepare",
+    },
+)
 __all__ = [
     "DataConfig",
     "Loaded",

@@ -37,7 +37,8 @@ from lpwm.train.depth import depth_errors, held_out_clips, held_out_range
 from lpwm.train.distributed import Ranks
 from lpwm.train.log import LOG, Logger, read_log
 from lpwm.train.loop import Callbacks, train
-from lpwm.train.run_config import RunConfig, half_precision, prepare_data, run_hash
+from lpwm.train.prepare import prepare_data
+from lpwm.train.run_config import RunConfig, half_precision, run_hash
 from lpwm.train.step import Stepper
 from lpwm.worlds import WorldSpec
 

@@ -11,7 +11,7 @@ import torch
 from lpwm.core.errors import UserError
 from lpwm.worlds import POLICIES, WORLDS, Live, SimWorld, make, make_policy, rollout, row_keys
 
-NAMES = [name for name in WORLDS if hasattr(WORLDS[name], "open")]
+NAMES = [name for name in WORLDS if hasattr(WORLDS.get(name), "open")]
 N, T = 6, 12
 
 

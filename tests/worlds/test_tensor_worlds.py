@@ -22,7 +22,7 @@ VARIANTS = [
     ("wall", {"wall": 20, "door": 48}),
 ]
 
-TENSOR = [name for name in WORLDS if hasattr(WORLDS[name], "step")]
+TENSOR = [name for name in WORLDS if hasattr(WORLDS.get(name), "step")]
 
 
 @pytest.fixture(params=VARIANTS, ids=lambda v: f"{v[0]}-{len(v[1])}")
