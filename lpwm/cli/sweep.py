@@ -23,8 +23,7 @@ from lpwm.sweep.cost import CellCost, check_fits, cost_of
 from lpwm.sweep.engines import local as engine_local
 from lpwm.sweep.engines import ray as engine_ray
 from lpwm.sweep.engines import slurm as engine_slurm
-from lpwm.sweep.grid import Cell, Grid, groups
-from lpwm.sweep.stacked import check_stackable
+from lpwm.sweep.grid import Cell, Grid
 
 
 @dataclass(frozen=True)
@@ -55,8 +54,6 @@ class Args:
     """Further sbatch options, e.g. --slurm-options partition=gpu account=me; cluster=local runs the jobs here."""
     retries: int = 3
     """Of a cell whose process or node dies (ray)."""
-    stack_seeds: bool = False
-    """Train the seeds of a cell together in one process."""
     retry_failed: bool = False
     """Cells that failed earlier run again."""
     json: bool = False
@@ -94,15 +91,11 @@ def run(args: Args | StatusArgs) -> int:
     cells = expand(grid, recipe)
     costs = [cost_of(cell) for cell in cells]
     kind = "cuda" if args.gpus or args.device.startswith("cuda") or _has_gpu(args) else "cpu"
-    hint = stack_hint(cells, costs) if kind == "cuda" and not args.stack_seeds else ""
     if args.dry_run:
         if args.memory_gib:
             check_fits(grid, cells, costs, args.memory_gib * 2**30, kind)
-        return dry_run(args, grid, cells, costs, hint)
+        return dry_run(args, grid, cells, costs)
     check_fits(grid, cells, costs, _memory(args, kind), kind)
-    if args.stack_seeds:
-        for group in groups(cells):
-            check_stackable(group[0].config)
     root = args.out / grid.name
     start = _engine(args)
     ledger = status.create(grid, cells, root)
@@ -111,8 +104,6 @@ def run(args: Args | StatusArgs) -> int:
             ledger.retry(cell.hash)
     before = status.view(root)
     _say(f"{before.line()} in {root}")
-    if hint:
-        _say(hint)
     watch = _watcher(root)
     try:
         start(root, [c.hash for c in cells], watch)
@@ -124,27 +115,6 @@ def run(args: Args | StatusArgs) -> int:
     if not args.json:
         print(f"figures: lpwm report {root}")
     return 1 if found.counts["failed"] or found.open else 0
-
-
-SMALL = 2e6  # parameters: what stacking was measured on, and a little more
-
-
-def stack_hint(cells: list[Cell], costs: list[CellCost]) -> str:
-    """A sentence where small models with several seeds would train one after another on a GPU."""
-    cost = {cell.hash: c for cell, c in zip(cells, costs, strict=True)}
-    several = [g for g in groups(cells) if len(g) > 1 and cost[g[0].hash].parameters <= SMALL]
-    try:
-        for group in several:
-            check_stackable(group[0].config)
-    except UserError:
-        return ""
-    if not several:
-        return ""
-    most = max(map(len, several))
-    return (
-        f"{len(several)} settings of small models have {most} seeds: --stack-seeds trains them in one process, "
-        "on an H200 1.2, 2 and 3 times faster with 2, 4 and 8 seeds (docs/clusters.md)."
-    )
 
 
 def _has_gpu(args: Args) -> bool:
@@ -164,13 +134,11 @@ def _memory(args: Args, kind: str) -> float:
 def _engine(args: Args) -> Callable[[Path, list[str], Callable[[], None]], None]:
     """The engine with its settings checked, before a folder is made."""
     if args.engine == "local":
-        local = engine_local.LocalConfig(args.workers, args.cpus, args.device, args.stack_seeds)
+        local = engine_local.LocalConfig(args.workers, args.cpus, args.device)
         return lambda root, names, watch: engine_local.run(root, names, local, watch)
     if args.engine == "ray":
         engine_ray.load()
-        ray = engine_ray.RayConfig(
-            args.address, args.cpus, args.gpus, args.workers, args.retries, args.device, args.stack_seeds
-        )
+        ray = engine_ray.RayConfig(args.address, args.cpus, args.gpus, args.workers, args.retries, args.device)
         return lambda root, names, watch: engine_ray.run(root, names, ray, watch)
     options = parse_options(args.slurm_options)
     slurm = engine_slurm.SlurmConfig(
@@ -182,7 +150,6 @@ def _engine(args: Args) -> Callable[[Path, list[str], Callable[[], None]], None]
         cluster=options.pop("cluster", "slurm"),
         options=options,
         device=args.device,
-        stack_seeds=args.stack_seeds,
     )
     return lambda root, names, watch: engine_slurm.run(root, names, slurm, watch)
 
@@ -208,7 +175,7 @@ def _watcher(root: Path) -> Callable[[], None]:
     return watch
 
 
-def dry_run(args: Args, grid: Grid, cells: list[Cell], costs: list[CellCost], hint: str) -> int:
+def dry_run(args: Args, grid: Grid, cells: list[Cell], costs: list[CellCost]) -> int:
     gpu, cpu = (sum(c.minutes(d) for c in costs) for d in ("cuda", "cpu"))
     most = max(c.gpu_bytes for c in costs)
     if args.json:
@@ -229,8 +196,6 @@ def dry_run(args: Args, grid: Grid, cells: list[Cell], costs: list[CellCost], hi
         f"{len(cells)} cells: about {duration(60 * gpu)} of one H200, or {duration(60 * cpu)} of two cores; "
         f"at most {most / 2**30:.1f} GiB each. Planning and training, without the oracle control."
     )
-    if hint:
-        print(hint)
     return 0
 
 

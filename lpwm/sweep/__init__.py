@@ -6,7 +6,6 @@ ledger    claims with heartbeats, records that appear whole and once
 worker    claims cells and runs them until none is left
 engine_*  starts workers: here (local), on Ray, on Slurm
 pool      a list of jobs of seconds over lasting processes; no ledger
-stacked   the seeds of one cell as one stacked model
 analysis  what the records say
 """
 

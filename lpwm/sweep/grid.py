@@ -25,7 +25,7 @@ import itertools
 import json
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from importlib import resources
 from pathlib import Path
@@ -354,12 +354,3 @@ def _refuse_twins(grid: Grid, one: Cell, two: Cell) -> NoReturn:
     differ = [a.key for a in grid.axes if any(one.where[f] != two.where[f] for f in a.fields)]
     key = differ[0] if differ else ""
     grid.refuse("axes", key, f"{one.label} and {two.label} are the same run (hash {one.hash}): remove one.")
-
-
-def groups(cells: Sequence[Cell]) -> list[list[Cell]]:
-    """Cells that differ in their seed alone, together: what can be trained as one stack."""
-    found: dict[str, list[Cell]] = {}
-    for cell in cells:
-        alone = replace(cell.config, train=replace(cell.config.train, seed=0))
-        found.setdefault(digest(alone), []).append(cell)
-    return list(found.values())

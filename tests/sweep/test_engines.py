@@ -175,7 +175,7 @@ def test_ray_finds_what_one_process_finds(tmp_path, alone):
     check(tmp_path, names, alone)
 
 
-def dies_once_in_mid_write(root, names, device, threads, lease):
+def dies_once_in_mid_write(root, name, device, threads, lease):
     """The engine's task, in a worker that is killed half-way through writing its first record."""
     import os as os_
     import signal as signal_
@@ -198,7 +198,7 @@ def dies_once_in_mid_write(root, names, device, threads, lease):
 
     ledger._write = half
     try:
-        return engine.run_team(root, names, device, threads, lease)
+        return engine.run_one(root, name, device, threads, lease)
     finally:
         ledger._write = whole
 
