@@ -8,6 +8,8 @@ clips a step holds is `order`'s business.
 
 from __future__ import annotations
 
+import copy
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
@@ -19,10 +21,9 @@ from lpwm.core.errors import UserError
 from lpwm.core.graphs import Graph
 from lpwm.core.memory import free_bytes
 from lpwm.data.episodes import EpisodeData
+from lpwm.data.frames import Frames, StoredFrames
 from lpwm.data.normalize import ActionStats, to_blocks
 from lpwm.data.order import ClipIndex, clip_starts
-from lpwm.data.resize import frame_shape, resize
-from lpwm.frames import StoredFrames
 from lpwm.worlds.base import Renderer, World
 
 _CHUNK = 512  # frames moved to the device at a time
@@ -246,3 +247,40 @@ def check_frames(episodes: EpisodeData, world: World | None, size: int | None) -
             f"the data have {episodes.states.shape[1]} state entries, the world {world.spec.name!r} has "
             f"{world.spec.state_dim}."
         )
+
+
+def frame_shape(pixels: Frames, size: int | None) -> tuple[int, int]:
+    return (pixels.shape[1], pixels.shape[2]) if size is None else (size, size)
+
+
+def resize(frames: Tensor, shape: tuple[int, int]) -> Tensor:
+    """uint8 (n, 3, h, w) -> uint8 (n, 3, *shape): smaller by averaging areas, larger bilinearly, rounded.
+
+    The weights are whole numbers, the sums exact, and halves are rounded up: the same bits on every device, however
+    many frames are resized together.
+    """
+    height, width = frames.shape[2:]
+    if (height, width) == shape:
+        return frames
+    (rows, above), (columns, below) = (_weights(a, b) for a, b in zip((height, width), shape, strict=True))
+    whole = above * below  # what the weights of one pixel add up to
+    exact = torch.float32 if 255 * whole < 2**24 and frames.device.type == "cpu" else torch.float64
+    sums = rows.to(frames.device, exact) @ frames.to(exact) @ columns.to(frames.device, exact).T
+    return ((2 * sums.to(torch.int64) + whole) // (2 * whole)).to(torch.uint8)
+
+
+@functools.lru_cache(maxsize=16)
+def _weights(size: int, new: int) -> tuple[Tensor, int]:
+    """Whole numbers (new, size) that add up to the second value in every row: what each pixel gives to each new one."""
+    table = torch.zeros(new, size, dtype=torch.float64)
+    if new <= size:  # pixel i covers [i·new, (i+1)·new), new pixel j covers [j·size, (j+1)·size)
+        i, j = torch.arange(size), torch.arange(new)[:, None]
+        overlap = torch.minimum((i + 1) * new, (j + 1) * size) - torch.maximum(i * new, j * size)
+        return overlap.clamp(min=0).to(torch.float64), size
+    at = ((2 * torch.arange(new) + 1) * size - new).clamp(min=0)  # the middle of a new pixel, in 1/(2·new) pixels
+    low = at // (2 * new)
+    part = (at - low * 2 * new).to(torch.float64)
+    rows = torch.arange(new)
+    table[rows, low] += 2 * new - part
+    table[rows, (low + 1).clamp(max=size - 1)] += part
+    return table, 2 * new

@@ -11,16 +11,20 @@ from torch import Tensor
 from lpwm import worlds
 from lpwm.core import rng
 from lpwm.core.errors import UserError
-from lpwm.data.coverage import coverage
 from lpwm.data.episodes import EpisodeData
-from lpwm.data.pusht_stats import beside_public
-from lpwm.data.reader import read, verify_frames
-from lpwm.worlds import SimWorld, World, row_keys
+from lpwm.data.formats import read, verify_frames
+from lpwm.worlds import SimWorld, TensorWorld, World, row_keys
 from lpwm.worlds.policies import Random
+from lpwm.worlds.pusht.policy import PUBLIC
+from lpwm.worlds.pusht.world import block_moved, turn
 
 AHEAD, BUDGET, TRIALS = 25, 50, 2000  # raw steps, raw steps, episodes
 LIVE_TRIALS = 300  # where each step is a simulator's
 SEED = 0
+CELLS = 20  # of the coverage grid, per side
+_GOALS = 100_000
+_FEWER = 8_000  # where a goal is a pose to be solved for; still twenty per cell
+STILL, STILL_TURN = 1e-3, 1e-4  # px and rad in one step: numerical rest
 
 
 def describe(path: str | Path, world: World | None = None) -> dict[str, Any]:
@@ -158,3 +162,75 @@ def contact_sheet(data: EpisodeData, out: str | Path, world: World | None = None
             sheet.save(out)
         except ValueError as error:  # Pillow does not know the ending
             raise UserError(f"cannot write {out}: end the name of the picture in .png.") from error
+
+
+class Coverage:
+    """The fraction of the cells in which goals fall that some state lies in.
+
+    The grid is CELLS×CELLS over the first two entries of the state a robot would feel (its position); the
+    cells that count are found by drawing goals, so walls and borders do not.
+    """
+
+    def __init__(self, world: World):
+        spec = world.spec
+        self.axes = list(spec.proprio or range(spec.state_dim))[:2]
+        draws = _GOALS if isinstance(world, TensorWorld) else _FEWER
+        goals = world.sample_goal(draws, ("coverage",))[:, self.axes]
+        self.low, self.high = goals.amin(0), goals.amax(0)
+        self.seen = torch.zeros(CELLS ** len(self.axes), dtype=torch.bool)
+        self.counts = torch.zeros_like(self.seen)
+        self.counts[self._cell(goals)] = True
+
+    def _cell(self, position: Tensor) -> Tensor:
+        span = (self.high - self.low).clamp(min=1e-12)
+        grid = ((position - self.low) / span * CELLS).floor().clamp(0, CELLS - 1).to(torch.int64)
+        index = grid[:, 0]
+        for axis in range(1, grid.shape[1]):
+            index = index * CELLS + grid[:, axis]
+        return index
+
+    def add(self, states: Tensor) -> None:
+        """states (N, S)."""
+        self.seen[self._cell(states[:, self.axes])] = True
+
+    def fraction(self) -> float:
+        return int((self.seen & self.counts).sum()) / int(self.counts.sum())
+
+
+def coverage(world: World, states: Tensor) -> float:
+    """Of states (N, S)."""
+    grid = Coverage(world)
+    grid.add(states)
+    return grid.fraction()
+
+
+def beside_public(data: EpisodeData) -> list[dict[str, Any]]:
+    """Rows of {"name", "ours", "public"}; shares in %, lengths in frames less one."""
+    names = data.spec.state_names if data.spec is not None else tuple(map(str, range(7)))
+    actions = data.actions[torch.isfinite(data.actions).all(dim=1)].to(torch.float64)
+    rows = []
+    for k, axis in enumerate("xy"):
+        rows.append((f"action {axis} mean", float(actions[:, k].mean()), PUBLIC["action mean"][k]))
+        rows.append((f"action {axis} std", float(actions[:, k].std(correction=0)), PUBLIC["action std"][k]))
+    spread = data.states.to(torch.float64).std(0, correction=0)
+    rows += [(f"{n} std", float(v), p) for n, v, p in zip(names, spread, PUBLIC["state std"], strict=True)]
+    rows.append(("steps in which the block is still, %", 100 * _share(data, 1, _still), PUBLIC["block still"]))
+    least, most = (float(x) - 1 for x in (data.lengths.min(), data.lengths.max()))
+    if most >= AHEAD:
+        free = 100 * _share(data, AHEAD, lambda a, b: ~block_moved(a, b))
+        rows.append((f"goals {AHEAD} steps ahead without block motion, %", free, PUBLIC["free goals"]))
+    rows += [("shortest, steps", least, PUBLIC["steps"][0]), ("longest, steps", most, PUBLIC["steps"][1])]
+    return [{"name": name, "ours": ours, "public": public} for name, ours, public in rows]
+
+
+def _still(before: Tensor, after: Tensor) -> Tensor:
+    moved = torch.linalg.vector_norm((after - before)[:, 2:4], dim=-1)
+    return (moved < STILL) & (turn(before, after) < STILL_TURN)
+
+
+def _share(data: EpisodeData, ahead: int, what: Any) -> float:
+    """Of the pairs of frames `ahead` steps apart in one episode, how many satisfy `what(before, after)`."""
+    number = torch.repeat_interleave(torch.arange(data.episodes), data.lengths)
+    together = number[ahead:] == number[:-ahead]
+    found = what(data.states[:-ahead][together], data.states[ahead:][together])
+    return float(found.to(torch.float64).mean())

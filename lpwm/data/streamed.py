@@ -19,13 +19,12 @@ from torch import Tensor
 
 from lpwm.core.errors import UserError
 from lpwm.core.memory import free_bytes
-from lpwm.data.clips import Clip, Clips, ResidentClips, check_frames
+from lpwm.data.clips import Clip, Clips, ResidentClips, check_frames, frame_shape, resize
 from lpwm.data.episodes import EpisodeData
+from lpwm.data.frames import StoredFrames
+from lpwm.data.frames.pool import FramePool
 from lpwm.data.normalize import ActionStats
 from lpwm.data.order import ClipIndex, splits
-from lpwm.data.resize import frame_shape, resize
-from lpwm.frames import StoredFrames
-from lpwm.frames.pool import FramePool
 from lpwm.worlds.base import World
 
 SOURCES = ("auto", "resident", "streamed")

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from lpwm.core import rng
 from lpwm.core.errors import UserError
 from lpwm.data import EpisodeData, splits
-from lpwm.data.resize import resize
+from lpwm.data.clips import resize
 from lpwm.interpret.supports import Bools, Ints, support
 from lpwm.train import Loaded
 from lpwm.train.monitors import evaluating

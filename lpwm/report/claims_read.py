@@ -16,12 +16,13 @@ from typing import Any
 
 import numpy as np
 
-from lpwm.core.config import to_dict
+from lpwm.core.config import from_dict, to_dict
 from lpwm.core.errors import UserError
 from lpwm.interpret.targets_grid import KIND as TARGETS
 from lpwm.recipes import RECIPES, recipe
 from lpwm.report.claims import METHODS, TITLES
 from lpwm.report.provenance import flat
+from lpwm.train.run_config import RunConfig
 
 # Of pages of studies, one study of Piecewise, of Cube, and of how sparse a code is.
 STUDIES = ("lpwm interpretations", "lpwm interpretation", "lpwm readings", "lpwm contact", "lpwm sparsity")
@@ -119,7 +120,7 @@ class Trained:
     def known(self) -> dict[str, Any]:
         """The flat config: as recorded, else that of the recipe, else nothing."""
         if self.config is not None:
-            return flat(self.config)
+            return flat(to_dict(from_dict(RunConfig, self.config)))
         return flat(to_dict(recipe(self.recipe))) if self.recipe in RECIPES else {}
 
     @cached_property

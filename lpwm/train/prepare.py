@@ -11,7 +11,7 @@ from lpwm.core.errors import UserError
 from lpwm.core.files import make_folder
 from lpwm.core.version import DATA_VERSION
 from lpwm.data import EpisodeData, collect, read
-from lpwm.data.collect import Busy
+from lpwm.data.collecting import Busy
 from lpwm.train.run_config import DataConfig
 
 

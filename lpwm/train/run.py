@@ -26,7 +26,7 @@ from lpwm.core.files import make_folder, write_whole
 from lpwm.core.provenance import add_session
 from lpwm.core.version import __version__
 from lpwm.data import ActionStats, EpisodeData, ResidentClips, StreamedClips, open_clips, world_of
-from lpwm.frames import StoredFrames
+from lpwm.data.frames import StoredFrames
 from lpwm.losses import Objective
 from lpwm.losses.rdmreg import floor
 from lpwm.model import WorldModel

@@ -17,10 +17,9 @@ from hypothesis import strategies as st
 from lpwm import worlds
 from lpwm.core.errors import UserError
 from lpwm.data import ActionStats, ClipSource, ResidentClips, collect, convert, from_arrays, read, split_episodes
-from lpwm.data.clips import Captured
+from lpwm.data.clips import Captured, resize
 from lpwm.data.episodes import runs_from_json, runs_to_json
 from lpwm.data.order import clip_starts, permutation
-from lpwm.data.resize import resize
 
 quick = settings(max_examples=25)
 

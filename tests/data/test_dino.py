@@ -17,7 +17,7 @@ from lpwm import cli, worlds
 from lpwm.core.errors import UserError
 from lpwm.data import ResidentClips, StreamedClips, convert, read, splits
 
-spec = importlib.util.spec_from_file_location("films", Path(__file__).parents[1] / "frames" / "films.py")
+spec = importlib.util.spec_from_file_location("films", Path(__file__).parent / "films.py")
 films = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(films)
 

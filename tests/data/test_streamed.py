@@ -22,7 +22,7 @@ from lpwm import worlds
 from lpwm.core.errors import UserError
 from lpwm.core.memory import free_bytes, group_free
 from lpwm.data import ClipSource, ResidentClips, StreamedClips, collect, from_arrays, open_clips, read, streamed, write
-from lpwm.data.resize import resize
+from lpwm.data.clips import resize
 from lpwm.recipes import recipe
 from lpwm.train import DataConfig, Run, RunConfig, run_hash
 

@@ -122,11 +122,11 @@ def test_a_model_that_counts_the_way_is_another_planner_and_stays(world, agent, 
     """Under other names in the store, named in the table; with the true world as its model it stays at its goals."""
     config = replace(QUICK, receding=(1,), planner_seeds=1, budgets=(60,), controls=("oracle",), curve=0)
     store, there = Store(tmp_path), {}
-    for along in (0.0, 1.0):
+    for path_discount in (0.0, 1.0):
         found = evaluate([agent], world, replace(config, path_discount=path_discount), store=store)
         there[path_discount] = [row.success("terminal", 60).mean() for row in found.cells[0].rows]
-        assert ("along 1" in table(found)) == (path_discount == 1)
-        assert found.as_dict()["settings"]["path_discount"] == along
+        assert ("path discount 1" in table(found)) == (path_discount == 1)
+        assert found.as_dict()["settings"]["path_discount"] == path_discount
     assert len(list(tmp_path.glob("*.npz"))) == 4
     assert there[1.0] == [1, 1] and max(there[0.0]) < 1
     assert (PRESETS["stay"].path_discount, PRESETS["stay"].ways()) == (1, [(5, 1)])

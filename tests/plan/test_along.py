@@ -142,7 +142,7 @@ def test_who_counts_the_way_stays_at_the_goal():
     world = make("piecewise")
     episodes = random_goals(world, 12, seed=3)
     there = {}
-    for along in (0.0, 1.0):
+    for path_discount in (0.0, 1.0):
         solver = CEMConfig(samples=64, elites=8, iterations=8).build()
         oracle = Oracle(world, STATS, 5, solver, MPCConfig(5, 1, path_discount=path_discount))
         found = run_episodes(world, episodes, oracle, steps=60, frameskip=5)

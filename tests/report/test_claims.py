@@ -148,7 +148,7 @@ def test_episodes_of_the_same_checkpoints_are_taken_together_and_shown_apart(tmp
 
 def test_a_planner_that_counts_the_way_speaks_for_no_claim_but_is_shown(tmp_path):
     paper, other = evaluation(pair(0.5, 0.3)), evaluation(pair(0.9, 0.1, seeds=12))
-    other["settings"]["along"] = 1.0
+    other["settings"]["path_discount"] = 1.0
     alone = first("piecewise-2x2-r5-ahead", put(tmp_path, paper=paper))
     both = put(tmp_path, paper=paper, other=other)
     assert [e.ours for e in evidence(BY_ID["piecewise-2x2-r5-ahead"], both)] == [alone.ours]

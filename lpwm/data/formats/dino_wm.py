@@ -22,11 +22,10 @@ from numpy.typing import NDArray
 
 from lpwm import worlds
 from lpwm.core.errors import UserError
-from lpwm.data.digest import combine, hash_column
-from lpwm.data.episodes import EpisodeData, held_out_digest, offsets_of, runs_to_json
-from lpwm.frames.base import FileFrames
-from lpwm.frames.tensors import TensorFrames, load_numbers, load_tensor
-from lpwm.frames.video import VideoFrames
+from lpwm.data.episodes import EpisodeData, assemble, combine, hash_columns, runs_to_json
+from lpwm.data.frames.base import FileFrames
+from lpwm.data.frames.tensors import TensorFrames, load_numbers, load_tensor
+from lpwm.data.frames.video import VideoFrames
 from lpwm.worlds.base import WorldSpec
 
 PIXELS_PER_UNIT = 100.0  # of PushT's actions
@@ -56,43 +55,25 @@ def read_dino(folder: Path, pixels: bool | None = None) -> EpisodeData:
             "published."
         )
     found = [(_pusht if push else _wall)(part) for part in parts]
-    spec = _pusht_spec() if push else _wall_spec(parts)
+    spec = worlds.make("pusht").spec if push else _wall_spec(parts)
     lengths = np.concatenate([part.lengths for part in found])
     states, actions = (np.concatenate([_used(part, name) for part in found]) for name in ("states", "actions"))
     actions[np.cumsum(lengths) - 1] = np.nan  # the last one leads nowhere
-    held = None
-    if len(found) == 2:
-        held = torch.arange(len(found[0].lengths), len(lengths))
+    held = torch.arange(len(found[0].lengths), len(lengths)) if len(found) == 2 else None
     files = [file for part in found for file in part.files]
     frames: FileFrames | None = None
     if pixels or (pixels is None and all((part / "obses").is_dir() for part in parts)):
         frames = (VideoFrames if push else TensorFrames)(files, lengths)
-    return _data(folder, states, actions, lengths, frames, spec, held)
-
-
-def _data(
-    folder: Path,
-    states: NDArray,
-    actions: NDArray,
-    lengths: NDArray,
-    frames: FileFrames | None,
-    spec: WorldSpec | None,
-    held: torch.Tensor | None,
-) -> EpisodeData:
-    digests = {name: hash_column(name, rows, lengths) for name, rows in (("state", states), ("action", actions))}
-    digests["ep_len"] = hash_column("ep_len", lengths.astype(np.int32), None)
+    columns = {"state": states, "action": actions}
     attributes: dict[str, Any] = {"made_by": "DINO-WM"}
     if held is not None:
         attributes["held_out"] = runs_to_json(held.tolist())
-        digests["held_out"] = held_out_digest(attributes["held_out"])
-    return EpisodeData(
-        states=torch.from_numpy(states),
-        actions=torch.from_numpy(actions),
-        lengths=torch.from_numpy(lengths),
-        offsets=torch.from_numpy(offsets_of(lengths)),
+    return assemble(
+        columns,
+        lengths,
+        digest=combine(hash_columns(columns, lengths, attributes.get("held_out"))),
         pixels=frames,
         spec=spec,
-        digest=combine(digests),
         attributes=attributes,
         held_out=held,
     )
@@ -160,14 +141,6 @@ def _wall(folder: Path) -> _Part:
     padded[:, : actions.shape[1]] = actions
     files = [folder / "obses" / f"episode_{i:03d}.pth" for i in range(count)]
     return _Part(states, padded, lengths, files)
-
-
-def _pusht_spec() -> WorldSpec | None:
-    """The world's spec, if this version has the world."""
-    if "pusht" not in worlds.WORLDS:
-        return None
-    spec = worlds.make("pusht").spec
-    return spec if spec.state_dim == 7 else None
 
 
 def _wall_spec(parts: list[Path]) -> WorldSpec | None:

@@ -1,14 +1,14 @@
 """stable-worldmodel's Lance tables, read and written.
 
 A row per frame: `episode_idx` and `step_idx` int32, numbers as lists of float32 of fixed size, frames as JPEG in the
-binary column `pixels`. What our files say beside that (world, seed, policy, …) is kept in the table's own metadata,
-which its
-readers ignore. Its HDF5 layout is ours, and is read by `reader`.
+binary column `pixels`. What our files say besides (world, seed, policy, …) is kept in the table's own metadata, which
+its readers ignore.
 """
 
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,16 +16,23 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from PIL import Image
 
 from lpwm.core.errors import UserError
 from lpwm.core.files import disk_errors, make_folder
-from lpwm.data.digest import combine, hash_column
-from lpwm.data.episodes import EpisodeData, held_out_digest, offsets_of, runs_from_json, spec_from_json, spec_to_json
-from lpwm.data.reader import check_columns, run_lengths
-from lpwm.frames.jpegs import LanceFrames, broken, lance_module, open_table
+from lpwm.data.episodes import (
+    EpisodeData,
+    assemble,
+    combine,
+    hash_columns,
+    offsets_of,
+    runs_from_json,
+    spec_from_json,
+    spec_to_json,
+)
+from lpwm.data.formats.swm import check_columns, run_lengths
+from lpwm.data.frames.jpegs import LanceFrames, broken, lance_module, open_table
 from lpwm.worlds.base import WorldSpec
 
 _KEY = b"lpwm"  # of the table's metadata
@@ -34,7 +41,7 @@ QUALITY = 95  # of the JPEGs, as its own writer's
 
 
 def read_lance(path: Path, pixels: bool = True) -> EpisodeData:
-    """A table; its small columns in memory, its frames when asked for."""
+    """A table; its small columns in memory, its frames read on demand."""
     table = open_table(path)
     schema = table.schema
     columns = _columns(path, table, [field.name for field in schema if _is_numbers(field.type)])
@@ -59,21 +66,15 @@ def read_lance(path: Path, pixels: bool = True) -> EpisodeData:
     actions = columns.pop("action").astype(np.float32)
     states = columns.pop("state", np.zeros((total, 0), np.float32)).astype(np.float32)
     check_columns(path, spec, states, actions, lengths)
-    held = runs_from_json(said["held_out"], len(lengths)) if "held_out" in said else None
-    hashes = {name: hash_column(name, rows, lengths) for name, rows in (("state", states), ("action", actions))}
-    hashes["ep_len"] = hash_column("ep_len", lengths.astype(np.int32), None)
-    if held is not None:
-        hashes["held_out"] = held_out_digest(said["held_out"])
-    return EpisodeData(
-        states=torch.from_numpy(states),
-        actions=torch.from_numpy(actions),
-        lengths=torch.from_numpy(lengths),
-        offsets=torch.from_numpy(offsets_of(lengths)),
+    read = {"state": states, "action": actions}
+    return assemble(
+        read,
+        lengths,
+        digest=combine(hash_columns(read, lengths, said.get("held_out"))),
         pixels=frames,
         spec=spec,
-        digest=combine(hashes),
         attributes=said,
-        held_out=held,
+        held_out=runs_from_json(said["held_out"], len(lengths)) if "held_out" in said else None,
         extra=columns,
     )
 
@@ -148,7 +149,7 @@ def write_lance(
 
     def batches() -> Iterator[Any]:
         done = 0
-        for columns, lengths in _chain(first, stream):
+        for columns, lengths in itertools.chain([first], stream):
             yield _batch(pa, schema, columns, lengths, done)
             done += len(lengths)
 
@@ -162,11 +163,6 @@ def write_lance(
             temporary.rename(path)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-
-
-def _chain(first: Any, rest: Iterator[Any]) -> Iterator[Any]:
-    yield first
-    yield from rest
 
 
 def _name(name: str) -> str:

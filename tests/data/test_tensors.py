@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from lpwm.core.errors import UserError
-from lpwm.frames.tensors import load_numbers, load_tensor
+from lpwm.data.frames.tensors import load_numbers, load_tensor
 
 
 class Payload:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lpwm.core.errors import UserError
-from lpwm.frames.base import FileFrames, Rows
+from lpwm.data.frames.base import FileFrames, Rows
 
 # What h5py raises on a damaged file, depending on where the damage is.
 DAMAGE = (

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lpwm.core.errors import UserError
-from lpwm.frames.base import EpisodeFiles, Rows, by_episode
+from lpwm.data.frames.base import EpisodeFiles, Rows, by_episode
 
 
 def decoder() -> ModuleType:

@@ -58,25 +58,25 @@ class StoredFrames(Protocol):
 
 
 def _hdf5(**where: Any) -> FrameReader:
-    from lpwm.frames.hdf5 import Hdf5Reader
+    from lpwm.data.frames.hdf5 import Hdf5Reader
 
     return Hdf5Reader(**where)
 
 
 def _video(**where: Any) -> FrameReader:
-    from lpwm.frames.video import VideoReader
+    from lpwm.data.frames.video import VideoReader
 
     return VideoReader(**where)
 
 
 def _tensors(**where: Any) -> FrameReader:
-    from lpwm.frames.tensors import TensorReader
+    from lpwm.data.frames.tensors import TensorReader
 
     return TensorReader(**where)
 
 
 def _lance(**where: Any) -> FrameReader:
-    from lpwm.frames.jpegs import LanceReader
+    from lpwm.data.frames.jpegs import LanceReader
 
     return LanceReader(**where)
 

@@ -30,9 +30,8 @@ import torch
 from lpwm.core.errors import UserError
 from lpwm.core.files import disk_errors, make_folder, need_space, new_file, refuse_existing
 from lpwm.core.version import DATA_VERSION
-from lpwm.data.coverage import Coverage
-from lpwm.data.digest import SIZE, hash_episodes
-from lpwm.data.episodes import spec_to_json
+from lpwm.data.episodes import SIZE, hash_episodes, spec_to_json
+from lpwm.data.info import Coverage
 from lpwm.data.store import create_column, writing
 from lpwm.worlds import Policy, TensorWorld, World, make_policy, rollout, row_keys
 from lpwm.worlds.policies import OwnLengths
@@ -282,7 +281,7 @@ def _make_shards(plan: Plan, folder: Path, workers: int | None, progress: Progre
 
 def _in_pool(plan: Plan, folder: Path, missing: list[int], workers: int) -> Iterator[int]:
     _check_picklable(plan)
-    context = worker_context("lpwm.data.collect")
+    context = worker_context("lpwm.data.collecting")
     pool = ProcessPoolExecutor(workers, mp_context=context, initializer=start_worker)
     try:
         for future in as_completed([pool.submit(make_shard, plan, folder, i) for i in missing]):

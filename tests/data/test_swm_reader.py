@@ -9,7 +9,7 @@ import pytest
 from lpwm import worlds
 from lpwm.core.errors import UserError
 from lpwm.data import ResidentClips, collect, read
-from lpwm.data.reader import verify_frames
+from lpwm.data.formats import verify_frames
 
 
 @pytest.fixture(scope="module")

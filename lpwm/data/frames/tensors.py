@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from lpwm.core.errors import UserError
-from lpwm.frames.base import EpisodeFiles, Rows, by_episode
+from lpwm.data.frames.base import EpisodeFiles, Rows, by_episode
 
 _MOST = 64 << 20  # bytes of a .pkl: lengths of a million episodes take less
 _KINDS = frozenset("fiub")
