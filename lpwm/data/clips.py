@@ -8,7 +8,6 @@ clips a step holds is `order`'s business.
 
 from __future__ import annotations
 
-import copy
 import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
