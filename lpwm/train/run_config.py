@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from lpwm.core.config import digest, hashed
+from lpwm.core.config import digest, from_dict, hashed, to_dict
 from lpwm.core.errors import UserError, nearest
 from lpwm.losses import ObjectiveConfig
 from lpwm.model import ModelConfig
@@ -114,6 +115,22 @@ class RunConfig:
         local = -(-self.train.batch // ranks.ranks // self.train.accumulate)
         check_memory(cost, local, free_bytes(device), str(device))
         return cost, local
+
+
+def override(base: RunConfig, overrides: Mapping[str, Any]) -> RunConfig:
+    """The config with dotted fields set; a wrong name, type or value is a UserError."""
+    data = to_dict(base)
+    for key, value in overrides.items():
+        *path, leaf = key.split(".")
+        at: Any = data
+        for part in path:
+            inner = at.get(part) if isinstance(at, dict) else None
+            if not isinstance(inner, dict):
+                options = [k for k, v in at.items() if isinstance(v, dict)] if isinstance(at, dict) else []
+                raise UserError(f"unknown field {key!r} of a run: {nearest(part, options)}.")
+            at = inner
+        at[leaf] = value
+    return from_dict(RunConfig, data)
 
 
 def run_hash(config: RunConfig, data_digest: str) -> str:
