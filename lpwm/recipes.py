@@ -14,9 +14,9 @@ from functools import partial
 
 from lpwm.core.errors import UserError, choose, nearest
 from lpwm.losses import ObjectiveConfig, RDMRegConfig
-from lpwm.model import VIT_TINY, EncoderConfig, ModelConfig, PredictorConfig, ProjectorConfig
+from lpwm.model import PAPER_RUNGS, VIT_TINY, EncoderConfig, ModelConfig, PredictorConfig, ProjectorConfig
 from lpwm.optim import OptimConfig
-from lpwm.train.loop import TrainConfig
+from lpwm.train.config import TrainConfig
 from lpwm.train.run_config import DataConfig, RunConfig
 
 Recipe = Callable[[], RunConfig]
@@ -305,7 +305,7 @@ def _table() -> dict[str, Recipe]:
                     table[f"piecewise-{zones}{seen}{size}/{m}"] = partial(_made, m, base, options)
     for m in ("lpwm", "lewm"):
         table[f"two-room/{m}"] = partial(_made, m, support, (), "two_room")
-    for rung in PUSHT_LPWM:
+    for rung in PAPER_RUNGS:
         for m in _ladder_methods(rung):
             table[f"wall/{rung}/{m}"] = partial(_made, m, ladder, rung)
             for width in PUSHT_WIDTHS:

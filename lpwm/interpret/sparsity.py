@@ -35,7 +35,7 @@ from lpwm.interpret.results import (
 )
 from lpwm.interpret.study import made
 from lpwm.interpret.table import columns, number
-from lpwm.model.predictors import RUNGS, TITLES
+from lpwm.model.predictors import in_order, title_of
 from lpwm.stats import t_interval
 from lpwm.train import Loaded
 from lpwm.train.monitors import effective_dimension
@@ -159,14 +159,13 @@ def arrange(results: Sequence[Sparsity]) -> Arrangement:
 
 def _arrange(title: str, group: Sequence[Sparsity]) -> Group:
     widths, rows = sorted({r.run.latent for r in group}), []
-    order = [*RUNGS, *sorted({r.rung for r in group} - set(RUNGS))]
-    for rung in (name for name in order if any(r.rung == name for r in group)):
+    for rung in in_order(r.rung for r in group):
         cells = tuple(_cell([r for r in group if (r.rung, r.run.latent) == (rung, D)]) for D in widths)
         paper = None
         if _is_paper(group[0]) and rung in PAPER:
             known = dict(zip(PAPER_WIDTHS, PAPER[rung], strict=True))
             paper = tuple(known.get(D) for D in widths)
-        rows.append(Row(rung, TITLES.get(rung, rung), cells, paper))
+        rows.append(Row(rung, title_of(rung), cells, paper))
     return Group(title, group[0].target, tuple(widths), tuple(rows))
 
 

@@ -28,7 +28,3 @@ def reprelu(u: Tensor) -> Tensor:
     """
     g = F.gelu(u)
     return torch.relu(u).detach() + (g - g.detach())
-
-
-LINKS: dict[str, Link] = {"identity": identity, "relu": relu, "reprelu": reprelu}
-NONNEGATIVE = frozenset({"relu", "reprelu"})

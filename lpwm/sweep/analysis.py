@@ -17,12 +17,17 @@ from typing import Any
 import numpy as np
 
 from lpwm.core.config import digest
-from lpwm.model import RUNGS
+from lpwm.model import PAPER_RUNGS
 from lpwm.stats import Comparison, Interval, Result, compare, success_interval
 from lpwm.sweep.status import read_sweep
 from lpwm.sweep.worker import ledger_of
 
-LADDER = list(RUNGS)[::-1]  # from the simplest rung to the most expressive
+LADDER = list(PAPER_RUNGS)[::-1]  # from the simplest rung to the most expressive
+
+
+def _rank(rung: str) -> tuple[int, str]:
+    """Predictors that are not the paper's come last."""
+    return (LADDER.index(rung), "") if rung in LADDER else (len(LADDER), rung)
 
 
 @dataclass(frozen=True)
@@ -105,8 +110,7 @@ class Found:
     def keys(self) -> list[Key]:
         order = {m: i for i, m in enumerate(dict.fromkeys(p.key.method for p in self.points))}
         return sorted(
-            {p.key for p in self.points},
-            key=lambda k: (k.world, order[k.method], LADDER.index(k.rung), k.latent, not k.mup),
+            {p.key for p in self.points}, key=lambda k: (k.world, order[k.method], _rank(k.rung), k.latent, not k.mup)
         )
 
     def of(self, **wanted: Any) -> list[Point]:

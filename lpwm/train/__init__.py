@@ -1,17 +1,16 @@
 """A run: everything that makes a model, as one JSON file that makes it again, and the folder it is made in."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from lpwm.core.lazy import lazy
+from lpwm.train.config import HealthConfig, TrainConfig
 
 if TYPE_CHECKING:
     from lpwm.train.prepare import prepare_data
     from lpwm.train.run import Loaded, Run, load, read_record
     from lpwm.train.run_config import DataConfig, RunConfig, half_precision, parse_options, pick_device, run_hash
 
-__getattr__, __dir__, _ = lazy(
+__getattr__, __dir__, __all__ = lazy(
     __name__,
     {
         **dict.fromkeys(("Loaded", "Run", "load", "read_record"), "run"),
@@ -21,16 +20,4 @@ __getattr__, __dir__, _ = lazy(
         "prepare_data": "prepare",
     },
 )
-__all__ = [
-    "DataConfig",
-    "Loaded",
-    "Run",
-    "RunConfig",
-    "half_precision",
-    "load",
-    "parse_options",
-    "pick_device",
-    "prepare_data",
-    "read_record",
-    "run_hash",
-]
+__all__ += ["HealthConfig", "TrainConfig"]

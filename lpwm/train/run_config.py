@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from lpwm.core.config import digest, from_dict, hashed, to_dict
 from lpwm.core.errors import UserError, nearest
-from lpwm.losses import ObjectiveConfig
-from lpwm.model import ModelConfig
-from lpwm.optim import OptimConfig
-from lpwm.train.loop import TrainConfig
+from lpwm.losses.config import ObjectiveConfig
+from lpwm.model.config import ModelConfig
+from lpwm.optim.config import OptimConfig
+from lpwm.train.config import TrainConfig
 
 if TYPE_CHECKING:
     import torch

@@ -53,6 +53,12 @@ def test_wrong_names_are_one_sentence():
         registry.register("", 2)
 
 
-def test_neither_imports_torch():
-    code = "import sys, lpwm.core.lazy, lpwm.core.registry; sys.exit('torch' in sys.modules)"
+def test_configs_and_registries_do_not_import_torch():
+    code = """
+import sys
+import lpwm.core.lazy, lpwm.core.registry
+import lpwm.losses, lpwm.model, lpwm.optim, lpwm.train
+lpwm.model.ModelConfig(), lpwm.losses.ObjectiveConfig(), lpwm.optim.OptimConfig(), lpwm.train.TrainConfig()
+sys.exit(str({"torch", "scipy", "numpy"} & set(sys.modules)) if "torch" in sys.modules else 0)
+"""
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -16,7 +16,7 @@ from lpwm.evaluate.episodes import run_episodes
 from lpwm.evaluate.goals import random_goals
 from lpwm.evaluate.protocol import EvalConfig
 from lpwm.model import EncoderConfig, ModelConfig, PredictorConfig, WorldModel
-from lpwm.model.predictors import RUNGS
+from lpwm.model.predictors import PAPER_RUNGS
 from lpwm.plan import CEMConfig, ConsensusProblem, LatentProblem, LiveOracleProblem, MPCConfig, OracleProblem
 from lpwm.plan.graph import signature
 from lpwm.plan.problem import block_weights
@@ -61,7 +61,7 @@ def tiny(rung):
 
 
 @pytest.mark.parametrize("path_discount", [0.0, 0.5, 1.0])
-@pytest.mark.parametrize("rung", RUNGS)
+@pytest.mark.parametrize("rung", PAPER_RUNGS)
 def test_the_cost_of_a_model_s_plan_is_the_weighted_sum_of_its_blocks(rung, path_discount):
     """Prepared or not, in tiles or not; the codes are those of the definition, window by window."""
     model, g = tiny(rung), generator("path_discount", rung)
