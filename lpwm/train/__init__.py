@@ -7,15 +7,24 @@ from lpwm.train.config import HealthConfig, TrainConfig
 
 if TYPE_CHECKING:
     from lpwm.train.prepare import prepare_data
-    from lpwm.train.run import Loaded, Run, load, read_record
-    from lpwm.train.run_config import DataConfig, RunConfig, half_precision, parse_options, pick_device, run_hash
+    from lpwm.train.run import Loaded, Run, load
+    from lpwm.train.run_config import (
+        DataConfig,
+        RunConfig,
+        half_precision,
+        parse_options,
+        pick_device,
+        read_record,
+        run_hash,
+    )
 
 __getattr__, __dir__, __all__ = lazy(
     __name__,
     {
-        **dict.fromkeys(("Loaded", "Run", "load", "read_record"), "run"),
+        **dict.fromkeys(("Loaded", "Run", "load"), "run"),
         **dict.fromkeys(
-            ("DataConfig", "RunConfig", "half_precision", "parse_options", "pick_device", "run_hash"), "run_config"
+            ("DataConfig", "RunConfig", "half_precision", "parse_options", "pick_device", "read_record", "run_hash"),
+            "run_config",
         ),
         "prepare_data": "prepare",
     },

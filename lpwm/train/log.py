@@ -15,18 +15,19 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, TextIO
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 from lpwm.core.config import renamed
 from lpwm.core.errors import UserError
 from lpwm.core.files import disk_errors, make_folder, write_whole
 from lpwm.train.progress import Progress
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    Value = Tensor | float | int | bool | str | None | Sequence[float]
+
 Kind = Literal["train", "val", "event"]
-Value = Tensor | float | int | bool | str | None | Sequence[float]
 LOG = "log.jsonl"
 _RECENT = 8  # log points over which the rate is taken
 
@@ -146,8 +147,10 @@ class Logger:
 
 def to_host(values: Mapping[str, Value]) -> dict[str, Any]:
     """The same with tensors as floats (0-d) or lists of floats (1-d), through one transfer per device in use."""
+    import torch
+
     out: dict[str, Any] = dict(values)
-    tensors = {name: value.detach() for name, value in values.items() if isinstance(value, Tensor)}
+    tensors = {name: value.detach() for name, value in values.items() if isinstance(value, torch.Tensor)}
     for name, value in tensors.items():
         if value.ndim > 1:
             raise UserError(f"cannot log {name!r} of shape {tuple(value.shape)}: log scalars or lists.")

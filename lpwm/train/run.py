@@ -38,7 +38,7 @@ from lpwm.train.distributed import Ranks
 from lpwm.train.log import LOG, Logger, read_log
 from lpwm.train.loop import Callbacks, train
 from lpwm.train.prepare import prepare_data
-from lpwm.train.run_config import RunConfig, half_precision, run_hash
+from lpwm.train.run_config import RunConfig, half_precision, read_record, run_hash
 from lpwm.train.step import Stepper
 from lpwm.worlds import WorldSpec
 
@@ -388,26 +388,3 @@ def _out_of_memory(cost: Cost, batch: int, device: torch.device) -> Any:
             f"{device} ran out of memory with {batch} clips per process: train.batch {fits} should fit, "
             "or use train.accumulate."
         ) from None
-
-
-def read_record(folder: Path) -> dict[str, Any]:
-    """run.json of a run folder, as this version writes it."""
-    try:
-        record = json.loads((folder / "run.json").read_text())
-        kernels = record["config"]["train"].get("kernels")
-        if isinstance(kernels, bool):  # as it was written before "auto"
-            record["config"]["train"]["kernels"] = "auto" if kernels else "off"
-        return {key: record[key] for key in ("hash", "name", "data", "version", "config")}
-    except (FileNotFoundError, NotADirectoryError):
-        raise UserError(_no_run(folder)) from None
-    except (ValueError, KeyError, TypeError):
-        raise UserError(f"{folder / 'run.json'} is damaged: restore it, or start the run again.") from None
-
-
-def _no_run(folder: Path) -> str:
-    if not folder.exists():
-        return f"{folder} does not exist: give the folder of a run, as lpwm train named it."
-    inside = sorted(found.parent for found in folder.glob("*/run.json"))
-    if inside:
-        return f"{folder} is not a run but holds {len(inside)}: give their folders, for instance {inside[0]}."
-    return f"{folder} is not a run: it has no run.json. lpwm train makes one."

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from lpwm.core.config import digest, from_dict, hashed, to_dict
@@ -159,3 +160,26 @@ def pick_device(name: str | torch.device) -> torch.device:
         return torch.device(name)
     except RuntimeError:
         raise UserError(f"unknown device {name!r}: use auto, cpu, cuda or cuda:N.") from None
+
+
+def read_record(folder: Path) -> dict[str, Any]:
+    """run.json of a run folder, as this version writes it."""
+    try:
+        record = json.loads((folder / "run.json").read_text())
+        kernels = record["config"]["train"].get("kernels")
+        if isinstance(kernels, bool):  # as it was written before "auto"
+            record["config"]["train"]["kernels"] = "auto" if kernels else "off"
+        return {key: record[key] for key in ("hash", "name", "data", "version", "config")}
+    except (FileNotFoundError, NotADirectoryError):
+        raise UserError(_no_run(folder)) from None
+    except (ValueError, KeyError, TypeError):
+        raise UserError(f"{folder / 'run.json'} is damaged: restore it, or start the run again.") from None
+
+
+def _no_run(folder: Path) -> str:
+    if not folder.exists():
+        return f"{folder} does not exist: give the folder of a run, as lpwm train named it."
+    inside = sorted(found.parent for found in folder.glob("*/run.json"))
+    if inside:
+        return f"{folder} is not a run but holds {len(inside)}: give their folders, for instance {inside[0]}."
+    return f"{folder} is not a run: it has no run.json. lpwm train makes one."
