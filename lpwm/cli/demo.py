@@ -25,7 +25,7 @@ from lpwm.interpret.study import study
 from lpwm.recipes import recipe
 from lpwm.train import Run, load, pick_device
 from lpwm.train.loop import Interrupted
-from lpwm.train.packed import unpack
+from lpwm.train.pretrained import unpack
 
 METHODS = {"lpwm": "sparse LpWM", "lewm": "dense LeWM"}
 

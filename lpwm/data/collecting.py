@@ -28,7 +28,7 @@ import numpy as np
 import torch
 
 from lpwm.core.errors import UserError
-from lpwm.core.files import disk_errors, make_folder, need_space, new_file, refuse_existing
+from lpwm.core.files import disk_errors, make_folder, need_space, new_file, refuse_existing, write_whole
 from lpwm.core.version import DATA_VERSION
 from lpwm.data.episodes import SIZE, hash_episodes, spec_to_json
 from lpwm.data.info import Coverage
@@ -178,8 +178,7 @@ def _partial(out: Path, plan: Plan, overwrite: bool) -> Iterator[Path]:
             stale.unlink()
         for stale in folder.glob(".*.tmp"):  # left by a killed process
             stale.unlink()
-        with disk_errors(note):
-            note.write_text(json.dumps(wanted, indent=1))
+        write_whole(note, json.dumps(wanted, indent=1))
         yield folder
 
 
@@ -312,7 +311,7 @@ def _merge(plan: Plan, folder: Path, out: Path) -> str:
     need_space(out, sum(path.stat().st_size for path in paths))
     seen = Coverage(plan.world)
     felt = list(spec.proprio)
-    with writing(out, overwrite=True, beside=folder) as writer:
+    with writing(out, overwrite=True, folder=folder) as writer:
         for path in paths:
             with h5py.File(path, "r") as shard:
                 state, lengths = shard["state"][:], shard["lengths"][:]

@@ -11,6 +11,7 @@ from torch import Tensor
 from lpwm import worlds
 from lpwm.core import rng
 from lpwm.core.errors import UserError
+from lpwm.core.files import replacing
 from lpwm.data.episodes import EpisodeData
 from lpwm.data.formats import read, verify_frames
 from lpwm.worlds import SimWorld, TensorWorld, World, row_keys
@@ -139,8 +140,6 @@ def contact_sheet(data: EpisodeData, out: str | Path, world: World | None = None
     """A picture of the data: 6 episodes from first to last frame (8 each), one row per episode."""
     from PIL import Image
 
-    from lpwm.core.files import disk_errors
-
     world = world or known_world(data)
     if data.pixels is None and world is None:
         raise UserError("the data have neither pixels nor a known world: there is nothing to draw.")
@@ -157,9 +156,9 @@ def contact_sheet(data: EpisodeData, out: str | Path, world: World | None = None
             tile = Image.fromarray(image).resize((side, side), Image.Resampling.BILINEAR)
             sheet.paste(tile, (4 + c * (side + 4), 4 + r * (side + 4)))
     out = Path(out)
-    with disk_errors(out):
+    with replacing(out) as temporary:
         try:
-            sheet.save(out)
+            sheet.save(temporary)
         except ValueError as error:  # Pillow does not know the ending
             raise UserError(f"cannot write {out}: end the name of the picture in .png.") from error
 

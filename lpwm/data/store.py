@@ -159,12 +159,12 @@ class Writer:
 
 
 @contextmanager
-def writing(path: Path, overwrite: bool = False, beside: Path | None = None) -> Iterator[Writer]:
+def writing(path: Path, overwrite: bool = False, folder: Path | None = None) -> Iterator[Writer]:
     """A Writer whose file appears under `path` when the block ends without an error."""
     path = Path(path)
     refuse_existing(path, overwrite)
     make_folder(path.parent)
-    with new_file(path, beside) as (file, sink):
+    with new_file(path, folder) as (file, sink):
         yield Writer(file, sink)
 
 

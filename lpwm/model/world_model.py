@@ -159,9 +159,9 @@ class WorldModel(nn.Module):
         license: str = "mit",
     ) -> str:
         """Upload the model with a card that states what is in its config; the address it has then."""
-        from lpwm.train import hub
+        from lpwm.train import pretrained
 
-        return hub.push(self, repo_id, meta, private, token, commit_message, license)
+        return pretrained.push(self, repo_id, meta, private, token, commit_message, license)
 
 
 def action_encoder(config: ModelConfig, action_dim: int) -> nn.Module:

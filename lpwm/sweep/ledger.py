@@ -29,7 +29,7 @@ from typing import Any, Literal
 
 import lpwm
 from lpwm.core.errors import UserError
-from lpwm.core.files import disk_errors, make_folder, sync_folder
+from lpwm.core.files import make_folder, write_once, write_whole
 from lpwm.core.rng import seed_of
 from lpwm.core.version import __version__
 
@@ -230,27 +230,7 @@ class Ledger:
 
     def _once(self, path: Path, content: Mapping[str, Any]) -> bool:
         """Write a file under a name that nobody has: whole, durable, and by one process only. False: taken."""
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
-        with disk_errors(path):
-            try:
-                _write(temporary, content)
-                os.link(temporary, path)
-            except FileExistsError:
-                if temporary.stat().st_nlink < 2:  # 2: linked after all; a network disk asked again for a lost reply
-                    return False
-            finally:
-                with contextlib.suppress(OSError):
-                    temporary.unlink()
-        sync_folder(path.parent)
-        return True
-
-
-def _write(path: Path, content: Mapping[str, Any]) -> None:
-    with path.open("w") as file:
-        json.dump(content, file, allow_nan=False)
-        file.write("\n")
-        file.flush()
-        os.fsync(file.fileno())
+        return write_once(path, json.dumps(content, allow_nan=False) + "\n")
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -336,7 +316,4 @@ class Claim:
         content = {**self.content, "state": state, "why": why, "finished": time.time()}
         if detail:
             content["detail"] = detail
-        temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}.end.tmp")
-        with disk_errors(self.path):
-            _write(temporary, content)
-            os.replace(temporary, self.path)
+        write_whole(self.path, json.dumps(content, allow_nan=False) + "\n")

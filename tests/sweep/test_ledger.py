@@ -10,6 +10,7 @@ import time
 
 import pytest
 
+from lpwm.core import files
 from lpwm.core.errors import UserError
 from lpwm.sweep import ledger as module
 from lpwm.sweep.ledger import Ledger
@@ -142,13 +143,11 @@ def test_a_damaged_file_is_one_sentence(ledger):
 
 def slow_write(path, content):
     """Writes in three pieces, so that a kill often falls between them."""
-    text = json.dumps(content) + "\n"
-    with path.open("w") as file:
+    with path.open("wb") as file:
         for i in range(3):
-            file.write(text[i * len(text) // 3 : (i + 1) * len(text) // 3])
+            file.write(content[i * len(content) // 3 : (i + 1) * len(content) // 3])
             file.flush()
             time.sleep(0.002)
-        os.fsync(file.fileno())
 
 
 def payload(name):
@@ -158,7 +157,7 @@ def payload(name):
 
 def busy(folder, names, seed):
     """Takes cells and finishes them, or now and then fails or lets go; notes each record it was told is its own."""
-    module._write = slow_write
+    files._write = slow_write
     ledger, dice = Ledger(folder, deaths=10**6), random.Random(seed)
     while True:
         dice.shuffle(names)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import io
 import itertools
 import json
-import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from lpwm.core.errors import UserError
-from lpwm.core.files import disk_errors, make_folder
+from lpwm.core.files import disk_errors, put, scratch
 from lpwm.data.episodes import (
     EpisodeData,
     assemble,
@@ -137,7 +136,6 @@ def write_lance(
         raise UserError(f"{path} exists: choose another name, or pass --overwrite to replace it.")
     if path.is_file():
         raise UserError(f"{path} is a file: a Lance table is a folder, choose another name.")
-    make_folder(path.parent)
     said = {**attributes, "world": json.loads(spec_to_json(spec)) if spec is not None else None}
     stream = iter(groups)
     first = next(stream)
@@ -153,16 +151,9 @@ def write_lance(
             yield _batch(pa, schema, columns, lengths, done)
             done += len(lengths)
 
-    temporary = path.with_name(f".{path.name}.tmp")
-    shutil.rmtree(temporary, ignore_errors=True)
-    try:
-        with disk_errors(path):
-            lance.write_dataset(pa.RecordBatchReader.from_batches(schema, batches()), str(temporary), schema=schema)
-            if path.exists():
-                shutil.rmtree(path)
-            temporary.rename(path)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+    with disk_errors(path), scratch(path.parent, path.name) as temporary:
+        lance.write_dataset(pa.RecordBatchReader.from_batches(schema, batches()), str(temporary), schema=schema)
+        put(temporary, path)
 
 
 def _name(name: str) -> str:
