@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 __all__ = ["collect", "evaluate", "interpret", "recipes", "report", "train"]
 
 
-def collect(world: Any, out: AnyPath, episodes: int, *, options: Mapping[str, Any] | None = None, **more: Any) -> EpisodeData:
+def collect(
+    world: Any, out: AnyPath, episodes: int, *, options: Mapping[str, Any] | None = None, **more: Any
+) -> EpisodeData:
     """Collect episodes of a world, or of its name, into the HDF5 file `out`, and return them.
 
     options: of a world given by name.  more: steps, policy, seed, workers, pixels, size, overwrite, progress, as in
@@ -122,7 +124,7 @@ def evaluate(
         progress=progress,
     )
     make_folder(folders[0] / "eval")
-    result.to_json(folders[0] / "eval" / f"{result.digest()}.json")
+    result.to_json(folders[0] / "eval" / f"{result.digest}.json")
     return result
 
 
@@ -133,7 +135,11 @@ def _changed(config: Any, changes: Mapping[str, Any]) -> Any:
 
 
 def interpret(
-    run: Run | AnyPath, what: Literal["zones", "sparsity", "contact"] | None = None, *, device: Device = "auto", **settings: Any
+    run: Run | AnyPath,
+    what: Literal["zones", "sparsity", "contact"] | None = None,
+    *,
+    device: Device = "auto",
+    **settings: Any,
 ) -> Any:
     """Inspect the codes of a run. Returns a `Study` (zones), `Sparsity` or `Contact`, each with `to_json()`.
 

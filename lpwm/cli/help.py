@@ -20,7 +20,7 @@ def show(default: Any, common: tuple[str, ...], prog: str, description: str) -> 
         config = _nested(default, owner)
         hint = get_type_hints(type(config), include_extras=True)[name]
         value = getattr(config, name)
-        text = field_docs(type(config)).get(name, "")
+        text = _names(path) or field_docs(type(config)).get(name, "")
         if owner:
             hint = Annotated[hint, tyro.conf.arg(name=path.replace("_", "-"), help=text)]
         else:
@@ -28,8 +28,20 @@ def show(default: Any, common: tuple[str, ...], prog: str, description: str) -> 
         fields.append((path.replace(".", "__"), hint, dataclasses.field(default=value)))
     short = dataclasses.make_dataclass("Args", fields, frozen=True)
     tyro.cli(
-        short, args=["--help"], prog=prog, description=f"{description}. Every option: {prog.split(' RECIPE')[0]} --help-all"
+        short,
+        args=["--help"],
+        prog=prog,
+        description=f"{description}. Every option: {prog.split(' RECIPE')[0]} --help-all",
     )
+
+
+def _names(path: str) -> str:
+    """The registered names that an option takes."""
+    from lpwm.model import LINKS, PREDICTORS
+    from lpwm.worlds import WORLDS
+
+    registries = {"data.world": WORLDS, "model.predictor.rung": PREDICTORS, "model.link": LINKS}
+    return ", ".join(registries.get(path, ()))
 
 
 def _nested(config: Any, owner: str) -> Any:

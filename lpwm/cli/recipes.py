@@ -52,7 +52,7 @@ def run(args: Args) -> int:
         print("\nsmall and tiny: reduced frames, networks, data and steps; not the paper's settings")
     if not args.pattern:
         print(
-            f"{len(RECIPES) - len(names)} variants: lpwm recipes '*'. Any field is an option; --model.latent 768 with a "
-            "pusht recipe is\nthe authors' cell of that width."
+            f"{len(RECIPES) - len(names)} variants: lpwm recipes '*'. A width is an option: pusht with --model.latent "
+            "768 takes\nthe authors' λ and η for it."
         )
     return 0

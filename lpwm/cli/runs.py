@@ -40,7 +40,7 @@ def rows(folder: Path) -> list[Row]:
 
 def _row(folder: Path) -> Row:
     from lpwm.core.config import from_dict
-    from lpwm.train.log import read_log
+    from lpwm.core.provenance import read_log
     from lpwm.train.run_config import RunConfig, read_record
 
     record = read_record(folder)
