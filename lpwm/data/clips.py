@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -54,24 +54,47 @@ class ClipSource(Protocol):
         ...
 
     def close(self) -> None:
-        """Give back what the source holds beside memory."""
+        """Release what the source holds besides memory."""
         ...
 
 
 class Clips:
-    """What the sources of clips share: the index, and states and actions in the memory of the device."""
+    """What the sources of clips share: the index, and states and actions in the memory of the device.
+
+    frames: of a clip, frameskip raw steps apart. batch: clips of the global batch, of which rank r of `ranks` takes its
+    slice. stats: of the actions; those of the training split by default.
+    """
+
+    order_on: str | None = None  # where the order is kept; None: on the device
 
     def __init__(
         self,
         episodes: EpisodeData,
-        index: ClipIndex,
         *,
         frames: int,
-        frameskip: int,
-        device: torch.device | str,
-        stats: ActionStats | None,
+        frameskip: int = 5,
+        batch: int,
+        seed: int = 0,
+        split: str = "train",
+        holdout: float = 0.1,
+        device: torch.device | str = "cpu",
+        rank: int = 0,
+        ranks: int = 1,
+        stats: ActionStats | None = None,
     ):
-        self.frames, self.frameskip, self.device, self.index = frames, frameskip, torch.device(device), index
+        self.frames, self.frameskip, self.device = frames, frameskip, torch.device(device)
+        self.index = index = ClipIndex(
+            episodes,
+            frames=frames,
+            frameskip=frameskip,
+            batch=batch,
+            seed=seed,
+            split=split,
+            holdout=holdout,
+            rank=rank,
+            ranks=ranks,
+            device=torch.device(self.order_on or device),
+        )
         self.stats = stats or ActionStats.of(_rows_of(episodes, index.train))
         if len(self.stats.mean) != episodes.actions.shape[1]:
             raise UserError(
@@ -105,7 +128,7 @@ class Captured:
     """A renderer on CUDA as one graph: the thousand small kernels of a frame cost the host more than the device.
 
     Captured at the third call, for as many states as the second had (the first two let the libraries allocate, and
-    compile where asked); other numbers are drawn as they come.
+    compile); other numbers are drawn as they come.
     """
 
     def __init__(self, draw: Renderer, compiled: bool) -> None:
@@ -130,9 +153,8 @@ class Captured:
 class ResidentClips(Clips):
     """States, or uint8 frames, in the memory of the device; clips are gathered, and rendered, there.
 
-    With a world its renderer draws every frame from the state; without one the stored frames of the split are used.
-    Stored frames of another size than `size` are resized once, when loaded (see `resize`), which is
-    close to but not the same as rendering at that size.
+    With a world its renderer draws every frame from the state; without one the stored frames of the split are used,
+    resized once to `size` when loaded (see `resize`): close to but not the same as rendering at that size.
     """
 
     def __init__(
@@ -140,33 +162,13 @@ class ResidentClips(Clips):
         episodes: EpisodeData,
         *,
         world: World | None = None,
-        frames: int,
-        frameskip: int = 5,
-        batch: int,
-        seed: int = 0,
         size: int | None = None,
-        split: str = "train",
-        holdout: float = 0.1,
-        device: torch.device | str = "cpu",
-        rank: int = 0,
-        ranks: int = 1,
-        stats: ActionStats | None = None,
         compiled: bool = False,
+        **options: Any,
     ):
+        """`options`: those of `Clips`. `compiled`: the renderer goes through torch.compile (CUDA)."""
         check_frames(episodes, world, size)
-        index = ClipIndex(
-            episodes,
-            frames=frames,
-            frameskip=frameskip,
-            batch=batch,
-            seed=seed,
-            split=split,
-            holdout=holdout,
-            rank=rank,
-            ranks=ranks,
-            device=torch.device(device),
-        )
-        super().__init__(episodes, index, frames=frames, frameskip=frameskip, device=device, stats=stats)
+        super().__init__(episodes, **options)
         self._draw: Renderer | None = None
         if world is not None:
             self._draw = world.renderer(size, self.device)
@@ -175,7 +177,7 @@ class ResidentClips(Clips):
         self._pixels: Tensor | None = None
         if world is None:
             assert episodes.pixels is not None  # checked above
-            self._pixels, self._place = load_frames(episodes, index.chosen, size, self.device)
+            self._pixels, self._place = load_frames(episodes, self.index.chosen, size, self.device)
 
     def batch(self, step: int) -> Clip:
         row_bT, states, actions = self._numbers(self.index.at(step))

@@ -100,9 +100,9 @@ class TwoRoomExpert(_Forgetful):
         away, nearest_door = torch.linalg.vector_norm(doors - state.unsqueeze(1), dim=-1).min(1)
         other_room = (state[:, 0] > CENTER) != (goal[:, 0] > CENTER)
         by_door = (other_room & (away > self.reached)).unsqueeze(1)
-        way = torch.where(by_door, doors[nearest_door], goal) - state
-        way = way / torch.linalg.vector_norm(way, dim=-1, keepdim=True).clamp(min=1e-8)
-        return (way + self.noise * rng.normal_at(_at(keys, t), 2)).clamp(-1.0, 1.0), carried
+        toward = torch.where(by_door, doors[nearest_door], goal) - state
+        toward = toward / torch.linalg.vector_norm(toward, dim=-1, keepdim=True).clamp(min=1e-8)
+        return (toward + self.noise * rng.normal_at(_at(keys, t), 2)).clamp(-1.0, 1.0), carried
 
 
 @dataclass(frozen=True)

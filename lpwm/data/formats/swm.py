@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from lpwm.core.errors import UserError
+from lpwm.core.memory import free_bytes
 from lpwm.data.episodes import (
     ColumnHash,
     EpisodeData,
@@ -152,10 +153,22 @@ def _held_out(path: Path, attributes: dict[str, Any], count: int) -> torch.Tenso
 
 
 def _whole(path: Path, column: h5py.Dataset) -> NDArray:
-    """All of a column. A damaged header may claim more rows than the file can hold: refuse to allocate them."""
-    if column.size * column.dtype.itemsize > _DEFLATE * path.stat().st_size:
-        raise damaged(path, f"column {column.name!r} claims {column.shape[0]} rows")
+    """All of a column, once it is known to fit."""
+    _check_fits(path, column, column.size * column.dtype.itemsize)
     return column[:]
+
+
+def _check_fits(path: Path, column: h5py.Dataset, size: int) -> None:
+    """A header may claim more than the file can hold, or than memory can: refuse before allocating `size` bytes."""
+    name, stored = column.name.strip("/"), path.stat().st_size
+    if size > _DEFLATE * stored:
+        raise damaged(path, f"column {name!r} claims {column.shape[0]} rows")
+    free = free_bytes(torch.device("cpu"))
+    if size > 0.5 * free:
+        raise UserError(
+            f"{path}: column {name!r} of shape {column.shape} takes {size / 1e9:.1f} GB, more than half of the "
+            f"{free / 1e9:.1f} GB of memory that are free: use a machine with more memory, or fewer episodes."
+        )
 
 
 def _rows(path: Path, column: h5py.Dataset, total: int) -> None:
@@ -183,6 +196,7 @@ def _frames(path: Path, file: h5py.File, total: int) -> StoredPixels | None:
             f"{path}: column 'pixels' is {column.dtype} {column.shape}, expected uint8 (frames, height, width, 3)."
         )
     _rows(path, column, total)
+    _check_fits(path, column, 16 * int(np.prod(column.shape[1:])))  # a few frames at a time
     return StoredPixels(path, tuple(column.shape))
 
 

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from lpwm.data.frames.base import FileFrames, FrameReader, Frames, StoredFrames, by_episode, open_reader
+from lpwm.data.frames.base import Frames, StoredFrames, open_reader
 
-__all__ = ["FileFrames", "FrameReader", "Frames", "StoredFrames", "by_episode", "open_reader"]
+__all__ = ["Frames", "StoredFrames", "open_reader"]

@@ -57,7 +57,7 @@ class LanceFrames(FileFrames):
 
     @property
     def where(self) -> dict[str, Any]:
-        return {"kind": "lance", "path": str(self.path.absolute()), "column": self.column, "shape": self.shape[1:]}
+        return {"kind": "jpegs", "path": str(self.path.absolute()), "column": self.column, "shape": self.shape[1:]}
 
 
 class LanceReader:

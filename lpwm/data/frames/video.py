@@ -1,4 +1,4 @@
-"""Frames of mp4 files, one per episode, decoded when asked."""
+"""Frames of mp4 files, one per episode, decoded on demand."""
 
 from __future__ import annotations
 
@@ -8,11 +8,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from lpwm.core.errors import UserError
-from lpwm.data.frames.base import EpisodeFiles, Rows, by_episode
+from lpwm.data.frames.base import EpisodeFiles, EpisodeReader, Rows, too_short
 
 
 def decoder() -> ModuleType:
@@ -26,33 +23,15 @@ def decoder() -> ModuleType:
     return av
 
 
-def too_short(file: str | Path, frames: int, states: int) -> UserError:
-    return UserError(
-        f"{file} has {frames} frames for {states} states: copy it again, or render the states (data.pixels rendered)."
-    )
-
-
 class VideoFrames(EpisodeFiles):
     """The frames of episodes of these lengths, one file each; a file may hold more frames than its episode uses."""
 
     kind = "video"
 
-    def first_side(self) -> tuple[int, int]:
-        return header(str(self.files[0]))[1:]
-
-    def check(self) -> None:
-        """Every file's header: there, of one size, and of as many frames as its episode."""
+    def headers(self, files: list[Path]) -> Iterator[tuple[int, int, int]]:
         decoder()
         with ThreadPoolExecutor(4) as pool:
-            found = pool.map(header, map(str, self.files))
-            for file, length, (frames, *side) in zip(self.files, self.lengths.tolist(), found, strict=True):
-                if 0 < frames < length:  # 0: the header does not say, decoding will
-                    raise too_short(file, frames, length)
-                if tuple(side) != self.shape[1:3]:
-                    raise UserError(
-                        f"{file} has frames of {side[0]}×{side[1]}, {self.files[0].name} of "
-                        f"{self.shape[1]}×{self.shape[2]}: all must be alike."
-                    )
+            yield from pool.map(header, map(str, files))
 
 
 def _open(file: str) -> Any:
@@ -75,38 +54,27 @@ def header(file: str) -> tuple[int, int, int]:
         return stream.frames, stream.height, stream.width
 
 
-class VideoReader:
+class VideoReader(EpisodeReader):
     """Decodes from the last key frame before the first frame wanted to the last one wanted."""
 
-    def __init__(self, files: list[str], lengths: list[int]):
-        self.files, self.lengths, self.ends = files, lengths, np.cumsum(lengths)
-
-    def __call__(self, rows: NDArray[np.int64]) -> Rows:
-        av = decoder()
-        for episode, positions, wanted in by_episode(rows, self.ends):
-            file, decoded = self.files[episode], 0
-            waiting = list(zip(wanted.tolist(), positions.tolist(), strict=True))
-            try:
-                # Counting from the start is right for every file; jumping is, where frames are evenly spaced.
-                for first in (waiting[0][0], 0):
-                    with _open(file) as container:
-                        for number, frame in _from(container, first):
-                            decoded = max(decoded, number + 1)
-                            if number == waiting[0][0]:
-                                picture = frame.to_ndarray(format="rgb24")
-                                while waiting and waiting[0][0] == number:
-                                    yield waiting.pop(0)[1], picture
-                            if not waiting:
-                                break
-                    if not waiting:
-                        break
-            except (av.error.FFmpegError, OSError) as error:
-                raise UserError(f"{file} cannot be decoded ({error.strerror}): copy it again.") from error
-            if waiting:
-                raise too_short(file, decoded, self.lengths[episode])
-
-    def close(self) -> None:
-        return
+    def read(self, file: str, length: int, positions: list[int], wanted: list[int]) -> Rows:
+        av, decoded = decoder(), 0
+        waiting = list(zip(wanted, positions, strict=True))
+        try:
+            # Counting from the start is right for every file; jumping is, where frames are evenly spaced.
+            for first in (waiting[0][0], 0):
+                with _open(file) as container:
+                    for number, frame in _from(container, first):
+                        decoded = max(decoded, number + 1)
+                        if number == waiting[0][0]:
+                            picture = frame.to_ndarray(format="rgb24")
+                            while waiting and waiting[0][0] == number:
+                                yield waiting.pop(0)[1], picture
+                        if not waiting:
+                            return
+        except (av.error.FFmpegError, OSError) as error:
+            raise UserError(f"{file} cannot be decoded ({error.strerror}): copy it again.") from error
+        raise too_short(file, decoded, length)
 
 
 def _from(container: Any, first: int) -> Iterator[tuple[int, Any]]:

@@ -78,4 +78,4 @@ if __name__ == "__main__":
     try:
         serve(int(sys.argv[1]), 0, answers)
     except (EOFError, BrokenPipeError, KeyboardInterrupt):
-        os._exit(0)  # the run that asked is gone
+        os._exit(0)  # the run that started it is gone
