@@ -51,7 +51,7 @@ VERBS = {
 }
 PARTS = {
     "params": Verb("The parameter table of the predictor ladder", "params"),
-    "theory": Verb("The paper's proposition, measured: error against cells, and its bounds", "theory"),
+    "theory": Verb("The paper's proposition, measured: error against cells, and bounds", "theory"),
 }
 
 

@@ -14,7 +14,7 @@ from lpwm.cli.collect import progress_bar
 
 @dataclass(frozen=True)
 class Info:
-    """Statistics of a data set, and what doing nothing and random actions would score on it."""
+    """Describe a data set, and what doing nothing and random actions score on it."""
 
     file: Annotated[Path, tyro.conf.Positional]
     """An HDF5 file, ours or stable-worldmodel's, a Lance table, or a folder of DINO-WM's."""
@@ -26,7 +26,7 @@ class Info:
 
 @dataclass(frozen=True)
 class Convert:
-    """Write a data set in another form: HDF5 or Lance, with frames or without, of another size."""
+    """Write a data set in another form: HDF5 or Lance, with frames or without."""
 
     file: Annotated[Path, tyro.conf.Positional]
     """What to read: HDF5, ours or stable-worldmodel's, a .lance table, or a folder of DINO-WM's."""

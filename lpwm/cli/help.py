@@ -27,12 +27,8 @@ def show(default: Any, common: tuple[str, ...], prog: str, description: str) -> 
             hint = Annotated[hint, tyro.conf.arg(help=text)]
         fields.append((path.replace(".", "__"), hint, dataclasses.field(default=value)))
     short = dataclasses.make_dataclass("Args", fields, frozen=True)
-    tyro.cli(
-        short,
-        args=["--help"],
-        prog=prog,
-        description=f"{description}. Every option: {prog.split(' RECIPE')[0]} --help-all",
-    )
+    verb = prog.split(" RECIPE")[0]
+    tyro.cli(short, args=["--help"], prog=prog, description=f"{description}.\n\nEvery option: {verb} --help-all")
 
 
 def _names(path: str) -> str:
