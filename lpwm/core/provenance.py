@@ -1,4 +1,4 @@
-"""What made a number besides its config: the code, the machine, the time it took; and what a run folder says of it.
+"""What made a number besides its config: the code, the machine, the time it took, what was logged.
 
 commit    of the checkout that is imported ("+changes" when files differ from it), or $LPWM_COMMIT where there is
           no checkout, or null
@@ -28,15 +28,6 @@ SESSIONS = "training.json"
 LOG = "log.jsonl"
 ROOT = Path(__file__).parents[1]
 Kind = Literal["train", "val", "event"]  # of a log record
-MONITORS = (
-    "active_fraction",
-    "dead_units",
-    "effective_dimension",
-    "relative_error",
-    "copy_error",
-    "temporal_variation",
-    "action_sensitivity",
-)
 
 
 @cache
@@ -118,33 +109,3 @@ def parse_record(line: str) -> dict[str, Any] | None:
     if not isinstance(record, dict) or not isinstance(record.get("step"), int) or "kind" not in record:
         return None
     return renamed(record)
-
-
-def of_run(folder: str | Path) -> dict[str, Any]:
-    """recipe, config, data digest, the last monitors, and how it was trained; {} where run.json cannot be read.
-
-    training: minutes (of every stretch, interrupted ones too), device, commit, source, versions of the last stretch;
-    null for runs that recorded none.
-    """
-    folder = Path(folder)
-    try:
-        record = json.loads((folder / "run.json").read_text())
-        run = {"recipe": record["name"], "data": record["data"], "config": record["config"]}
-    except (OSError, ValueError, KeyError, TypeError):
-        return {}
-    records = read_log(folder) if (folder / LOG).exists() else []
-    last: dict[str, Any] = next((r for r in reversed(records) if r["kind"] == "train"), {})
-    held: dict[str, Any] = next((r for r in reversed(records) if r["kind"] == "val"), {})
-    run["monitors"] = {k: last[k] for k in MONITORS if k in last} | {
-        k: held[k] for k in ("error_depth", "copy_error_depth") if k in held
-    }
-    run["events"] = [r["message"] for r in records if r["kind"] == "event" and r.get("message")]
-    stretches = sessions(folder)
-    run["training"] = None
-    if stretches:
-        end = stretches[-1]
-        run["training"] = {
-            "minutes": round(sum(s["seconds"] for s in stretches) / 60, 2),
-            **{k: end.get(k) for k in ("device", "processes", "commit", "source", "versions")},
-        }
-    return run

@@ -14,8 +14,8 @@ from lpwm.core.errors import UserError
 from lpwm.core.files import replacing
 from lpwm.data.episodes import EpisodeData
 from lpwm.data.formats import read, verify_frames
-from lpwm.worlds import SimWorld, TensorWorld, World, row_keys
-from lpwm.worlds.policies import Random
+from lpwm.worlds import SimWorld, TensorWorld, World, rollout, row_keys
+from lpwm.worlds.policies import Random, Still
 from lpwm.worlds.pusht.policy import PUBLIC
 from lpwm.worlds.pusht.world import block_moved, turn
 
@@ -51,7 +51,7 @@ def describe(path: str | Path, world: World | None = None) -> dict[str, Any]:
         "state": _moments(data.states, None if data.spec is None else data.spec.state_names),
         "coverage": None,
         "controls": None,
-        "beside_public": beside_public(data) if data.spec is not None and data.spec.name == "pusht" else None,
+        "beside_public": compare_with_public(data) if data.spec is not None and data.spec.name == "pusht" else None,
     }
     world = world or known_world(data)
     if world is not None:
@@ -73,17 +73,16 @@ def known_world(data: EpisodeData) -> World | None:
 
 def _moments(rows: Tensor, names: tuple[str, ...] | None) -> dict[str, dict[str, float]]:
     """Mean, deviation and range of each entry of rows (N, K)."""
-    wide = rows.to(torch.float64)
-    found = {}
-    for k in range(wide.shape[1] if len(wide) else 0):
-        column = wide[:, k]
-        found[names[k] if names else str(k)] = {
+    columns = rows.to(torch.float64).T if len(rows) else ()
+    return {
+        names[k] if names else str(k): {
             "mean": float(column.mean()),
             "std": float(column.std(correction=0)),
             "min": float(column.min()),
             "max": float(column.max()),
         }
-    return found
+        for k, column in enumerate(columns)
+    }
 
 
 def controls(data: EpisodeData, world: World, trials: int | None = None) -> dict[str, dict[str, float]]:
@@ -102,38 +101,20 @@ def controls(data: EpisodeData, world: World, trials: int | None = None) -> dict
     row = data.offsets[episode] + (torch.rand(trials, generator=draw, dtype=torch.float64) * room).long()
     start = data.states[row]
     goals = {"dataset goals": data.states[row + AHEAD], "random goals": world.sample_goal(trials, (SEED, "controls"))}
-    found = {}
+    rates = {}
     for kind, goal in goals.items():
         for name in ("nothing", "random"):
             latched, terminal = _success(world, name, start, goal)
-            found[f"{kind}, {name}"] = {"latched": latched, "terminal": terminal}
-    return found
+            rates[f"{kind}, {name}"] = {"latched": latched, "terminal": terminal}
+    return rates
 
 
 def _success(world: World, name: str, start: Tensor, goal: Tensor) -> tuple[float, float]:
-    spec = world.spec
-    state, keys = start, row_keys((SEED, "controls", name), len(start))
-    low, high = torch.tensor(spec.action_low), torch.tensor(spec.action_high)
-    still = torch.zeros(len(start), spec.action_dim).clamp(low, high)
-    policy = Random(world) if name == "random" else None
-    carried = policy.begin(state, goal, keys) if policy else still
-    ever = torch.zeros(len(start), dtype=torch.bool)
-    now = ever
-    live = world.open(start) if isinstance(world, SimWorld) else None
-    for t in range(BUDGET):
-        action = still
-        if policy is not None:
-            action, carried = policy.act(state, goal, carried, keys, t)
-        if isinstance(world, SimWorld):
-            assert live is not None
-            state = live.step(action)
-        else:
-            state = world.step(state, action)
-        now = world.success(state, goal)
-        ever = ever | now
-    if live is not None:
-        live.close()
-    return 100 * int(ever.sum()) / len(start), 100 * int(now.sum()) / len(start)
+    policy = Random(world) if name == "random" else Still(world)
+    keys = row_keys((SEED, "controls", name), len(start))
+    states, _ = rollout(world, policy, start, goal, keys, BUDGET)
+    reached = world.success(states[:, 1:], goal.unsqueeze(1))  # (N, T)
+    return 100 * int(reached.any(1).sum()) / len(start), 100 * int(reached[:, -1].sum()) / len(start)
 
 
 def contact_sheet(data: EpisodeData, out: str | Path, world: World | None = None) -> None:
@@ -167,7 +148,7 @@ class Coverage:
     """The fraction of the cells in which goals fall that some state lies in.
 
     The grid is CELLS×CELLS over the first two entries of the state a robot would feel (its position); the
-    cells that count are found by drawing goals, so walls and borders do not.
+    cells that count are those where drawn goals fall, so walls and borders do not.
     """
 
     def __init__(self, world: World):
@@ -203,7 +184,7 @@ def coverage(world: World, states: Tensor) -> float:
     return grid.fraction()
 
 
-def beside_public(data: EpisodeData) -> list[dict[str, Any]]:
+def compare_with_public(data: EpisodeData) -> list[dict[str, Any]]:
     """Rows of {"name", "ours", "public"}; shares in %, lengths in frames less one."""
     names = data.spec.state_names if data.spec is not None else tuple(map(str, range(7)))
     actions = data.actions[torch.isfinite(data.actions).all(dim=1)].to(torch.float64)
@@ -231,5 +212,5 @@ def _share(data: EpisodeData, ahead: int, what: Any) -> float:
     """Of the pairs of frames `ahead` steps apart in one episode, how many satisfy `what(before, after)`."""
     number = torch.repeat_interleave(torch.arange(data.episodes), data.lengths)
     together = number[ahead:] == number[:-ahead]
-    found = what(data.states[:-ahead][together], data.states[ahead:][together])
-    return float(found.to(torch.float64).mean())
+    holds = what(data.states[:-ahead][together], data.states[ahead:][together])
+    return float(holds.to(torch.float64).mean())

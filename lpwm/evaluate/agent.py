@@ -45,7 +45,7 @@ class Agent:
     run_hash: str = ""
     step: int = 0
     path: str = ""
-    provenance: Mapping[str, Any] = field(default_factory=dict)  # see `lpwm.core.provenance`
+    provenance: Mapping[str, Any] = field(default_factory=dict)  # see `lpwm.evaluate.provenance`
 
     @property
     def history(self) -> int:

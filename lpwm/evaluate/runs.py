@@ -12,9 +12,9 @@ import torch
 from lpwm import train as runs
 from lpwm.core.config import digest
 from lpwm.core.errors import UserError
-from lpwm.core.provenance import of_run
 from lpwm.data import EpisodeData
 from lpwm.evaluate.agent import Agent
+from lpwm.evaluate.provenance import of_run
 
 
 @dataclass(frozen=True, eq=False)

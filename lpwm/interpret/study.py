@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from lpwm.core.config import digest
 from lpwm.core.errors import UserError
-from lpwm.core.json import from_json, to_json
-from lpwm.core.provenance import device_name, of_run, origin
+from lpwm.core.provenance import device_name, origin
 from lpwm.core.version import __version__
 from lpwm.data import EpisodeData
+from lpwm.evaluate.provenance import of_run
 from lpwm.interpret.codes import held_out, held_out_numbers
 from lpwm.interpret.config import ProbeConfig, StudyConfig
 from lpwm.interpret.probes import Frames, accuracy, bootstrap, probe
@@ -44,6 +43,7 @@ from lpwm.interpret.supports import (
     support,
 )
 from lpwm.train import Loaded
+from lpwm.train.run_config import method_digest
 
 
 def study(loaded: Loaded, config: StudyConfig | None = None, data: EpisodeData | None = None) -> Study:
@@ -79,18 +79,17 @@ def made(loaded: Loaded) -> dict[str, Any]:
 
 def describe(loaded: Loaded) -> RunInfo:
     config, name = loaded.config, Path(loaded.path).name
-    method = digest(replace(config, train=replace(config.train, seed=0)))[:4]
-    own = {
-        "name": name,
-        "hash": loaded.run_hash,
-        "method": f"{name.removesuffix('-' + loaded.run_hash)} {method}",
-        "seed": config.train.seed,
-        "step": loaded.step,
-        "sparse": config.model.sparse,
-        "link": config.model.link,
-        "latent": config.model.latent,
-    }
-    return from_json(RunInfo, own | to_json(of_run(loaded.path)), name)
+    return RunInfo(
+        **vars(of_run(loaded.path)),
+        name=name,
+        hash=loaded.run_hash,
+        method=f"{name.removesuffix('-' + loaded.run_hash)} {method_digest(config)[:4]}",
+        seed=config.train.seed,
+        step=loaded.step,
+        sparse=config.model.sparse,
+        link=config.model.link,
+        latent=config.model.latent,
+    )
 
 
 def held_out_frames(loaded: Loaded, data: EpisodeData, config: StudyConfig) -> Frames:

@@ -132,10 +132,10 @@ def dump(value: dict[str, Any]) -> bytes:
 
 
 def read_json(path: Path) -> dict[str, Any]:
+    if not path.is_file():  # reading a pipe would wait for ever
+        raise Damaged(f"{path} is missing.")
     try:
         value = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        raise Damaged(f"{path} is missing.") from None
     except (ValueError, RecursionError):
         raise Damaged(f"{path} is not JSON: it is cut or altered, or no file of LpWM.") from None
     if not isinstance(value, dict):

@@ -74,6 +74,18 @@ class Random(_Forgetful):
 
 
 @dataclass(frozen=True)
+class Still(_Forgetful):
+    """The action nearest zero."""
+
+    world: World
+
+    def act(self, state: Tensor, goal: Tensor, carried: Tensor, keys: Tensor, t: int) -> tuple[Tensor, Tensor]:
+        spec = self.world.spec
+        low, high = state.new_tensor(spec.action_low), state.new_tensor(spec.action_high)
+        return state.new_zeros(len(state), spec.action_dim).clamp(low, high), carried
+
+
+@dataclass(frozen=True)
 class PiecewiseExpert(_Forgetful):
     """a = clip((goal − p − b[zone(p)])/5 + noise·ε, ±1): the motion equation, inverted."""
 

@@ -74,9 +74,7 @@ def _check_self_contained(path: Path, file: h5py.File) -> None:
     for name in file:
         link = file.get(name, getlink=True)
         if not isinstance(link, h5py.HardLink):
-            raise UserError(
-                f"{path}: {name!r} is a link elsewhere, which is not followed: copy the data themselves."
-            )
+            raise UserError(f"{path}: {name!r} is a link elsewhere, which is not followed: copy the data themselves.")
         column = file[name]
         if isinstance(column, h5py.Dataset) and (column.external or column.is_virtual):
             raise UserError(f"{path}: the data of {name!r} are in other files, which are not read: copy them into it.")
