@@ -149,9 +149,9 @@ def stage_controls(args: argparse.Namespace) -> None:
     from lpwm.cli.eval import Args, settings
     from lpwm.data import ResidentClips
     from lpwm.evaluate.agent import Agent
-    from lpwm.evaluate.controls import Store
-    from lpwm.evaluate.evaluate import episode_sets
+    from lpwm.evaluate.cache import Store
     from lpwm.evaluate.evaluator import Evaluator
+    from lpwm.evaluate.goals import episode_sets
     from lpwm.train import prepare_data
 
     os.nice(5)

@@ -37,9 +37,9 @@ from lpwm import recipes
 from lpwm.core.config import digest, to_dict
 from lpwm.core.errors import UserError, choose, nearest
 from lpwm.core.files import make_folder
+from lpwm.core.json import to_json
+from lpwm.evaluate.config import PRESETS, EvalConfig
 from lpwm.evaluate.evaluate import evaluate
-from lpwm.evaluate.outcome import plain
-from lpwm.evaluate.protocol import PRESETS, EvalConfig
 from lpwm.evaluate.runs import agent_of
 from lpwm.model import WorldModel
 from lpwm.sweep.grid import override
@@ -165,7 +165,7 @@ def judged(run: Run, job: Job, length: int, folder: Path, device: torch.device) 
         for budget in job.judge.budgets
     }
     train, held = (last(run.folder, kind, length) for kind in ("train", "val"))
-    curve = found.curves[agent.name].as_dict()
+    curve = found.curves[agent.name].to_json()
     return {
         "error": held.get("error_depth"),
         "copy": held.get("copy_error_depth"),
@@ -303,7 +303,7 @@ def run(jobs: list[Job], path: Path, root: Path, args: argparse.Namespace) -> No
                     "step": length,
                     **found,
                 }
-                file.write(json.dumps(plain(line), allow_nan=False) + "\n")
+                file.write(json.dumps(to_json(line), allow_nan=False) + "\n")
                 file.flush()
                 print(
                     f"{time.monotonic() - begun:6.1f} s  {job.name} seed {line['seed']} step {length}: "

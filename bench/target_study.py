@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from lpwm.core.files import make_folder, write_whole
-from lpwm.evaluate.protocol import EvalConfig
+from lpwm.evaluate.config import EvalConfig
 from lpwm.interpret.targets import CELLS, PLANNING, TargetCell, Work, study
 from lpwm.interpret.targets_table import table
 from lpwm.recipes import small, tiny

@@ -141,7 +141,8 @@ def inspect_each(args: Args, loaded: list[Loaded], task: Task, out: Path) -> lis
     for folder in (args.pictures, out.parent):
         if folder is not None:
             make_folder(folder)
-    before, results, count = known(out), [], len(loaded)
+    results: list[Any] = []
+    before, count = known(out), len(loaded)
 
     def kept() -> str:
         where = f": they are in {out}, and the same command does the others" if results else ""

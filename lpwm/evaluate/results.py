@@ -18,8 +18,8 @@ from lpwm.core.errors import UserError
 from lpwm.core.files import write_whole
 from lpwm.core.json import dump_json, fields_json, from_json, read_json, to_json
 from lpwm.data.normalize import ActionStats
-from lpwm.evaluate.protocol import EvalConfig
-from lpwm.stats import Interval, Result, success_interval
+from lpwm.evaluate.config import EvalConfig
+from lpwm.stats import Difference, Interval, RateRow, Result
 from lpwm.train.run_config import RunConfig
 
 KIND = "lpwm evaluation"
@@ -77,6 +77,7 @@ class Row:
     mean_latent_distance: dict[str, FloatsSPE]  # "latent": of every frame seen; "predicted": as the plan forecast it
     wall_s: float
     stored_records: int = 0  # of S × P, those that were kept from an earlier call
+    records: tuple[tuple[str, ...], ...] = field(default=(), metadata={"omit": True})  # their names in the store
 
     def at(self, budget: int) -> Outcome:
         return self.budgets[str(budget)]
@@ -110,42 +111,6 @@ class Group:
 
     def to_json(self) -> dict[str, Any]:
         return {"episodes": self.episodes, **to_json(self.rates)}
-
-
-@dataclass(frozen=True)
-class RateRow:
-    """A row of a comparison's table of rates."""
-
-    name: str
-    rate: float
-    low: float
-    high: float
-    level: float
-    unit: str
-    seeds: int
-    planner_seeds: int
-    episodes: int
-    control: bool
-
-
-@dataclass(frozen=True)
-class Difference:
-    """a − b with Holm's correction over the table; see `lpwm.stats.Comparison`."""
-
-    a: str
-    b: str
-    difference: float
-    low: float
-    high: float
-    level: float
-    p: float
-    p_holm: float
-    seeds: int
-    episodes: int
-    smallest_detectable: float
-    power: float
-    method: str
-    verdict: str
 
 
 @dataclass(frozen=True)
@@ -245,9 +210,21 @@ class Training:
     versions: dict[str, str] | None = None
 
 
-@dataclass(frozen=True)
-class EvaluatedRun:
-    """A checkpoint that was evaluated, or several that voted; `recipe` and what follows are of its run folder."""
+@dataclass(frozen=True, kw_only=True)
+class Provenance:
+    """What a run folder tells of its training; all of it empty where there is no run folder."""
+
+    recipe: str = field(default="", metadata={"omit": True})
+    data: str = field(default="", metadata={"omit": True})  # digest
+    config: RunConfig | None = field(default=None, metadata={"omit": True})
+    monitors: dict[str, float | tuple[float, ...]] = field(default_factory=dict, metadata={"omit": True})  # the last
+    events: tuple[str, ...] = ()
+    training: Training | None = None  # None for runs that recorded nothing
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluatedRun(Provenance):
+    """A checkpoint that was evaluated, or several that voted."""
 
     name: str
     method: str
@@ -255,17 +232,11 @@ class EvaluatedRun:
     path: str
     run_hash: str
     step: int
-    weights: str
+    weights: str  # digest
     frameskip: int
     images: tuple[int, ...]
     normalization: ActionStats
     vote: str | None
-    recipe: str = field(default="", metadata={"omit": True})
-    data: str = field(default="", metadata={"omit": True})
-    config: RunConfig | None = field(default=None, metadata={"omit": True})
-    monitors: dict[str, float | tuple[float, ...]] = field(default_factory=dict, metadata={"omit": True})
-    events: tuple[str, ...] = ()
-    training: Training | None = None
 
 
 @dataclass(frozen=True)
@@ -363,13 +334,6 @@ class Evaluation:
         from lpwm.evaluate.table import table
 
         return table(self)
-
-
-def interval_of(result: Result, only: np.ndarray | None = None) -> Rate:
-    """The rate of a result with its interval, on all its episodes or on some, (E,) bool."""
-    if only is not None:
-        result = result.only(episodes=[e for e, kept in zip(result.episodes, only, strict=True) if kept])
-    return Rate.of(success_interval(result))
 
 
 def differences(before: Evaluation, after: Evaluation) -> list[str]:

@@ -41,8 +41,8 @@ def need_support(loaded: Loaded) -> None:
     """One sentence where a dense code has no support."""
     if not loaded.config.model.sparse:
         raise UserError(
-            f"{loaded.path} is dense (link {loaded.config.model.link}), so it has no support: give runs with link relu or "
-            "reprelu."
+            f"{loaded.path} is dense (link {loaded.config.model.link}), so it has no support: give runs with link relu "
+            "or reprelu."
         )
 
 

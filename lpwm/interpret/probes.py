@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-
 from threadpoolctl import threadpool_limits
 
 from lpwm.core import rng

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from lpwm.core.errors import UserError
 from lpwm.core.json import fields_json, from_json
+from lpwm.evaluate.results import Provenance
 from lpwm.interpret.config import ContactConfig, StudyConfig
 from lpwm.stats import Interval
 
@@ -30,8 +31,15 @@ VERSION = 1  # of the files; those of 0.1.0 have no number and count as 1
 STUDIES, SAMPLES = "lpwm interpretations", "lpwm readings"  # files of several results
 
 
+class Brief:
+    """A dataclass that leaves out of its JSON what is None."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {name: value for name, value in fields_json(self).items() if value is not None}
+
+
 @dataclass(frozen=True)
-class Estimate:
+class Estimate(Brief):
     """A number, with its interval where one is known."""
 
     estimate: float
@@ -64,8 +72,8 @@ class Packed:
         return np.unpackbits(raw.reshape(*lead, self.bytes_per_row), axis=-1, count=units).astype(np.bool_)
 
 
-@dataclass(frozen=True)
-class RunInfo:
+@dataclass(frozen=True, kw_only=True)
+class RunInfo(Provenance):
     """Which run. Runs whose configs differ in the training seed alone are one method."""
 
     name: str
@@ -76,16 +84,10 @@ class RunInfo:
     sparse: bool
     link: str
     latent: int
-    recipe: str | None = None  # from here on as `lpwm.evaluate.provenance.of_run` tells
-    data: str | None = None
-    config: dict[str, Any] | None = None
-    monitors: dict[str, Any] = field(default_factory=dict)
-    events: tuple[str, ...] = ()
-    training: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
-class WorldInfo:
+class WorldInfo(Brief):
     name: str
     options: dict[str, Any] = field(default_factory=dict)
     trained_visible: bool | None = None

@@ -1,10 +1,10 @@
 """How sparse the codes are, against the regularizer's target (the paper's table of active fractions).
 
-    active fraction   share of z > 0 over held-out frames and units
-    target            P(y > 0) of the target
-    at least          E[z]²/E[z²]: by Cauchy and Schwarz no code with these two moments can have fewer units on.
-                      RDMReg with uniform slices fixes little more than the moments, so the same ratio of the target
-                      bounds what it can be held to
+active fraction   share of z > 0 over held-out frames and units
+target            P(y > 0) of the target
+at least          E[z]²/E[z²]: by Cauchy and Schwarz no code with these two moments can have fewer units on.
+                  RDMReg with uniform slices fixes little more than the moments, so the same ratio of the target
+                  bounds what it can be held to
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from lpwm.interpret.config import ProbeConfig
 from lpwm.interpret.probes import accuracy, bootstrap
 from lpwm.interpret.results import (
     Activity,
+    Brief,
     Estimate,
     SampleSettings,
     Sparsity,
@@ -117,7 +118,7 @@ class Cell(Estimate):
 
 
 @dataclass(frozen=True)
-class Row:
+class Row(Brief):
     rung: str
     title: str
     cells: tuple[Cell | None, ...]  # one per width

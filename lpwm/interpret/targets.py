@@ -28,14 +28,15 @@ import torch
 from lpwm.core.config import digest, to_dict
 from lpwm.core.errors import UserError
 from lpwm.core.files import make_folder, write_whole
+from lpwm.core.json import to_json
 from lpwm.core.provenance import device_name, origin
 from lpwm.core.rng import generator
 from lpwm.core.version import __version__
 from lpwm.data import EpisodeData
 from lpwm.evaluate.agent import Agent
-from lpwm.evaluate.evaluate import evaluate
-from lpwm.evaluate.outcome import Cell, plain, versions
-from lpwm.evaluate.protocol import EvalConfig, solo
+from lpwm.evaluate.config import EvalConfig, solo
+from lpwm.evaluate.evaluate import evaluate, versions
+from lpwm.evaluate.results import Cell
 from lpwm.evaluate.runs import agent_of
 from lpwm.interpret.codes import Episode
 from lpwm.interpret.probes import Frames, ProbeConfig, probe
@@ -114,7 +115,7 @@ def study(
     if not readings:
         why = next(iter(failed.values()), "none has been made yet: run the study")
         raise UserError(f"the study in {root} has no reading ({why.rstrip('.')}).")
-    return plain(
+    return to_json(
         {
             "kind": KIND,
             "lpwm": __version__,
@@ -186,7 +187,7 @@ class Work:
         return json.loads(path.read_text()) if path.exists() else None
 
     def __call__(self, job: Job | None) -> dict[str, Any]:
-        found = plain(self.controls() if job is None else self.reading(*job))
+        found = to_json(self.controls() if job is None else self.reading(*job))
         path = self.path(job)
         make_folder(path.parent)
         write_whole(path, json.dumps(found, allow_nan=False))
@@ -243,7 +244,7 @@ class Work:
 
 
 def nothing(planning: EvalConfig) -> dict[str, Any]:
-    ways = [f"{goals} H={H} R={R}" for goals in planning.goals for H, R in planning.ways()]
+    ways = [f"{goals} H={H} R={R}" for goals in planning.goals for H, R in planning.pairs()]
     return {
         "measures": dict.fromkeys(MEASURES),
         "planning": dict.fromkeys(ways, dict.fromkeys(("terminal", "latched"))),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -10,10 +9,11 @@ from typing import Any
 
 import torch
 
-from lpwm.core.files import make_folder, write_whole
-from lpwm.evaluate.controls import Store
+from lpwm.core.files import make_folder
+from lpwm.core.json import to_json
+from lpwm.evaluate.cache import Store
 from lpwm.evaluate.evaluate import evaluate
-from lpwm.evaluate.outcome import MEASURES, Evaluation, plain
+from lpwm.evaluate.results import MEASURES, Evaluation
 from lpwm.evaluate.runs import Team, load_team
 from lpwm.sweep.grid import Cell
 from lpwm.train import Run
@@ -62,7 +62,7 @@ def finish_cell(
             found = evaluated(cell, name, team, job.folder.parent / "episodes", device)
             path = job.folder / "eval" / f"{cell.hash}-{name}.json"
             make_folder(path.parent)
-            write_whole(path, json.dumps(found.as_dict(), allow_nan=False) + "\n")
+            found.to_json(path)
             files[f"eval {name}"] = str(path.relative_to(root))
             evals[name] = summary(found)
     result = {
@@ -73,7 +73,7 @@ def finish_cell(
         "evals": evals,
         "seconds": {"train": train_s, "evaluate": time.perf_counter() - began},
     }
-    return plain(result), files
+    return to_json(result), files
 
 
 def evaluated(cell: Cell, name: str, team: Team, store: Path, device: torch.device) -> Evaluation:
@@ -104,16 +104,15 @@ def summary(found: Evaluation) -> list[dict[str, Any]]:
     out = []
     for cell in found.cells:
         (row,) = cell.methods
-        ids = row.records[0][0].ids
         entry: dict[str, Any] = {
             "goals": cell.goals,
             "horizon": cell.horizon,
             "receding": cell.receding,
-            "episodes": found.sets[cell.goals].digest,
-            "count": len(ids),
+            "episodes": found.episode_sets[cell.goals].digest,
+            "count": len(found.episode_sets[cell.goals].ids),
             "budgets": {},
         }
-        for budget in found.config.budgets:
+        for budget in found.settings.budgets:
             entry["budgets"][str(budget)] = {
                 m: {
                     "rate": float(row.success(m, budget).mean()),

@@ -33,7 +33,7 @@ from typing import Any, Literal, NoReturn, get_args
 
 from lpwm.core.config import digest, from_dict, to_dict
 from lpwm.core.errors import UserError, choose, nearest
-from lpwm.evaluate.protocol import PRESETS, EvalConfig
+from lpwm.evaluate.config import PRESETS, EvalConfig
 from lpwm.train.run_config import RunConfig, override
 
 # Name -> what it is. Each is grids/NAME.toml in this folder.

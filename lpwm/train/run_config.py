@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -140,6 +140,13 @@ def run_hash(config: RunConfig, data_digest: str) -> str:
     for name in ("source", "workers", *(("pixels",) if config.data.pixels == "auto" else ())):
         del described["data"][name]
     return digest({"config": described, "data": data_digest})
+
+
+def method_digest(config: RunConfig | Mapping[str, Any]) -> str:
+    """Names a config but for its training seed: runs that share it are one method, and its sample."""
+    if isinstance(config, Mapping):
+        config = from_dict(RunConfig, dict(config))
+    return digest(replace(config, train=replace(config.train, seed=0)))
 
 
 def half_precision(precision: str, device: torch.device) -> bool:

@@ -17,7 +17,7 @@ from lpwm.cli import main
 from lpwm.core.errors import UserError
 from lpwm.core.rng import generator
 from lpwm.data import split_episodes
-from lpwm.evaluate.protocol import EvalConfig
+from lpwm.evaluate.config import EvalConfig
 from lpwm.interpret import sparsity
 from lpwm.interpret.sparsity import arrange, numbers, table
 from lpwm.interpret.targets import CELLS, MEASURES, TargetCell, flat, law_distance, study, summary

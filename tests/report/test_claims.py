@@ -12,7 +12,7 @@ from scipy import stats
 from lpwm.cli import main
 from lpwm.core.config import to_dict
 from lpwm.core.errors import UserError
-from lpwm.evaluate.protocol import EvalConfig
+from lpwm.evaluate.config import EvalConfig
 from lpwm.recipes import recipe
 from lpwm.report import claims_curves, claims_figures
 from lpwm.report.claims import CLAIMS, ROWS

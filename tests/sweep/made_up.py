@@ -38,7 +38,7 @@ def record(cell, rates, dead="", active=0.4):
     for name, e in cell.evals.items():
         cells = []
         for goals in e.goals:
-            for h, r in e.ways():
+            for h, r in e.pairs():
                 budgets = {}
                 for budget in e.budgets:
                     value = rates[name]

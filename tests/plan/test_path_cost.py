@@ -1,4 +1,4 @@
-"""A plan judged by its way, too: Σ_h w_h c_h with w_h ∝ path_discount^(H−h), for models and for true worlds."""
+"""The path cost: Σ_h w_h c_h with w_h ∝ path_discount^(H−h), for models and for true worlds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lpwm.data import ActionStats
 from lpwm.evaluate.controls import Oracle
 from lpwm.evaluate.episodes import run_episodes
 from lpwm.evaluate.goals import random_goals
-from lpwm.evaluate.protocol import EvalConfig
+from lpwm.evaluate.config import EvalConfig
 from lpwm.model import EncoderConfig, ModelConfig, PredictorConfig, WorldModel
 from lpwm.model.predictors import PAPER_RUNGS
 from lpwm.plan import CEMConfig, ConsensusProblem, LatentProblem, LiveOracleProblem, MPCConfig, OracleProblem
@@ -46,7 +46,7 @@ def test_other_numbers_are_refused(path_discount, linear_model):
         lambda: OracleProblem(make("piecewise"), torch.zeros(1, 2), torch.zeros(1, 2), path_discount=path_discount),
     )
     for attempt in makers:
-        with pytest.raises(UserError, match="by its end alone"):
+        with pytest.raises(UserError, match="the end of a plan alone counts"):
             attempt()
 
 
@@ -137,7 +137,7 @@ def test_live_simulators_are_read_after_each_block():
     assert problem.select(torch.tensor([1])).cost(actions[1:]).item() == pytest.approx(expected[1])
 
 
-def test_who_counts_the_way_stays_at_the_goal():
+def test_the_path_cost_stays_at_the_goal():
     """With the true world as the model and a plan after every block: aiming five blocks ahead passes the goal."""
     world = make("piecewise")
     episodes = random_goals(world, 12, seed=3)
