@@ -14,13 +14,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lpwm.core.errors import UserError, choose
+from lpwm.core.errors import UserError
 from lpwm.data import ActionStats
 from lpwm.data.clips import resize
 from lpwm.evaluate.agent import Agent as Seer
 from lpwm.evaluate.agent import LatentActor
+from lpwm.evaluate.config import preset as find_preset
 from lpwm.evaluate.goals import EpisodeSet
-from lpwm.evaluate.protocol import PRESETS
 from lpwm.model import WorldModel
 from lpwm.plan import MPCConfig, Plan, Solver, make_solver
 from lpwm.train.run import spec_of
@@ -153,7 +153,7 @@ def load(
     receding  blocks executed before planning again
     """
     path = getattr(path, "folder", path)
-    settings = choose("preset", preset, PRESETS)
+    settings = find_preset(preset)
     model = WorldModel.from_pretrained(path, device=device, checkpoint=checkpoint)
     if model.meta["normalization"] is None or model.meta["frameskip"] is None:
         raise UserError(

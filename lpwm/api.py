@@ -104,12 +104,12 @@ def evaluate(
     The result is also written to eval/ in the first run's folder, where `lpwm.report` finds it.
     """
     from lpwm.core.files import make_folder
-    from lpwm.evaluate.config import PRESETS
-    from lpwm.evaluate.controls import Store
+    from lpwm.evaluate.cache import Store
+    from lpwm.evaluate.config import preset as find_preset
     from lpwm.evaluate.evaluate import evaluate
     from lpwm.evaluate.runs import load_team
 
-    config = _changed(choose("preset", preset, PRESETS), changes)
+    config = _changed(find_preset(preset), changes)
     where, folders = pick_device(device), _folders(runs)
     team = load_team(folders, device=where, checkpoint=checkpoint, data="dataset" in config.goals)
     store = Store(folders[0].resolve().parent / "episodes")
@@ -174,18 +174,8 @@ def report(runs: Runs, out: AnyPath, title: str = "") -> Path:
     from lpwm.report.gather import gather
     from lpwm.report.provenance import commands_of
 
-    found = gather(_folders(runs))
-    return page.write(
-        Path(out),
-        found.runs,
-        found.evaluations,
-        found.studies,
-        episodes=found.episodes,
-        title=title,
-        notes=found.notes,
-        commands=commands_of(found.runs, found.evaluations, found.studies),
-        readings=found.readings,
-    )
+    given = gather(_folders(runs))
+    return page.write(Path(out), given, title=title, commands=commands_of(given))
 
 
 def _folders(runs: Any) -> list[Path]:
