@@ -29,12 +29,12 @@ import torch
 
 from lpwm.core.errors import UserError
 from lpwm.core.files import disk_errors, make_folder, need_space, new_file, refuse_existing, write_whole
-from lpwm.core.version import __version__
+from lpwm.core.version import DATA_VERSION
 from lpwm.data.episodes import SIZE, hash_episodes, spec_to_json
 from lpwm.data.info import Coverage
 from lpwm.data.store import create_column, writing
-from lpwm.worlds import POLICIES, Policy, TensorWorld, World, make_policy, rollout, row_keys
-from lpwm.worlds.policies import OwnLengths, Random
+from lpwm.worlds import Policy, TensorWorld, World, make_policy, rollout, row_keys
+from lpwm.worlds.policies import OwnLengths
 from lpwm.worlds.pool import cores, start_worker, worker_context
 
 SHARD = 256  # episodes
@@ -69,7 +69,7 @@ class Plan:
             "seed": self.seed,
             "pixels": self.size if self.pixels else 0,
             "shard": self.shard,
-            "lpwm_version": __version__,
+            "lpwm_version": DATA_VERSION,
         }
 
     @property
@@ -135,7 +135,7 @@ def _plan(
             raise UserError(f"{what} is {value}: give at least {least}.")
     if policy is None or isinstance(policy, str):
         name = policy or spec.policy
-        policy = _named(world, name)
+        policy = make_policy(world, name)
     else:
         name = repr(policy)
     if steps is None and not isinstance(policy, OwnLengths):
@@ -152,15 +152,6 @@ def _one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def _named(world: World, name: str) -> Policy:
-    """A policy by name; a world of the user's own, which has none in the dictionary, can still act at random."""
-    if world.spec.name in POLICIES:
-        return make_policy(world, name)
-    if name != "random":
-        raise UserError(f"the world {world.spec.name!r} has no policy {name!r}: give the policy itself, or 'random'.")
-    return Random(world)
 
 
 @contextmanager

@@ -155,7 +155,7 @@ def _von_mises_table(concentration: float, cells: int = 8192) -> tuple[Tensor, T
     return angle.to(torch.float32), (below / below[-1]).to(torch.float32)
 
 
-# world -> name -> what builds the policy from the world
+# world -> name -> what builds the policy from the world. A world from outside brings its own as `policies`.
 POLICIES: dict[str, dict[str, Callable[..., Policy]]] = {
     "cube": {"random": Random, "expert": CubeExpert},
     "piecewise": {"random": Random, "expert": PiecewiseExpert},
@@ -168,7 +168,8 @@ POLICIES: dict[str, dict[str, Callable[..., Policy]]] = {
 def make_policy(world: World, name: str | None = None, **options: Any) -> Policy:
     """A policy of this world by name; without one, the policy its data are made with."""
     spec = world.spec
-    build = choose(f"policy of {spec.name}", name or spec.policy, POLICIES[spec.name])
+    known = {**POLICIES.get(spec.name, {"random": Random}), **getattr(world, "policies", {})}
+    build = choose(f"policy of {spec.name}", name or spec.policy, known)
     valid = [p for p in inspect.signature(build).parameters if p != "world"]
     for option in options:
         if option not in valid:

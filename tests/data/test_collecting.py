@@ -168,7 +168,6 @@ def test_an_existing_file_is_refused_before_any_work(tmp_path):
 FULL = """
     import resource, sys
     from lpwm import cli
-    cli.VERBS["collect"] = cli.Verb("lpwm.cli.collect", "")
     if __name__ == "__main__":
         resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]), -1))
         sys.exit(cli.main(["collect", "piecewise", "--episodes", "600", "--steps", "100", "--out", *sys.argv[2:]]))
