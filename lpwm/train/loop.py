@@ -34,7 +34,7 @@ from lpwm.train.step import Stepper
 
 
 class Frames(ClipSource, Protocol):
-    frames: int  # T
+    clip_length: int  # T
 
 
 class DeadRun(UserError):
@@ -72,7 +72,7 @@ def train(
     """
     ranks, device = stepper.ranks, stepper.device
     callbacks, health = callbacks or Callbacks(), Health(config.health)
-    shape, group = (config.batch, source.frames, model.config.latent), ranks.group(config.batch)
+    shape, group = (config.batch, source.clip_length, model.config.latent), ranks.group(config.batch)
 
     def make(step: int) -> tuple[Clip, Draw]:
         return source.batch(step), objective.draw((config.seed, step), shape, device, group)

@@ -13,7 +13,7 @@ import torch
 from lpwm.cli import main
 from lpwm.recipes import recipe
 from lpwm.sweep import expand, status, worker
-from lpwm.sweep.cells import same_result
+from lpwm.sweep.cells import CellResult
 from lpwm.sweep.engines import local as engine_local
 from lpwm.sweep.engines import ray as engine_ray
 from lpwm.sweep.engines import slurm as engine_slurm
@@ -72,8 +72,8 @@ def check(root, names, alone):
     found = records(root)
     assert set(found) == set(names)
     for name, record in found.items():
-        assert same_result(record, alone[name]), name
-        ends = [a["state"] for a in worker.ledger_of(root).attempts(name)]
+        assert CellResult.from_json(record["result"]).same(CellResult.from_json(alone[name]["result"])), name
+        ends = [a.state for a in worker.ledger_of(root).attempts(name)]
         assert ends.count("done") <= 1  # 0: killed between the record and the end of its claim
     return found
 
@@ -140,7 +140,7 @@ def test_ctrl_c_loses_nothing(engine, tmp_path, alone):
     assert subprocess.run(command, capture_output=True, timeout=300).returncode == 0
     after = check(root, list(records(root)), alone)
     assert len(after) == 4 and before.items() <= after.items()
-    resumed = [a for name in after for a in worker.ledger_of(root).attempts(name) if a["state"] == "released"]
+    resumed = [a for name in after for a in worker.ledger_of(root).attempts(name) if a.state == "released"]
     assert resumed
 
 
@@ -181,10 +181,10 @@ def dies_once_in_mid_write(root, name, device, threads, lease):
     import signal as signal_
     from pathlib import Path
 
-    from lpwm.sweep import ledger
+    from lpwm.core import files
     from lpwm.sweep.engines import ray as engine
 
-    marker, whole = Path(root) / "killed", ledger._write
+    marker, whole = Path(root) / "killed", files._write
 
     def half(path, content):
         if path.parent.name == "cells":
@@ -192,15 +192,15 @@ def dies_once_in_mid_write(root, name, device, threads, lease):
                 os_.close(os_.open(marker, os_.O_CREAT | os_.O_EXCL))
             except FileExistsError:
                 return whole(path, content)
-            path.write_text(json.dumps(content)[:200])
+            path.write_bytes(content[:200])
             os_.kill(os_.getpid(), signal_.SIGKILL)
         return whole(path, content)
 
-    ledger._write = half
+    files._write = half
     try:
         return engine.run_one(root, name, device, threads, lease)
     finally:
-        ledger._write = whole
+        files._write = whole
 
 
 def test_three_nodes_one_killed_and_a_worker_killed_in_mid_write(tmp_path, alone, monkeypatch):
