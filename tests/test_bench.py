@@ -9,10 +9,8 @@ import random
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
-import torch
 
 BENCH = Path(__file__).parents[1] / "bench"
 
@@ -69,26 +67,6 @@ def test_a_dry_run_of_the_idle_share(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["idle", *map(str, arguments), "--limit", "0"])
     module.main()
     assert "left out: 0 s were over" in capsys.readouterr().out
-
-
-def test_an_error_that_is_no_number_is_the_worst(monkeypatch):
-    trials = load(BENCH / "common" / "trials.py", monkeypatch)
-    one, none = torch.ones(3), torch.tensor([1.0, 1.0, float("nan")])
-    assert trials.far(1.5 * one, one) == pytest.approx(0.5)
-    assert max(trials.far(one, one), trials.far(none, one)) == trials.far(one, 0 * one) == float("inf")
-    assert trials.worst([0.1, 0.3, 0.2]) == 0.3 and trials.worst([0.1, float("nan")]) == float("inf")
-
-
-def test_a_trial_says_what_failed_and_goes_on(monkeypatch, tmp_path):
-    trials = load(BENCH / "common" / "trials.py", monkeypatch)
-    found = tmp_path / "found.jsonl"
-    args = SimpleNamespace(trial=(1, 2, 1), found=found, device="cpu")  # of 1, 3, 5, 7 the first is done
-    trials.trial(args, 9, lambda job: 1 / (job - 5))
-    assert [json.loads(line) for line in found.read_text().splitlines()] == [
-        {"job": 3, "error": -0.5},
-        {"job": 5, "failed": "ZeroDivisionError: division by zero"},
-        {"job": 7, "error": 0.5},
-    ]
 
 
 def _sourced(folder, **env):

@@ -16,8 +16,8 @@ from lpwm.core.errors import UserError
 from lpwm.data import ResidentClips, from_arrays
 from lpwm.data.clips import Clip
 from lpwm.model import ModelConfig, WorldModel
+from lpwm.model.config import PredictorConfig
 from lpwm.model.encoder import EncoderConfig, ProjectorConfig
-from lpwm.model.predictors import PredictorConfig
 from lpwm.train.depth import depth_errors, held_out_clips, held_out_range
 
 
