@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from lpwm.interpret.compare import MEASURES
 from lpwm.stats import Interval, Result, compare, paired_t, success_interval, t_interval
 from lpwm.stats.power import detectable_ncp
 
@@ -239,15 +238,11 @@ def _of_values(claim: Claim, values: Sequence[float]) -> tuple[Interval, float |
 
 
 def quantity(study: Mapping[str, Any], name: str) -> tuple[float | None, Mapping[str, Any]]:
-    """A number of a study by its name in interpret.compare.MEASURES, or `correlation WHAT` (Cube); its own interval."""
-    kind, _, what = name.partition(" ")
-    try:
-        value = study.get("correlations", {}).get(what) if kind == "correlation" else MEASURES[name].of(dict(study))
-    except (KeyError, TypeError):
-        value = None
-    if isinstance(value, Mapping):
-        return float(value["estimate"]), value
-    return (None if value is None else float(value)), {}
+    """A number of a study, `correlation WHAT` (Cube) or a probe's (`zone_support`); with its own interval."""
+    kind, _, what = name.replace(" ", "_").partition("_")
+    place = study.get("correlations", {}) if kind == "correlation" else study.get("probes", {}).get(kind, {})
+    value = place.get(what)
+    return (None, {}) if value is None else (float(value["estimate"]), value)
 
 
 def _study(claim: Claim, results: Results) -> Iterator[Evidence]:
