@@ -24,6 +24,7 @@ from typing import Any
 # What a newer version calls differently on purpose: old name -> new name.
 KEYS: dict[str, str] = {  # keys of JSON, at any depth
     "along": "path_discount",
+    "image": "image_size",
     "normalisation": "normalization",
     "optimiser": "optimizer",
     "regulariser": "regularizer",
@@ -34,8 +35,8 @@ FILES: dict[str, str] = {"optimiser.safetensors": "optimizer.safetensors"}  # pa
 
 # Keys of JSON whose values tell when, where and by which code: not compared.
 IGNORED = {
-    "born", "bytes", "commit", "finished", "host", "lpwm", "lpwm_version", "machine", "minutes", "pid", "predicted_s",
-    "seconds", "source", "started", "steps_per_second", "time", "token", "version", "versions", "wall_s",
+    "born", "bytes", "commit", "finished", "host", "layout", "lpwm", "lpwm_version", "machine", "minutes", "pid",
+    "predicted_s", "records", "seconds", "source", "started", "steps_per_second", "time", "token", "version", "versions", "wall_s",
 }  # fmt: skip
 # Pages and figures must exist; their contents carry times. Logs and cached episodes are named by process and version.
 OPAQUE = {".html", ".png", ".pdf", ".gif"}

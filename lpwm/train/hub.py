@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from lpwm.core.errors import UserError
-from lpwm.model.predictors import TITLES
+from lpwm.model.predictors import title_of
 from lpwm.model.world_model import WorldModel
 from lpwm.train.folders import CONFIG, WEIGHTS
 from lpwm.train.pretrained import read_config, write_model
@@ -111,7 +111,7 @@ def card(name: str, model: WorldModel, config: Mapping[str, Any], license: str =
         "parameters": f"{sum(p.numel() for p in model.parameters()):,}",
         "latent width": c.latent,
         "link": c.link,
-        "predictor": TITLES.get(rung, rung),
+        "predictor": title_of(rung),
         "history (frames)": model.history,
         "encoder": f"ViT, {vit.depth} layers, width {vit.width}, patch {vit.patch}, pixels '{vit.pixels}'",
         "image": f"{config.get('image_size')} × {config.get('image_size')} pixels",
