@@ -142,7 +142,9 @@ def stage_controls(args: argparse.Namespace) -> None:
     os.nice(5)
     config, data_is = settings(tyro.cli(Args, args=eval_options(args))), data_config(args)
     data, world = prepare_data(data_is, args.work / "runs" / "data"), data_is.build_world()
-    clips = ResidentClips(data, world=world, frames=2, frameskip=data_is.frameskip, batch=1, holdout=data_is.holdout)
+    clips = ResidentClips(
+        data, world=world, clip_length=2, frameskip=data_is.frameskip, batch=1, holdout=data_is.holdout
+    )
     nobody = Agent("nobody", (), (), clips.stats, data_is.frameskip)
     sets = episode_sets(world, config, data, data_is.holdout, data_is.frameskip)
     store = Store((args.work / "runs").resolve() / "episodes")

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from lpwm.core import rng
 from lpwm.core.errors import UserError
 from lpwm.data import EpisodeData, splits
-from lpwm.data.resize import resize
+from lpwm.data.clips import resize
 from lpwm.interpret.results import Bools, Ints
 from lpwm.interpret.supports import support
 from lpwm.train import Loaded

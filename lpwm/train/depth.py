@@ -42,7 +42,7 @@ def held_out_clips(
             f"ahead of {context} context frames: use a larger holdout, longer episodes or a smaller frameskip."
         )
     frames = min(context + depths, fits)
-    return open_clips(episodes, frames=frames, frameskip=frameskip, split="val", holdout=holdout, **options)
+    return open_clips(episodes, clip_length=frames, frameskip=frameskip, split="val", holdout=holdout, **options)
 
 
 def depth_errors(

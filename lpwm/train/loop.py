@@ -34,7 +34,7 @@ from lpwm.train.step import Stepper
 
 
 class Frames(ClipSource, Protocol):
-    frames: int  # T
+    clip_length: int  # T
 
 
 class DeadRun(UserError):
@@ -74,7 +74,7 @@ def train(
     """
     ranks, device, dim = stepper.ranks, stepper.device, model.config.latent
     callbacks, health = callbacks or Callbacks(), Health(config.health)
-    frames = source.frames
+    frames = source.clip_length
 
     def make(step: int) -> tuple[Clip, Draw]:
         key = (config.seed, step)

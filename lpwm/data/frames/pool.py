@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 
 import lpwm
 from lpwm.core.errors import UserError
-from lpwm.frames import StoredFrames
-from lpwm.frames.worker import ANSWER, HEAD, ORDER, slot_bytes, slot_views
+from lpwm.data.frames import StoredFrames
+from lpwm.data.frames.worker import ANSWER, HEAD, ORDER, slot_bytes, slot_views
 
 _PATIENCE = 5.0  # seconds a worker has to leave by itself
 
@@ -84,7 +84,7 @@ class FramePool:
     def _start(self) -> subprocess.Popen:
         path = [str(Path(lpwm.__file__).parents[1]), *filter(None, sys.path)]
         return subprocess.Popen(
-            [sys.executable, "-P", "-m", "lpwm.frames.worker", str(self._descriptor)],
+            [sys.executable, "-P", "-m", "lpwm.data.frames.worker", str(self._descriptor)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             bufsize=0,

@@ -28,14 +28,13 @@ import numpy as np
 import torch
 
 from lpwm.core.errors import UserError
-from lpwm.core.files import disk_errors, make_folder, need_space, new_file, refuse_existing
-from lpwm.core.version import __version__
-from lpwm.data.coverage import Coverage
-from lpwm.data.digest import SIZE, hash_episodes
-from lpwm.data.episodes import spec_to_json
+from lpwm.core.files import disk_errors, make_folder, need_space, new_file, refuse_existing, write_whole
+from lpwm.core.version import DATA_VERSION
+from lpwm.data.episodes import SIZE, hash_episodes, spec_to_json
+from lpwm.data.info import Coverage
 from lpwm.data.store import create_column, writing
-from lpwm.worlds import POLICIES, Policy, TensorWorld, World, make_policy, rollout, row_keys
-from lpwm.worlds.policies import OwnLengths, Random
+from lpwm.worlds import Policy, TensorWorld, World, make_policy, rollout, row_keys
+from lpwm.worlds.policies import OwnLengths
 from lpwm.worlds.pool import cores, start_worker, worker_context
 
 SHARD = 256  # episodes
@@ -45,7 +44,7 @@ Progress = Callable[[int], None]  # called with the number of episodes finished 
 
 
 class Busy(UserError):
-    """Somebody else is making this file."""
+    """Another process is making this file."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +69,7 @@ class Plan:
             "seed": self.seed,
             "pixels": self.size if self.pixels else 0,
             "shard": self.shard,
-            "lpwm_version": __version__,
+            "lpwm_version": DATA_VERSION,
         }
 
     @property
@@ -103,9 +102,9 @@ def collect(
 ) -> str:
     """Collect `episodes` of `steps` transitions into the file `out`; returns its content digest.
 
-    steps: when not told, the lengths the policy chooses (PushT's pusher), or else the world's own.
+    steps: by default the lengths the policy chooses (PushT's pusher), or else the world's own.
     workers: processes; None takes all cores when the work is worth starting them. The contents do not depend
-    on it. pixels: store frames of side `size` (the world's own when not told) beside the states.
+    on it. pixels: store frames of side `size` (by default the world's own) next to the states.
     """
     out = Path(out)
     plan = _plan(world, episodes, steps, policy, seed, pixels, size)
@@ -136,7 +135,7 @@ def _plan(
             raise UserError(f"{what} is {value}: give at least {least}.")
     if policy is None or isinstance(policy, str):
         name = policy or spec.policy
-        policy = _named(world, name)
+        policy = make_policy(world, name)
     else:
         name = repr(policy)
     if steps is None and not isinstance(policy, OwnLengths):
@@ -155,15 +154,6 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _named(world: World, name: str) -> Policy:
-    """A policy by name; a world of the user's own, which has none in the dictionary, can still act at random."""
-    if world.spec.name in POLICIES:
-        return make_policy(world, name)
-    if name != "random":
-        raise UserError(f"the world {world.spec.name!r} has no policy {name!r}: give the policy itself, or 'random'.")
-    return Random(world)
-
-
 @contextmanager
 def _partial(out: Path, plan: Plan, overwrite: bool) -> Iterator[Path]:
     """The folder of shards, locked: a new one, or the one an interrupted run of the same plan left."""
@@ -177,28 +167,27 @@ def _partial(out: Path, plan: Plan, overwrite: bool) -> Iterator[Path]:
         except OSError as error:
             raise Busy(f"another process is collecting into {out}: wait for it or choose another name.") from error
         note, wanted = folder / "plan.json", plan.identity()
-        found = _read_note(note)
-        if found is not None and found != wanted and not overwrite:
-            changed = sorted(k for k in wanted if found.get(k) != wanted[k])
+        earlier = _read_note(note)
+        if earlier is not None and earlier != wanted and not overwrite:
+            changed = sorted(k for k in wanted if earlier.get(k) != wanted[k])
             raise UserError(
                 f"{folder} holds an unfinished collection that differs in {', '.join(changed)}: finish it with its "
                 "own arguments, remove the folder, or pass --overwrite to drop it."
             )
-        for stale in folder.glob("*.h5" if found != wanted else "none"):
+        for stale in folder.glob("*.h5" if earlier != wanted else "none"):
             stale.unlink()
         for stale in folder.glob(".*.tmp"):  # left by a killed process
             stale.unlink()
-        with disk_errors(note):
-            note.write_text(json.dumps(wanted, indent=1))
+        write_whole(note, json.dumps(wanted, indent=1))
         yield folder
 
 
 def _read_note(note: Path) -> dict[str, Any] | None:
     try:
-        found = json.loads(note.read_text())
+        content = json.loads(note.read_text())
     except (OSError, ValueError):
         return None
-    return found if isinstance(found, dict) else None
+    return content if isinstance(content, dict) else None
 
 
 def _shard_path(folder: Path, index: int) -> Path:
@@ -291,7 +280,7 @@ def _make_shards(plan: Plan, folder: Path, workers: int | None, progress: Progre
 
 def _in_pool(plan: Plan, folder: Path, missing: list[int], workers: int) -> Iterator[int]:
     _check_picklable(plan)
-    context = worker_context("lpwm.data.collect")
+    context = worker_context("lpwm.data.collecting")
     pool = ProcessPoolExecutor(workers, mp_context=context, initializer=start_worker)
     try:
         for future in as_completed([pool.submit(make_shard, plan, folder, i) for i in missing]):
@@ -322,7 +311,7 @@ def _merge(plan: Plan, folder: Path, out: Path) -> str:
     need_space(out, sum(path.stat().st_size for path in paths))
     seen = Coverage(plan.world)
     felt = list(spec.proprio)
-    with writing(out, overwrite=True, beside=folder) as writer:
+    with writing(out, overwrite=True, folder=folder) as writer:
         for path in paths:
             with h5py.File(path, "r") as shard:
                 state, lengths = shard["state"][:], shard["lengths"][:]

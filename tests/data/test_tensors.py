@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from lpwm.core.errors import UserError
-from lpwm.frames.tensors import load_numbers, load_tensor
+from lpwm.data.frames.tensors import load_numbers, load_tensor
 
 
 class Payload:
@@ -146,3 +146,12 @@ def test_what_is_no_tensor_of_numbers(tmp_path):
     torch.save(torch.zeros(1).expand(10**9), path)  # a small file that claims four gigabytes
     with pytest.raises(UserError, match="does not hold"):
         load_tensor(path)
+
+
+def test_a_pickle_of_shared_lists_ends(tmp_path):
+    value: object = 1
+    for _ in range(60):
+        value = [value, value]
+    (tmp_path / "bomb.pkl").write_bytes(pickle.dumps(value))
+    with pytest.raises(UserError, match="no list of numbers"):
+        load_numbers(tmp_path / "bomb.pkl")

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from lpwm.core.errors import UserError
-from lpwm.frames.base import FileFrames, Rows
+from lpwm.data.frames.base import FileFrames, Rows
 
 _ROWS = 256  # taken from the table at a time
 
@@ -57,7 +57,7 @@ class LanceFrames(FileFrames):
 
     @property
     def where(self) -> dict[str, Any]:
-        return {"kind": "lance", "path": str(self.path.absolute()), "column": self.column, "shape": self.shape[1:]}
+        return {"kind": "jpegs", "path": str(self.path.absolute()), "column": self.column, "shape": self.shape[1:]}
 
 
 class LanceReader:

@@ -1,4 +1,4 @@
-"""A process that reads frames into shared memory: `python -m lpwm.frames.worker FD`, started by FramePool.
+"""A process that reads frames into shared memory: `python -m lpwm.data.frames.worker FD`, started by FramePool.
 
 Its standard input brings first the length of a JSON text and that text (where the frames are, the shape of a frame,
 frames of a slot, slots), then orders (slot, first, last): read the frames at positions first…last−1 of the slot, whose
@@ -41,7 +41,7 @@ def slot_views(
 
 
 def serve(descriptor: int, stdin: int, stdout: int) -> None:
-    from lpwm.frames import open_reader
+    from lpwm.data.frames import open_reader
 
     plan = json.loads(_exactly(stdin, HEAD.unpack(_exactly(stdin, HEAD.size))[0]))
     count, shape, slots = plan["count"], tuple(plan["shape"]), plan["slots"]
@@ -78,4 +78,4 @@ if __name__ == "__main__":
     try:
         serve(int(sys.argv[1]), 0, answers)
     except (EOFError, BrokenPipeError, KeyboardInterrupt):
-        os._exit(0)  # the run that asked is gone
+        os._exit(0)  # the run that started it is gone

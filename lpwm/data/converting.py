@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 
 from lpwm import worlds
 from lpwm.core.errors import UserError
+from lpwm.data.clips import resize
 from lpwm.data.episodes import EpisodeData
-from lpwm.data.reader import read
-from lpwm.data.resize import resize
+from lpwm.data.formats import read
+from lpwm.data.frames import StoredFrames
 from lpwm.data.store import writing
-from lpwm.frames import StoredFrames
 from lpwm.worlds.base import World
 
 _FRAMES = 512  # about this many frames in memory at a time

@@ -1,4 +1,4 @@
-"""Makes assets/cube.npz.xz from the package ogbench: `python -m lpwm.worlds.cube.build`, with lpwm[cube-build].
+"""Makes lpwm/worlds/assets/cube.npz.xz from the package ogbench, with lpwm[cube-build].
 
 The descriptions and the meshes are taken as they are: points in single precision, as MuJoCo reads them, vertices and
 faces in their own order, so that what MuJoCo compiles is the same (tests/golden/make_cube.py records ogbench's own).
@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+import lpwm.worlds
 from lpwm.core.errors import UserError
 
 
@@ -51,7 +52,7 @@ def _small(array: NDArray[Any]) -> NDArray[Any]:
 
 
 def build() -> dict[str, NDArray[Any]]:
-    """The arrays of the asset, by name; see `cube_model`."""
+    """The arrays of the asset, by name; see `lpwm.worlds.cube.model`."""
     try:
         import gymnasium
         import ogbench.manipspace  # registers its environments
@@ -76,7 +77,7 @@ def build() -> dict[str, NDArray[Any]]:
         out[f"{key}:points"] = distinct
     folder = Path(ogbench.manipspace.__file__).parent / "descriptions" / "universal_robots_ur5e"
     arm = mjcf.from_path((folder / "ur5e.xml").as_posix(), escape_separators=True)
-    for kind in ("geom", "mesh", "material", "light"):  # its joints are all that inverse kinematics asks for
+    for kind in ("geom", "mesh", "material", "light"):  # inverse kinematics needs its joints alone
         for element in arm.find_all(kind):
             element.remove()
     out["scene"] = np.array(scene)
@@ -85,7 +86,7 @@ def build() -> dict[str, NDArray[Any]]:
 
 
 def main() -> None:
-    out = Path(__file__).parents[1] / "assets" / "cube.npz.xz"
+    out = Path(lpwm.worlds.__file__).parent / "assets" / "cube.npz.xz"
     buffer = io.BytesIO()
     np.savez(buffer, **build())  # type: ignore[arg-type]
     out.write_bytes(lzma.compress(buffer.getvalue(), preset=9 | lzma.PRESET_EXTREME))

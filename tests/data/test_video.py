@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from lpwm.core.errors import UserError
-from lpwm.frames import open_reader
-from lpwm.frames.video import VideoFrames
+from lpwm.data.frames import open_reader
+from lpwm.data.frames.video import VideoFrames
 
 spec = importlib.util.spec_from_file_location("films", Path(__file__).parent / "films.py")
 films = importlib.util.module_from_spec(spec)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import tracemalloc
+import zlib
+
 import h5py
 import numpy as np
 import pytest
 
 from lpwm import worlds
 from lpwm.core.errors import UserError
-from lpwm.data import ResidentClips, collect, read
-from lpwm.data.reader import verify_frames
+from lpwm.data import ResidentClips, collect, convert, read
+from lpwm.data.formats import verify_frames
+from lpwm.data.frames import open_reader
 
 
 @pytest.fixture(scope="module")
@@ -158,7 +163,7 @@ def test_frames_and_actions_alone_are_enough(tmp_path):
         f["action"] = np.zeros((16, 2), np.float32)
         f["pixels"] = np.random.default_rng(0).integers(0, 255, (16, 6, 6, 3), dtype=np.uint8)
     data = read(tmp_path / "robot.h5")
-    clip = ResidentClips(data, frames=2, frameskip=3, batch=4, holdout=0.5).batch(0)
+    clip = ResidentClips(data, clip_length=2, frameskip=3, batch=4, holdout=0.5).batch(0)
     assert clip.states.shape == (4, 2, 0) and clip.pixels.shape == (4, 2, 3, 6, 6)
 
 
@@ -192,3 +197,82 @@ def test_fuzz_success_or_one_sentence(good, tmp_path):
             failed += 1
             assert "\n" not in str(error)
     assert failed > 100
+
+
+def outside(tmp_path, good):
+    """A private file, and data sets that would copy it, by every road HDF5 has."""
+    private = tmp_path / "private"
+    private.write_bytes(np.arange(52 * 2, dtype=np.float32).tobytes())
+    other = tmp_path / "other.h5"
+    with h5py.File(other, "w") as f:
+        f["secret"] = np.zeros((52, 2), np.float32)
+
+    def external_storage(f):
+        f.create_dataset("secret", (52, 2), np.float32, external=[(str(private), 0, h5py.h5f.UNLIMITED)])
+
+    def external_link(f):
+        f["secret"] = h5py.ExternalLink(str(other), "/secret")
+
+    def soft_link(f):
+        f.create_group("deep")["out"] = h5py.ExternalLink(str(other), "/secret")
+        f["secret"] = h5py.SoftLink("/deep/out")
+
+    def virtual(f):
+        layout = h5py.VirtualLayout((52, 2), np.float32)
+        layout[:] = h5py.VirtualSource(str(other), "secret", (52, 2))
+        f.create_virtual_dataset("secret", layout)
+
+    return [mutate(good, tmp_path / how.__name__, how) for how in (external_storage, external_link, soft_link, virtual)]
+
+
+def test_nothing_outside_the_file_is_read(good, tmp_path):
+    for name in ("external_storage", "external_link", "soft_link", "virtual"):
+        (tmp_path / name).mkdir()
+    for path in outside(tmp_path, good):
+        with pytest.raises(UserError, match=r"'secret'.*(not followed|not read)"):
+            read(path)
+        with pytest.raises(UserError, match="'secret'"):
+            convert(path, tmp_path / "copy.h5")
+
+
+def test_a_pipe_is_refused_without_opening_it(tmp_path):
+    os.mkfifo(tmp_path / "pipe.h5")
+    with pytest.raises(UserError, match="not a regular file"):
+        read(tmp_path / "pipe.h5")
+
+
+def test_sizes_are_checked_before_anything_is_allocated(tmp_path, monkeypatch):
+    def claim(path, column, shape, dtype, chunks):
+        with h5py.File(path, "w") as f:
+            rows = shape[0]
+            f["ep_len"], f["ep_offset"] = np.array([rows]), np.array([0])
+            f.create_dataset(column, shape, dtype, chunks=chunks, compression="gzip", fillvalue=0)
+            for name in {"action", "state"} - {column}:
+                f[name] = np.zeros((rows, 1), np.float32)
+
+    claim(tmp_path / "rows.h5", "state", (2000, 10**7), np.float32, (1, 10**5))
+    with pytest.raises(UserError, match="claims 2000 rows"):
+        read(tmp_path / "rows.h5")
+    claim(tmp_path / "frames.h5", "pixels", (2, 60000, 60000, 3), np.uint8, (1, 1000, 1000, 3))
+    with pytest.raises(UserError, match="claims 2 rows"):
+        read(tmp_path / "frames.h5")
+    claim(tmp_path / "memory.h5", "state", (1000, 2), np.float32, (1000, 2))
+    monkeypatch.setattr("lpwm.data.formats.swm.free_bytes", lambda device: 1000.0)
+    with pytest.raises(UserError, match="memory that are free"):
+        read(tmp_path / "memory.h5")
+
+
+def test_a_deflated_frame_is_a_frame_at_most(good, tmp_path):
+    """A chunk that inflates to more than its frame is damage, and is not inflated further."""
+
+    def bomb(f):
+        f["pixels"].id.write_direct_chunk((3, 0, 0, 0), zlib.compress(bytes(10**8), 9))
+
+    path = mutate(good, tmp_path, bomb)
+    reader = open_reader(read(path).pixels.where)
+    tracemalloc.start()
+    with pytest.raises(UserError, match="damaged"):
+        list(reader(np.arange(8)))
+    assert tracemalloc.get_traced_memory()[1] < 10**7
+    tracemalloc.stop()
+    reader.close()

@@ -1,24 +1,26 @@
-"""Stored frames, wherever they lie, read row by row: by this process, or again by a worker process.
+"""Stored frames, wherever they lie, read row by row: by this process, or by a worker process.
 
-But for the reader of tensors nothing here imports torch: a worker
-starts in a moment and is small.
+But for the reader of tensors nothing here imports torch: a worker starts in a moment and is small.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+import importlib
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
+from lpwm.core.errors import UserError
+
 Rows = Iterator[tuple[int, NDArray[np.uint8]]]
 
 
 class Frames(Protocol):
-    """uint8 frames (N, h, w, 3): an array in memory, or rows read from a file when asked."""
+    """uint8 frames (N, h, w, 3): an array in memory, or rows read from a file on demand."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...
@@ -57,36 +59,14 @@ class StoredFrames(Protocol):
         ...
 
 
-def _hdf5(**where: Any) -> FrameReader:
-    from lpwm.frames.hdf5 import Hdf5Reader
-
-    return Hdf5Reader(**where)
-
-
-def _video(**where: Any) -> FrameReader:
-    from lpwm.frames.video import VideoReader
-
-    return VideoReader(**where)
-
-
-def _tensors(**where: Any) -> FrameReader:
-    from lpwm.frames.tensors import TensorReader
-
-    return TensorReader(**where)
-
-
-def _lance(**where: Any) -> FrameReader:
-    from lpwm.frames.jpegs import LanceReader
-
-    return LanceReader(**where)
-
-
-READERS: dict[str, Callable[..., FrameReader]] = {"hdf5": _hdf5, "video": _video, "tensors": _tensors, "lance": _lance}
+READERS = {"hdf5": "Hdf5Reader", "video": "VideoReader", "tensors": "TensorReader", "jpegs": "LanceReader"}
 
 
 def open_reader(where: dict[str, Any]) -> FrameReader:
-    """The reader of `StoredFrames.where`."""
-    return READERS[where["kind"]](**{name: value for name, value in where.items() if name != "kind"})
+    """The reader of `StoredFrames.where`: a class of the module named by its `kind`."""
+    kind = where["kind"]
+    reader = getattr(importlib.import_module(f"lpwm.data.frames.{kind}"), READERS[kind])
+    return reader(**{name: value for name, value in where.items() if name != "kind"})
 
 
 class FileFrames:
@@ -123,18 +103,55 @@ class EpisodeFiles(FileFrames):
     def __init__(self, files: list[Path], lengths: NDArray[np.int64]):
         self.files, self.lengths = files, lengths
 
-    def first_side(self) -> tuple[int, int]:
-        """(h, w) of the first file: asked for once."""
+    def headers(self, files: list[Path]) -> Iterable[tuple[int, int, int]]:
+        """Frames (0 where the file does not say), height and width of each file."""
         raise NotImplementedError
+
+    def check(self) -> None:
+        """Every file: there, of one size, and of as many frames as its episode."""
+        headers = self.headers(self.files)
+        for file, length, (frames, *side) in zip(self.files, self.lengths.tolist(), headers, strict=True):
+            if 0 < frames < length:  # 0: decoding will tell
+                raise too_short(file, frames, length)
+            if tuple(side) != self.shape[1:3]:
+                raise UserError(
+                    f"{file} has frames of {side[0]}×{side[1]}, {self.files[0].name} of "
+                    f"{self.shape[1]}×{self.shape[2]}: all must be alike."
+                )
 
     @functools.cached_property
     def shape(self) -> tuple[int, ...]:  # type: ignore[override]
-        return (int(self.lengths.sum()), *self.first_side(), 3)
+        _, *side = next(iter(self.headers(self.files[:1])))
+        return (int(self.lengths.sum()), *side, 3)
 
     @property
     def where(self) -> dict[str, Any]:
         files = [str(file.absolute()) for file in self.files]
         return {"kind": self.kind, "files": files, "lengths": self.lengths.tolist()}
+
+
+class EpisodeReader:
+    """Reads what `EpisodeFiles` describes; `read` yields the frames of one episode."""
+
+    def __init__(self, files: list[str], lengths: list[int]):
+        self.files, self.lengths, self.ends = files, lengths, np.cumsum(lengths)
+
+    def __call__(self, rows: NDArray[np.int64]) -> Rows:
+        for episode, positions, wanted in by_episode(rows, self.ends):
+            yield from self.read(self.files[episode], self.lengths[episode], positions.tolist(), wanted.tolist())
+
+    def read(self, file: str, length: int, positions: list[int], wanted: list[int]) -> Rows:
+        """For each of the frames `wanted` (ascending) of a file: its position, and the frame."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        return
+
+
+def too_short(file: str | Path, frames: int, states: int) -> UserError:
+    return UserError(
+        f"{file} has {frames} frames for {states} states: copy it again, or render the states (data.pixels rendered)."
+    )
 
 
 def by_episode(rows: NDArray[np.int64], ends: NDArray[np.int64]) -> Iterator[tuple[int, NDArray, NDArray]]:

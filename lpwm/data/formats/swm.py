@@ -1,4 +1,7 @@
-"""Reading a stored data set, ours or stable-worldmodel's, and saying in one sentence what is wrong with it."""
+"""HDF5 files with a column per quantity, ours and stable-worldmodel's, read; one sentence for whatever is wrong.
+
+`store` writes them and documents the layout.
+"""
 
 from __future__ import annotations
 
@@ -12,100 +15,62 @@ import torch
 from numpy.typing import NDArray
 
 from lpwm.core.errors import UserError
-from lpwm.data.digest import ColumnHash, combine, hash_column, hash_episodes
-from lpwm.data.episodes import EpisodeData, held_out_digest, offsets_of, runs_from_json, spec_from_json
+from lpwm.core.memory import free_bytes
+from lpwm.data.episodes import (
+    ColumnHash,
+    EpisodeData,
+    assemble,
+    combine,
+    hash_columns,
+    hash_episodes,
+    offsets_of,
+    runs_from_json,
+    spec_from_json,
+)
+from lpwm.data.frames.hdf5 import StoredColumn, StoredPixels, damaged, opened
 from lpwm.data.store import MADE
-from lpwm.frames.hdf5 import StoredColumn, StoredPixels, damaged, opened
 from lpwm.worlds.base import WorldSpec
 
 _DEFLATE = 1032  # no deflated byte stands for more than this many
 
 
-def read(path: str | Path, *, pixels: bool | None = None, verify: bool = True) -> EpisodeData:
-    """A data set, checked. Frames stay in the file until they are asked for.
-
-    pixels: None takes them if they are there, True demands them, False ignores them.
-    verify: compare the columns read (not the frames, see `verify_frames`) with their stored digests.
-    """
-    path = _inside(Path(path))
-    if path.suffix.lower() == ".lance":
-        from lpwm.data.formats.lance import read_lance
-
-        return _demanded(path, read_lance(path, pixels is not False), pixels)
-    if path.is_dir():
-        from lpwm.data.formats.dino_wm import read_dino
-
-        return _demanded(path, read_dino(path, pixels), pixels)
+def read_hdf5(path: Path, pixels: bool, verify: bool) -> EpisodeData:
+    """See `formats.read`."""
     with opened(path) as file:
         lengths = _lengths(path, file)
         total = int(lengths.sum())
         spec = _spec(path, file)
         actions = _floats(path, file, "action", total)
-        frames = _frames(path, file, total) if pixels is not False else None
+        frames = _frames(path, file, total) if pixels else None
         if "state" in file or spec is not None or frames is None:
             states = _floats(path, file, "state", total)
         else:
             states = np.zeros((total, 0), np.float32)  # recorded frames of an unknown world are enough
         attributes = {name: _plain(value) for name, value in file.attrs.items()}
-        raw = {"action": actions, "state": states, "ep_len": _ep_len(file, lengths)}
+        ep_len = file["ep_len"][:] if "ep_len" in file else None
         stored = _column_digests(path, attributes)
         extra = {name: StoredColumn(path, name) for name in _others(file, total)}
     check_columns(path, spec, states, actions, lengths)
-    hashes = {name: hash_column(name, rows, None if name == "ep_len" else lengths) for name, rows in raw.items()}
-    held = _held_out(path, attributes, len(lengths))
-    if held is not None:
-        hashes["held_out"] = held_out_digest(str(attributes["held_out"]))
+    columns, held = {"state": states, "action": actions}, _held_out(path, attributes, len(lengths))
+    hashes = hash_columns(columns, lengths, None if held is None else str(attributes["held_out"]), ep_len)
     if verify:
         for name, digest in hashes.items():
             if stored.get(name, digest) != digest:
                 raise damaged(path, f"column {name!r} does not match its digest")
-    data = EpisodeData(
-        states=torch.from_numpy(states.astype(np.float32, copy=False)),
-        actions=torch.from_numpy(actions.astype(np.float32, copy=False)),
-        lengths=torch.from_numpy(lengths),
-        offsets=torch.from_numpy(offsets_of(lengths)),
+    return assemble(
+        columns,
+        lengths,
+        digest=str(attributes["digest"]) if stored else combine(hashes),
         pixels=frames,
         spec=spec,
-        digest=str(attributes["digest"]) if stored else combine(hashes),
         attributes=attributes,
         held_out=held,
         extra=extra,
     )
-    return _demanded(path, data, pixels)
 
 
-def _inside(path: Path) -> Path:
-    """The data set that a folder holds: a Lance table, a single HDF5 file, or the folder itself, if it is DINO-WM's."""
-    if not path.is_dir() or path.suffix.lower() == ".lance":
-        return path
-    from lpwm.data.formats.dino_wm import is_dino
-
-    found = sorted(p for kind in ("*.lance", "*.h5", "*.hdf5") for p in path.glob(kind))
-    if is_dino(path):
-        return path
-    if len(found) == 1:
-        return found[0]
-    if found:
-        raise UserError(
-            f"{path} holds {len(found)} data sets ({', '.join(p.name for p in found[:4])}): name one of them."
-        )
-    raise UserError(
-        f"{path} is a folder without a data set: expected an HDF5 file, a .lance table, or DINO-WM's states.pth (or "
-        "train/states.pth)."
-    )
-
-
-def _demanded(path: Path, data: EpisodeData, pixels: bool | None) -> EpisodeData:
-    if pixels and data.pixels is None:
-        raise UserError(f"{path} has no pixels: add them with 'lpwm data convert {path} OUT --add-pixels'.")
-    return data
-
-
-def verify_frames(path: str | Path) -> None:
-    """Compare the stored frames with their digest: reads all of them."""
-    path = _inside(Path(path))
-    if path.is_dir():
-        return  # the data of others carry no digests
+def verify_frames(path: Path) -> None:
+    """See `formats.verify_frames`."""
     with opened(path) as file:
         lengths = _lengths(path, file)
         frames = _frames(path, file, int(lengths.sum()))
@@ -165,10 +130,6 @@ def run_lengths(path: Path, name: str, index: NDArray[np.int64]) -> NDArray[np.i
     return np.diff(edges)
 
 
-def _ep_len(file: h5py.File, lengths: NDArray[np.int64]) -> NDArray:
-    return file["ep_len"][:] if "ep_len" in file else lengths.astype(np.int32)
-
-
 def _others(file: h5py.File, rows: int) -> list[str]:
     """The columns with a row per frame, but for frames and indices; others' groups and odd sizes stay behind."""
     return [
@@ -192,10 +153,22 @@ def _held_out(path: Path, attributes: dict[str, Any], count: int) -> torch.Tenso
 
 
 def _whole(path: Path, column: h5py.Dataset) -> NDArray:
-    """All of a column. A damaged header may claim more rows than the file can hold: refuse to allocate them."""
-    if column.size * column.dtype.itemsize > _DEFLATE * path.stat().st_size:
-        raise damaged(path, f"column {column.name!r} claims {column.shape[0]} rows")
+    """All of a column, once it is known to fit."""
+    _check_fits(path, column, column.size * column.dtype.itemsize)
     return column[:]
+
+
+def _check_fits(path: Path, column: h5py.Dataset, size: int) -> None:
+    """A header may claim more than the file can hold, or than memory can: refuse before allocating `size` bytes."""
+    name, stored = column.name.strip("/"), path.stat().st_size
+    if size > _DEFLATE * stored:
+        raise damaged(path, f"column {name!r} claims {column.shape[0]} rows")
+    free = free_bytes(torch.device("cpu"))
+    if size > 0.5 * free:
+        raise UserError(
+            f"{path}: column {name!r} of shape {column.shape} takes {size / 1e9:.1f} GB, more than half of the "
+            f"{free / 1e9:.1f} GB of memory that are free: use a machine with more memory, or fewer episodes."
+        )
 
 
 def _rows(path: Path, column: h5py.Dataset, total: int) -> None:
@@ -223,6 +196,7 @@ def _frames(path: Path, file: h5py.File, total: int) -> StoredPixels | None:
             f"{path}: column 'pixels' is {column.dtype} {column.shape}, expected uint8 (frames, height, width, 3)."
         )
     _rows(path, column, total)
+    _check_fits(path, column, 16 * int(np.prod(column.shape[1:])))  # a few frames at a time
     return StoredPixels(path, tuple(column.shape))
 
 
@@ -236,35 +210,23 @@ def _spec(path: Path, file: h5py.File) -> WorldSpec | None:
 
 
 def check_columns(path: Path, spec: WorldSpec | None, states: NDArray, actions: NDArray, lengths: NDArray) -> None:
-    """As many entries as the world has, and all of them finite."""
-    _check_spec(path, spec, states, actions)
-    _check_finite(path, states, actions, lengths)
-
-
-def _check_spec(path: Path, spec: WorldSpec | None, states: NDArray, actions: NDArray) -> None:
-    if spec is None:
-        return
-    for name, rows, names in (("state", states, spec.state_names), ("action", actions, spec.action_names)):
-        if rows.shape[1] != len(names):
-            raise UserError(
-                f"{path}: column {name!r} is {rows.shape[1]} wide, but the world {spec.name!r} of this file has "
-                f"{len(names)} ({', '.join(map(str, names))})."
-            )
-
-
-def _check_finite(path: Path, states: NDArray, actions: NDArray, lengths: NDArray) -> None:
-    """States everywhere, actions everywhere but in the last row of an episode, which leads nowhere."""
+    """As many entries as the world has, and finite: states everywhere, actions but in the last row of an episode."""
     last = np.cumsum(lengths) - 1
     for name, rows in (("state", states), ("action", actions)):
+        names = None if spec is None else spec.state_names if name == "state" else spec.action_names
+        if names is not None and rows.shape[1] != len(names):
+            raise UserError(
+                f"{path}: column {name!r} is {rows.shape[1]} wide, but the world {spec.name!r} of this file has "  # type: ignore[union-attr]
+                f"{len(names)} ({', '.join(map(str, names))})."
+            )
         bad = ~np.isfinite(rows).all(axis=1)
         if name == "action":
             bad[last] = False
         if bad.any():
             row = int(bad.argmax())
-            episode = int(np.searchsorted(last, row))
             raise UserError(
-                f"{path}: column {name!r} is not finite inside episode {episode} (row {row}): remove or mend "
-                "that episode."
+                f"{path}: column {name!r} is not finite inside episode {int(np.searchsorted(last, row))} (row {row}): "
+                "remove or fix that episode."
             )
 
 

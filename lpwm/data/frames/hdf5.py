@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lpwm.core.errors import UserError
-from lpwm.frames.base import FileFrames, Rows
+from lpwm.data.frames.base import FileFrames, Rows
 
 # What h5py raises on a damaged file, depending on where the damage is.
 DAMAGE = (
@@ -46,6 +46,8 @@ def opened(path: str | Path) -> Iterator[h5py.File]:
         )
     if path.is_dir():
         raise UserError(f"{path} is a folder, expected an HDF5 file.")
+    if not path.is_file():  # opening a pipe would wait for ever
+        raise UserError(f"{path} is not a regular file, expected an HDF5 file.")
     try:
         with path.open("rb") as head:
             head.read(1)
@@ -57,6 +59,7 @@ def opened(path: str | Path) -> Iterator[h5py.File]:
         if not h5py.is_hdf5(path):
             raise UserError(f"{path} is not an HDF5 file, or it is cut off at the start.")
         with h5py.File(path, "r", rdcc_nbytes=_CACHE) as file:
+            _check_self_contained(path, file)
             yield file
     except UserError:
         raise
@@ -66,8 +69,19 @@ def opened(path: str | Path) -> Iterator[h5py.File]:
         raise damaged(path, error) from error
 
 
+def _check_self_contained(path: Path, file: h5py.File) -> None:
+    """A data set is one file: no link and no storage that leads elsewhere, which could be anybody's file."""
+    for name in file:
+        link = file.get(name, getlink=True)
+        if not isinstance(link, h5py.HardLink):
+            raise UserError(f"{path}: {name!r} is a link elsewhere, which is not followed: copy the data themselves.")
+        column = file[name]
+        if isinstance(column, h5py.Dataset) and (column.external or column.is_virtual):
+            raise UserError(f"{path}: the data of {name!r} are in other files, which are not read: copy them into it.")
+
+
 class StoredPixels(FileFrames):
-    """The frames of a file, read when asked: `frames[a:b]` is uint8 (b − a, h, w, 3)."""
+    """The frames of a file, read on demand: `frames[a:b]` is uint8 (b − a, h, w, 3)."""
 
     def __init__(self, path: Path, shape: tuple[int, ...]):
         self.path, self.shape = path, shape
@@ -82,7 +96,7 @@ class StoredPixels(FileFrames):
 
 
 class StoredColumn:
-    """Any other column, read when asked."""
+    """Any other column, read on demand."""
 
     def __init__(self, path: Path, name: str):
         self.path, self.name = path, name
@@ -133,7 +147,7 @@ class Hdf5Reader:
             return self._through_hdf5(row)  # never written: the fill value
         raw = os.pread(self._descriptor, info.size, info.byte_offset)
         if self._deflated and not info.filter_mask & 1:
-            raw = zlib.decompress(raw, bufsize=self._size)
+            raw = zlib.decompressobj().decompress(raw, self._size + 1)  # no more than a frame, whatever it claims
         return np.frombuffer(raw, np.uint8).reshape(self._shape)
 
     def close(self) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import pickle
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 from lpwm.core.errors import UserError
-from lpwm.frames.base import EpisodeFiles, Rows, by_episode
+from lpwm.data.frames.base import EpisodeFiles, EpisodeReader, Rows, too_short
 
 _MOST = 64 << 20  # bytes of a .pkl: lengths of a million episodes take less
 _KINDS = frozenset("fiub")
@@ -55,23 +56,23 @@ def load_tensor(path: Path | str) -> torch.Tensor:
         raise missing(path)
     try:
         try:
-            found = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+            tensor = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
         except RuntimeError as error:  # files of before 2020 are no archives and cannot be mapped
             if "mmap" not in str(error):
                 raise
-            found = torch.load(path, map_location="cpu", weights_only=True)
+            tensor = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise UserError(
             f"{path} is refused: it is damaged, or holds more than tensors of numbers, and nothing in it was executed."
         ) from error
     except _BROKEN as error:
         raise UserError(f"{path} is no file of tensors, or is damaged: copy it again.") from error
-    plain = type(found) is torch.Tensor and found.layout is torch.strided and found.device.type == "cpu"
-    if not plain or found.is_quantized or found.is_complex():
-        raise UserError(f"{path} holds {type(found).__name__}, expected one tensor of numbers: copy it again.")
-    if found.numel() * found.element_size() > found.untyped_storage().nbytes():
-        raise UserError(f"{path} claims a tensor of {tuple(found.shape)} that it does not hold: copy it again.")
-    return found
+    plain = type(tensor) is torch.Tensor and tensor.layout is torch.strided and tensor.device.type == "cpu"
+    if not plain or tensor.is_quantized or tensor.is_complex():
+        raise UserError(f"{path} holds {type(tensor).__name__}, expected one tensor of numbers: copy it again.")
+    if tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
+        raise UserError(f"{path} claims a tensor of {tuple(tensor.shape)} that it does not hold: copy it again.")
+    return tensor
 
 
 class _Array:
@@ -167,8 +168,7 @@ def load_numbers(path: Path | str) -> NDArray:
     with path.open("rb") as file:
         unpickler = _Unpickler(file)
         try:
-            found = unpickler.load()
-            values = np.asarray(_built(found))
+            values = np.asarray(_built(unpickler.load(), [path.stat().st_size]))
         except _BROKEN as error:
             if unpickler.refused:
                 raise UserError(
@@ -181,14 +181,18 @@ def load_numbers(path: Path | str) -> NDArray:
     return values
 
 
-def _built(found: Any) -> Any:
-    if isinstance(found, _Array | _Scalar):
-        return found.build()
-    if isinstance(found, list | tuple):
-        return [_built(value) for value in found]
-    if isinstance(found, bool | int | float):
-        return found
-    raise pickle.UnpicklingError(f"it holds {type(found).__name__}")
+def _built(value: Any, left: list[int]) -> Any:
+    """The numbers that a pickle describes; `left[0]` of them at most, since its lists may hold one another."""
+    left[0] -= 1
+    if left[0] < 0:
+        raise pickle.UnpicklingError("more numbers than the file can hold")
+    if isinstance(value, _Array | _Scalar):
+        return value.build()
+    if isinstance(value, list | tuple):
+        return [_built(one, left) for one in value]
+    if isinstance(value, bool | int | float):
+        return value
+    raise pickle.UnpicklingError(f"it holds {type(value).__name__}")
 
 
 class TensorFrames(EpisodeFiles):
@@ -196,49 +200,30 @@ class TensorFrames(EpisodeFiles):
 
     kind = "tensors"
 
-    def first_side(self) -> tuple[int, int]:
-        height, width = open_frames(self.files[0], int(self.lengths[0])).shape[1:3]
-        return height, width
-
-    def check(self) -> None:
-        for file, length in zip(self.files, self.lengths.tolist(), strict=True):
-            side = tuple(open_frames(file, length).shape[1:3])
-            if side != self.shape[1:3]:
-                raise UserError(
-                    f"{file} has frames of {side[0]}×{side[1]}, {self.files[0].name} of "
-                    f"{self.shape[1]}×{self.shape[2]}: all must be alike."
-                )
+    def headers(self, files: list[Path]) -> Iterator[tuple[int, int, int]]:
+        for file in files:
+            length, height, width, _ = open_frames(file).shape
+            yield length, height, width
 
 
-def open_frames(file: Path | str, length: int) -> torch.Tensor:
+def open_frames(file: Path | str) -> torch.Tensor:
     """(T, h, w, 3) of a file, not yet read."""
-    found = load_tensor(file)
-    if found.ndim != 4 or 3 not in (found.shape[1], found.shape[3]):
-        raise UserError(f"{file} has shape {tuple(found.shape)}, expected frames (T, 3, height, width).")
-    if len(found) < length:
-        raise UserError(
-            f"{file} has {len(found)} frames for {length} states: copy it again, or render the states "
-            "(data.pixels rendered)."
-        )
-    return found if found.shape[3] == 3 else found.permute(0, 2, 3, 1)
+    frames = load_tensor(file)
+    if frames.ndim != 4 or 3 not in (frames.shape[1], frames.shape[3]):
+        raise UserError(f"{file} has shape {tuple(frames.shape)}, expected frames (T, 3, height, width).")
+    return frames if frames.shape[3] == 3 else frames.permute(0, 2, 3, 1)
 
 
-class TensorReader:
-    def __init__(self, files: list[str], lengths: list[int]):
-        self.files, self.lengths, self.ends = files, lengths, np.cumsum(lengths)
-
-    def __call__(self, rows: NDArray[np.int64]) -> Rows:
-        for episode, positions, wanted in by_episode(rows, self.ends):
-            file = self.files[episode]
-            frames = open_frames(file, self.lengths[episode])
-            for position, number in zip(positions.tolist(), wanted.tolist(), strict=True):
-                frame = frames[number]
-                if frame.dtype != torch.uint8:
-                    frame = frame.double()
-                    if not bool(((frame >= 0) & (frame <= 255)).all()):  # false for NaN too
-                        raise UserError(f"{file}: frame {number} holds numbers outside 0 to 255: copy it again.")
-                    frame = frame.round().to(torch.uint8)
-                yield position, frame.contiguous().numpy()
-
-    def close(self) -> None:
-        return
+class TensorReader(EpisodeReader):
+    def read(self, file: str, length: int, positions: list[int], wanted: list[int]) -> Rows:
+        frames = open_frames(file)
+        if len(frames) < length:
+            raise too_short(file, len(frames), length)
+        for position, number in zip(positions, wanted, strict=True):
+            frame = frames[number]
+            if frame.dtype != torch.uint8:
+                frame = frame.double()
+                if not bool(((frame >= 0) & (frame <= 255)).all()):  # false for NaN too
+                    raise UserError(f"{file}: frame {number} holds numbers outside 0 to 255: copy it again.")
+                frame = frame.round().to(torch.uint8)
+            yield position, frame.contiguous().numpy()
