@@ -71,7 +71,9 @@ def source(world_name: str, batch: int, frames: int, size: int, device: str) -> 
     with tempfile.TemporaryDirectory() as folder:
         collect(world, Path(folder) / "bench.h5", episodes=200, steps=100 if world_name == "pusht" else 40)
         data = read(Path(folder) / "bench.h5")
-    return ResidentClips(data, world=world, clip_length=frames, batch=batch, image_size=size, device=device, compiled=True)
+    return ResidentClips(
+        data, world=world, clip_length=frames, batch=batch, image_size=size, device=device, compiled=True
+    )
 
 
 WORLD = ""  # --pusht: what stands where Wall stood in for it

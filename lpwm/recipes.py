@@ -12,7 +12,7 @@ from functools import partial
 
 from lpwm.core.errors import choose
 from lpwm.losses import ObjectiveConfig, RDMRegConfig
-from lpwm.model import RUNGS, VIT_TINY, EncoderConfig, ModelConfig, PredictorConfig, ProjectorConfig
+from lpwm.model import PAPER_RUNGS, VIT_TINY, EncoderConfig, ModelConfig, PredictorConfig, ProjectorConfig
 from lpwm.optim import OptimConfig
 from lpwm.train import DataConfig, RunConfig
 from lpwm.train.loop import TrainConfig
@@ -294,7 +294,7 @@ def _table() -> dict[str, Recipe]:
                     table[f"piecewise-{zones}{seen}{size}/{m}"] = partial(_made, m, base, options)
     for m in ("lpwm", "lewm"):
         table[f"two-room/{m}"] = partial(_made, m, support, (), "two_room")
-    for rung in RUNGS:
+    for rung in PAPER_RUNGS:
         for m in ("lpwm", "lewm", "relu", *(("vicreg",) if rung in ("deep-adaln", "mlp-ltv", "mlp-lti") else ())):
             table[f"wall/{rung}/{m}"] = partial(_made, m, ladder, rung)
         for name, mu in (("lpwm-mu1", -1.0), ("lpwm-mu2", -2.0)):

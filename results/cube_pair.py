@@ -134,15 +134,17 @@ def stage_controls(args: argparse.Namespace) -> None:
     from lpwm.cli.eval import Args, settings
     from lpwm.data import ResidentClips
     from lpwm.evaluate.agent import Agent
-    from lpwm.evaluate.controls import Store
-    from lpwm.evaluate.evaluate import episode_sets
+    from lpwm.evaluate.cache import Store
     from lpwm.evaluate.evaluator import Evaluator
+    from lpwm.evaluate.goals import episode_sets
     from lpwm.train import prepare_data
 
     os.nice(5)
     config, data_is = settings(tyro.cli(Args, args=eval_options(args))), data_config(args)
     data, world = prepare_data(data_is, args.work / "runs" / "data"), data_is.build_world()
-    clips = ResidentClips(data, world=world, clip_length=2, frameskip=data_is.frameskip, batch=1, holdout=data_is.holdout)
+    clips = ResidentClips(
+        data, world=world, clip_length=2, frameskip=data_is.frameskip, batch=1, holdout=data_is.holdout
+    )
     nobody = Agent("nobody", (), (), clips.stats, data_is.frameskip)
     sets = episode_sets(world, config, data, data_is.holdout, data_is.frameskip)
     store = Store((args.work / "runs").resolve() / "episodes")
@@ -345,12 +347,14 @@ def figures(args: argparse.Namespace) -> None:
     """Correlations over weights with planning below, an example episode, and its raster."""
     name, results = args.recipe, args.out / "results"
     try:
-        from lpwm.report import contact
+        from lpwm.core.json import read_json
+        from lpwm.evaluate.results import Evaluation
+        from lpwm.interpret import results_of
+        from lpwm.report import figures as drawn
 
-        readings = json.loads((results / f"{name}-contact.json").read_text())["readings"]
-        goals = results / f"{name}-dataset-goals.json"
-        evaluations = [json.loads(goals.read_text())] if goals.exists() else []
-        for path in contact.write(readings, args.out / "figures", evaluations):
+        studies, goals = results_of(read_json(results / f"{name}-contact.json")), results / f"{name}-dataset-goals.json"
+        evaluations = [Evaluation.read(goals)] if goals.exists() else []
+        for path in drawn.save(args.out / "figures", drawn.of_contact(studies, evaluations)):
             say(f"wrote {path}")
     except (ImportError, OSError, ValueError, KeyError) as error:
         say(f"no figures here ({error!r}): draw them elsewhere with --figures-only")

@@ -40,9 +40,9 @@ from lpwm import recipes
 from lpwm.core.config import digest
 from lpwm.core.errors import UserError, choose, nearest
 from lpwm.core.files import make_folder
+from lpwm.core.json import to_json
+from lpwm.evaluate.config import PRESETS, EvalConfig
 from lpwm.evaluate.evaluate import evaluate
-from lpwm.evaluate.outcome import plain
-from lpwm.evaluate.protocol import PRESETS, EvalConfig
 from lpwm.evaluate.runs import agent_of
 from lpwm.model import WorldModel
 from lpwm.sweep.grid import override
@@ -144,7 +144,7 @@ def judged(run: Run, job: Job, length: int, folder: Path, device: torch.device) 
         for budget in job.judge.budgets
     }
     train, held = (last(run.folder, kind, length) for kind in ("train", "val"))
-    curve = outcome.curves[agent.name].as_dict()
+    curve = outcome.curves[agent.name].to_json()
     return {
         "error": held.get("error_depth"),
         "copy": held.get("copy_error_depth"),
@@ -267,7 +267,7 @@ def run(jobs: list[Job], path: Path, root: Path, args: argparse.Namespace) -> No
                 left[i].remove(length)
                 job, line = todo[i], {"failed": result.why} if isinstance(result, Failure) else result
                 name = {"key": job.key(length), "name": job.name, "seed": job.config.train.seed, "step": length}
-                file.write(json.dumps(plain({**name, **line}), allow_nan=False) + "\n")
+                file.write(json.dumps(to_json({**name, **line}), allow_nan=False) + "\n")
                 file.flush()
                 told = f"{job.name} seed {name['seed']} step {length}: {line.get('failed') or line['rates']}"
                 print(f"{time.monotonic() - begun:6.1f} s  {told}", file=sys.stderr, flush=True)

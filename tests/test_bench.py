@@ -6,10 +6,8 @@ import ast
 import importlib.util
 import json
 import random
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -71,46 +69,6 @@ def test_a_dry_run_of_the_idle_share(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["idle", *map(str, arguments), "--limit", "0"])
     module.main()
     assert "left out: 0 s were over" in capsys.readouterr().out
-
-
-def test_stacked_seeds_compares_like_with_like_and_outlives_what_fails(tmp_path, monkeypatch, capsys):
-    def refuse(*_):
-        raise RuntimeError("no stream")
-
-    monkeypatch.setattr("torch.cuda.Stream", refuse)
-    arguments = ["--device", "cpu", "--cases", "tiny", "--seeds", 2, "--groups", 1, "--forms", "graph", "eager"]
-    module = run("stacked_seeds", monkeypatch, *arguments, "--json", tmp_path / "a.json")
-    (row,) = json.loads((tmp_path / "a.json").read_text())["rows"]
-    eager = row["ms"]["alone eager"] / row["ms"]["stacked eager"]
-    assert row["ratios"] == {"eager": pytest.approx(eager)} and row["ratio"] == pytest.approx(eager)
-    assert row["ms"]["alone graph"] == "RuntimeError: no stream"
-    times = {
-        "alone eager": 8.0,
-        "stacked eager": 9.0,
-        "alone graph": 6.0,
-        "stacked graph": 2.0,
-        "alone compiled": 4.0,
-        "stacked compiled": "gave up",
-    }
-    found = module.summary(times)
-    assert found["ratios"] == {"eager": 8 / 9, "graph": 3.0} and found["ratio"] == 2.0
-    assert found["best"] == {"alone": "alone compiled", "stacked": "stacked graph"}
-    assert module.summary({"alone eager": "no"}) == {
-        "ratios": {},
-        "best": {"alone": None, "stacked": None},
-        "ratio": None,
-    }
-    assert "alone/stacked" in capsys.readouterr().out
-
-
-def test_a_form_that_takes_too_long_is_left(monkeypatch):
-    module = load(BENCH / "stacked_seeds.py", monkeypatch)
-    before = signal.signal(signal.SIGALRM, module.too_long)
-    try:
-        said = module.milliseconds(lambda: time.sleep(60), "cpu", 1, patience=0.05)
-    finally:
-        signal.signal(signal.SIGALRM, before)
-    assert said == "TimeoutError: took longer than --patience"
 
 
 def test_an_error_that_is_no_number_is_the_worst(monkeypatch):

@@ -16,10 +16,11 @@ from lpwm.cli.collect import progress_bar
 from lpwm.core.config import digest, to_dict
 from lpwm.core.errors import UserError
 from lpwm.core.files import make_folder, write_whole
-from lpwm.evaluate.controls import Store
-from lpwm.evaluate.evaluate import episode_sets, evaluate
+from lpwm.evaluate.cache import Store
+from lpwm.evaluate.config import EvalConfig
+from lpwm.evaluate.evaluate import evaluate
 from lpwm.evaluate.evaluator import Evaluator
-from lpwm.evaluate.protocol import EvalConfig
+from lpwm.evaluate.goals import episode_sets
 from lpwm.evaluate.runs import load_team
 from lpwm.interpret.study import study
 from lpwm.recipes import recipe
@@ -166,7 +167,7 @@ def plan(out: Path, folders: list[Path], device: Any) -> dict[str, Any]:
                 store=store,
                 progress=progress,
             )
-        return found.as_dict()
+        return found.to_json()
 
     return kept(path, make)
 
@@ -191,17 +192,7 @@ def write_page(page: Path, folders: list[Path], command: str) -> None:
     from lpwm.report.gather import gather
     from lpwm.report.page import write
 
-    found = gather(folders)
-    write(
-        page,
-        found.runs,
-        found.evaluations,
-        found.studies,
-        episodes=found.episodes,
-        title="LpWM demo: sparse and dense",
-        notes=found.notes,
-        commands=(command,),
-    )
+    write(page, gather(folders), title="LpWM demo: sparse and dense", commands=(command,))
 
 
 def table(jobs: list[Run], evaluation: dict[str, Any], studies: list[dict[str, Any]]) -> list[dict[str, Any]]:

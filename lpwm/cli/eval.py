@@ -1,34 +1,24 @@
-"""`lpwm eval RUN…`: plan to goals in the run's world, beside three controls."""
+"""`lpwm eval RUN…`: plan to goals in the run's world, compared with three controls."""
 
 from __future__ import annotations
 
-import json as json_
 import re
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import torch
 import tyro
 
-from lpwm.cli.collect import parse_options, progress_bar, stoppable
-from lpwm.core.config import digest, from_dict
 from lpwm.core.errors import UserError, choose
-from lpwm.core.files import make_folder, write_whole
-from lpwm.evaluate.agent import consensus
-from lpwm.evaluate.controls import Store
-from lpwm.evaluate.evaluate import episode_sets, evaluate
-from lpwm.evaluate.evaluator import Evaluator
-from lpwm.evaluate.gif import episode_gif
-from lpwm.evaluate.goals import EpisodeSet, image_goals
-from lpwm.evaluate.outcome import Evaluation, differences
-from lpwm.evaluate.protocol import PRESETS, EvalConfig
-from lpwm.evaluate.runs import Team, load_team
-from lpwm.evaluate.table import table
-from lpwm.evaluate.timing import COMPILE, GAIN, compilations, duration, times, worth_compiling
-from lpwm.plan import VOTES
-from lpwm.train import pick_device
+from lpwm.evaluate.config import EvalConfig, preset
+
+if TYPE_CHECKING:
+    import torch
+
+    from lpwm.evaluate.evaluator import Evaluator
+    from lpwm.evaluate.results import Evaluation
+    from lpwm.evaluate.runs import Team
 
 
 @dataclass(frozen=True)
@@ -36,8 +26,8 @@ class Args:
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional] = ()
     """Run folders. Runs that differ only in their training seed are one method."""
     preset: str = "paper"
-    """Where the options below come from: paper, quick, ladder (closed loop), open (one plan), horizons (H = 1…10), stay
-    (a plan after every block, its whole way counted)."""
+    """Where the options below come from: paper, quick, ladder (closed loop), open (one plan), horizons (H = 1…10), path
+    (a plan after every block, with the path cost)."""
     goals: tuple[str, ...] | None = None
     """random: anywhere; dataset: ahead in a held-out trajectory."""
     episodes: int | None = None
@@ -47,7 +37,7 @@ class Args:
     seed: int | None = None
     """Which episodes; the planner has seeds of its own."""
     budgets: tuple[int, ...] | None = None
-    """Raw steps at which success is read, all from one run to the largest."""
+    """Raw steps at which success is tested, all from one run to the largest."""
     horizon: tuple[int, ...] | None = None
     """Blocks planned ahead; several make a sweep."""
     receding: tuple[int, ...] | None = None
@@ -57,8 +47,8 @@ class Args:
     context: int | None = None
     """Real frames a plan starts from; 0 is the model's own history, 1 the current frame alone."""
     path_discount: float | None = None
-    """How much a plan's way counts beside its end: 0 the end alone (the paper), 1 all blocks alike, between: block h of
-    H as path_discount^(H-h). With --receding 1 a planner that counts the way arrives and stays."""
+    """The path cost: block h of H counts as path_discount^(H-h). 0: the end of a plan alone (the paper); 1: all blocks
+    alike. With --receding 1 a planner with the path cost arrives and stays."""
     test: Literal["step", "plan"] | None = None
     """When success counts: after each raw step, or after each executed plan."""
     planner_seeds: int | None = None
@@ -90,11 +80,11 @@ class Args:
     out: Path | None = None
     """The JSON to write; without it, eval/HASH.json in the first run's folder."""
     gif: int = 0
-    """Draw this many episodes of each method and kind of goals, beside the JSON."""
+    """Draw this many episodes of each method and kind of goals, next to the JSON."""
     repeat: Path | None = None
     """Repeat an earlier JSON with its own settings (and runs, unless given) and say whether it comes out the same."""
     cache: Path | None = None
-    """Where finished episodes are kept; without it, the folder `episodes` beside the first run."""
+    """Where finished episodes are kept; without it, the folder `episodes` next to the first run."""
     fresh: bool = False
     """Run everything anew, whatever is kept."""
     finished_only: bool = False
@@ -103,28 +93,18 @@ class Args:
     """Print the JSON instead of the table."""
 
 
+GIVEN = (
+    *("goals", "episodes", "offset", "seed", "budgets", "receding", "context", "path_discount", "test"),
+    *("planner_seeds", "solver", "controls", "precision"),
+)  # fields of EvalConfig that are options of the same name
+
+
 def settings(args: Args) -> EvalConfig:
     """The preset with what was given on the command line."""
-    config = choose("preset", args.preset, PRESETS)
-    given: dict[str, Any] = {
-        name: getattr(args, name)
-        for name in (
-            *(
-                "goals",
-                "episodes",
-                "offset",
-                "seed",
-                "budgets",
-                "receding",
-                "context",
-                "path_discount",
-                "test",
-                "planner_seeds",
-            ),
-            *("solver", "controls", "precision"),
-        )
-        if getattr(args, name) is not None
-    }
+    from lpwm.train import parse_options
+
+    config = preset(args.preset)
+    given: dict[str, Any] = {name: getattr(args, name) for name in GIVEN if getattr(args, name) is not None}
     if args.horizon is not None:
         given["horizons"] = args.horizon
         if args.receding is None and len(args.horizon) == 1:  # the preset's R, as far as it fits
@@ -137,19 +117,19 @@ def settings(args: Args) -> EvalConfig:
         given["options"] = {**given.get("options", config.options), **parse_options(args.solver_options)}
     if args.oracle_options:
         given["oracle_options"] = parse_options(args.oracle_options)
-    if args.horizon is None and args.receding is not None:
-        for r in args.receding:
-            if r > max(config.horizons):
-                raise UserError(
-                    f"{r} blocks are to be executed of plans of {max(config.horizons)}: lengthen --horizon or execute "
-                    "fewer."
-                )
+    for r in (args.receding or ()) if args.horizon is None else ():
+        if r > max(config.horizons):
+            raise UserError(
+                f"{r} blocks are to be executed of plans of {max(config.horizons)}: lengthen --horizon or execute "
+                "fewer."
+            )
     return replace(config, **given)
 
 
 def read_picture(path: Path) -> torch.Tensor:
     """uint8 (3, h, w)."""
     import numpy as np
+    import torch
     from PIL import Image, UnidentifiedImageError
 
     try:
@@ -161,74 +141,74 @@ def read_picture(path: Path) -> torch.Tensor:
         raise UserError(f"{path} is not a picture that can be read: give a PNG or JPEG.") from None
 
 
-def read_earlier(path: Path) -> dict[str, Any]:
-    try:
-        earlier = json_.loads(path.read_text())
-        if earlier["kind"] != "lpwm evaluation":
-            raise ValueError
-        return earlier
-    except FileNotFoundError:
-        raise UserError(f"there is no {path} to repeat.") from None
-    except (ValueError, KeyError, TypeError, UnicodeDecodeError):
-        raise UserError(f"{path} is not an evaluation that lpwm eval wrote.") from None
-
-
-def _check_runs(team: Team, earlier: dict[str, Any]) -> None:
-    """A repetition needs the same weights."""
-    before = {r["weights"] for r in earlier["runs"]}
+def _check_repeat(team: Team, earlier: Evaluation, picture: bool) -> None:
+    """A repetition needs the same weights and the same kind of goals."""
+    before = {r.weights for r in earlier.runs}
     for agent in team.agents:
         if agent.weights not in before:
             raise UserError(
                 f"{agent.path} is not the checkpoint that was evaluated (step {agent.step}): restore it, or evaluate "
                 "without --repeat."
             )
+    if ("image" in earlier.episode_sets) != picture:
+        raise UserError("the evaluation to repeat planned to a picture: give the same --goal-image.")
 
 
 def run(args: Args) -> int:
-    earlier = None if args.repeat is None else read_earlier(args.repeat)
-    config = settings(args) if earlier is None else from_dict(EvalConfig, earlier["settings"])
+    from lpwm.cli.collect import progress_bar, stoppable
+    from lpwm.evaluate.agent import consensus
+    from lpwm.evaluate.cache import Store
+    from lpwm.evaluate.evaluate import evaluate
+    from lpwm.evaluate.evaluator import Evaluator
+    from lpwm.evaluate.goals import episode_sets, image_goals
+    from lpwm.evaluate.results import Evaluation
+    from lpwm.evaluate.runs import load_team
+    from lpwm.plan import VOTES
+    from lpwm.train import pick_device
+
+    earlier = None if args.repeat is None else Evaluation.read(args.repeat)
+    config = settings(args) if earlier is None else earlier.settings
     picture = None if args.goal_image is None else read_picture(args.goal_image)
     if args.finished_only and (args.fresh or earlier is not None):
-        raise UserError("--finished-only reads what is kept: leave --fresh and --repeat out.")
+        raise UserError("--finished-only uses what is kept: leave --fresh and --repeat out.")
     if args.gif < 0:
         raise UserError(f"--gif {args.gif}: give the number of episodes to draw.")
     if args.consensus:
         choose("vote", args.consensus, VOTES)
-    paths = args.runs or tuple(Path(r["path"]) for r in (earlier or {"runs": []})["runs"] if r["path"])
+    before = earlier.runs if earlier is not None else ()
+    paths = args.runs or tuple(Path(r.path) for r in before if r.path)
     device = pick_device(args.device)
     wants_data = picture is None and "dataset" in config.goals
     team = load_team(paths, device=device, checkpoint=args.checkpoint, data=wants_data)
     agents = list(team.agents)
-    vote = args.consensus or next((r["vote"] for r in (earlier or {"runs": []})["runs"] if r["vote"]), "")
     if earlier is not None:
-        _check_runs(team, earlier)
-        if ("image" in earlier["episode_sets"]) != (picture is not None):
-            raise UserError("the evaluation to repeat planned to a picture: give the same --goal-image.")
+        _check_repeat(team, earlier, picture is not None)
+    vote = args.consensus or next((r.vote for r in before if r.vote), "")
     if vote:
         agents.append(consensus(team.agents, vote))
     folder = args.cache or Path(paths[0]).resolve().parent / "episodes"
     store = Store(folder, fresh=args.fresh or earlier is not None)
-    sets: dict[str, EpisodeSet]
     if picture is not None:
         for agent in agents:
-            agent.see_image(picture, device)  # a wrong size is said before anything is planned
+            agent.see_image(picture, device)  # a wrong size is refused before anything is planned
         sets = {"image": image_goals(team.world, picture, config.episodes, seed=config.seed)}
         config = replace(config, controls=())
     else:
-        frameskip = max(a.frameskip for a in agents)
-        sets = episode_sets(team.world, config, team.data, team.holdout, frameskip)
+        sets = episode_sets(team.world, config, team.data, team.holdout, max(a.frameskip for a in agents))
     about: dict[str, Any] = dict(device=device, store=store, workers=args.workers, either=args.compile == "auto")
     runner = Evaluator(agents, team.world, config, sets, compile=args.compile == "yes", **about)
     predicted = announce(args, runner)
     about |= dict(compile=runner.compile, finished_only=args.finished_only, predicted_s=predicted)
     jobs = runner.jobs()
     with stoppable(lambda: kept_note(runner, folder)), progress_bar("plans", sum(j.plans for j in jobs)) as progress:
-        found = evaluate(agents, team.world, config, holdout=team.holdout, sets=sets, progress=progress, **about)
-    return report(args, found, Path(paths[0]), earlier)
+        result = evaluate(agents, team.world, config, holdout=team.holdout, sets=sets, progress=progress, **about)
+    return report(args, result, Path(paths[0]), earlier)
 
 
 def announce(args: Args, runner: Evaluator) -> float | None:
     """Say how long it will take, and settle whether to compile."""
+    from lpwm.evaluate.timing import COMPILE, GAIN, compilations, duration, times, worth_compiling
+
     if args.finished_only:
         return None
     spent, cost = times(runner), 0.0
@@ -254,32 +234,31 @@ def kept_note(runner: Evaluator, folder: Path) -> str:
     )
 
 
-def report(args: Args, found: Evaluation, first: Path, earlier: dict[str, Any] | None) -> int:
+def report(args: Args, result: Evaluation, first: Path, earlier: Evaluation | None) -> int:
     """Write, draw, print; the exit status is 1 when a repetition came out differently."""
-    content = found.as_dict()
-    name = digest(
-        {
-            "settings": content["settings"],
-            "runs": [[r["weights"], r["vote"]] for r in content["runs"]],
-            "episodes": {k: s["digest"] for k, s in content["episode_sets"].items()},
-        }
-    )
-    out = args.out or first / "eval" / f"{name}.json"
-    different = None if earlier is None else differences(earlier, content)
-    if different is not None:
-        content["repeats"] = {"file": str(args.repeat), "differences": different}
+    from lpwm.core.files import make_folder
+    from lpwm.core.json import dump_json
+    from lpwm.evaluate.results import Repetition, differences
+    from lpwm.evaluate.timing import duration
+
+    out = args.out or first / "eval" / f"{result.digest}.json"
+    different = None
+    if earlier is not None:
+        different = differences(earlier, result)
+        result = replace(result, repeats=Repetition(str(args.repeat), tuple(different)))
     if earlier is None or args.out is not None:
         make_folder(out.parent)
-        write_whole(out, json_.dumps(content, allow_nan=False) + "\n")
+        result.to_json(out)
         print(f"wrote {out}", file=sys.stderr)
-    if found.missing:
-        print(f"lpwm: not finished, so left out: {'; '.join(found.missing)}.", file=sys.stderr)
-    for path in draw(found, args.gif, out.with_suffix("")):
+    if result.missing:
+        print(f"lpwm: not finished, so left out: {'; '.join(result.missing)}.", file=sys.stderr)
+    for path in draw(result, args.gif, out.with_suffix("")):
         print(f"wrote {path}", file=sys.stderr)
-    print(json_.dumps(content, allow_nan=False) if args.json else table(found))
-    if not args.json:
-        guess = "" if found.predicted_s is None else f"; predicted {duration(found.predicted_s)}"
-        print(f"\n{duration(found.wall_s)} on {found.device}{guess}")
+    if args.json:
+        print(dump_json(result), end="")
+    else:
+        guess = "" if result.predicted_s is None else f"; predicted {duration(result.predicted_s)}"
+        print(f"{result.table()}\n\n{duration(result.wall_s)} on {result.device}{guess}")
     if different:
         print(f"lpwm: it came out differently: {'; '.join(different[:5])}.", file=sys.stderr)
         return 1
@@ -288,16 +267,17 @@ def report(args: Args, found: Evaluation, first: Path, earlier: dict[str, Any] |
     return 0
 
 
-def draw(found: Evaluation, count: int, stem: Path) -> list[Path]:
+def draw(result: Evaluation, count: int, stem: Path) -> list[Path]:
     """The first `count` episodes of every method in every cell, first training and planner seed."""
+    from lpwm.evaluate.gif import episode_gif
+
     paths = []
-    for cell in found.cells if count else ():
+    for cell in result.played.cells if count else ():
+        episodes = result.played.sets[cell.goals]
         for row in cell.methods:
-            for i in range(min(count, found.config.episodes)):
-                who = re.sub(r"[^\w.-]+", "-", row.name)
+            who = re.sub(r"[^\w.-]+", "-", row.name)
+            for i in range(min(count, len(episodes))):
                 name = f"{cell.goals}-H{cell.horizon}-R{cell.receding}-{who}-{i}.gif"
-                episodes = found.sets[cell.goals]
-                paths.append(
-                    episode_gif(stem.parent / f"{stem.name}-gif" / name, found.world, episodes, row.records[0][0], i)
-                )
+                path = stem.parent / f"{stem.name}-gif" / name
+                paths.append(episode_gif(path, result.played.world, episodes, row.records[0][0], i))
     return paths

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
-from lpwm.core.errors import UserError, choose
-from lpwm.model import RUNGS, TITLES, ModelConfig, PredictorConfig, WorldModel
+from lpwm.core.errors import UserError
+from lpwm.model import PAPER_RUNGS, PREDICTORS, ModelConfig, PredictorConfig, WorldModel, title_of
 from lpwm.optim import OptimConfig, table
 
 
@@ -18,7 +18,7 @@ class Args:
     """Latent widths D."""
     history: int = 3
     """Context frames k."""
-    rungs: tuple[str, ...] = tuple(RUNGS)
+    rungs: tuple[str, ...] = PAPER_RUNGS
     """Which rungs."""
     json: bool = False
     """Print exact integers as JSON."""
@@ -42,7 +42,7 @@ def rounded(rung: str, n: int) -> str:
 
 def run(args: Args) -> int:
     if args.schema:
-        choose("rung", args.schema, RUNGS)
+        PREDICTORS.check(args.schema)
         with torch.device("meta"):
             config = ModelConfig(
                 latent=args.widths[0], predictor=PredictorConfig(rung=args.schema, history=args.history)
@@ -50,15 +50,15 @@ def run(args: Args) -> int:
             print(table(WorldModel(config, args.action), OptimConfig()))
         return 0
     for rung in args.rungs:
-        choose("rung", rung, RUNGS)
+        PREDICTORS.check(rung)
     if not args.widths or min(args.widths) < 1:
         raise UserError("--widths needs one or more positive widths, for instance --widths 384 768.")
     counts = {rung: {D: count(rung, D, args.history) for D in args.widths} for rung in args.rungs}
     if args.json:
         print(json.dumps({"history": args.history, "predictor_parameters": counts}, indent=2))
         return 0
-    width = max(len(TITLES[rung]) for rung in args.rungs)
+    width = max(len(title_of(rung)) for rung in args.rungs)
     print(f"{'predictor, k=' + str(args.history):<{width}}" + "".join(f"{'D=' + str(D):>10}" for D in args.widths))
     for rung, row in counts.items():
-        print(f"{TITLES[rung]:<{width}}" + "".join(f"{rounded(rung, n):>10}" for n in row.values()))
+        print(f"{title_of(rung):<{width}}" + "".join(f"{rounded(rung, n):>10}" for n in row.values()))
     return 0

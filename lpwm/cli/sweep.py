@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-import json as json_
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-import torch
 import tyro
 
-from lpwm.cli.collect import parse_options
 from lpwm.core.errors import UserError
-from lpwm.core.memory import free_bytes
-from lpwm.evaluate.timing import duration
-from lpwm.recipes import recipe
-from lpwm.sweep import GRIDS, expand, read_grid, status
-from lpwm.sweep.cost import CellCost, check_fits, cost_of
-from lpwm.sweep.engines import local as engine_local
-from lpwm.sweep.engines import ray as engine_ray
-from lpwm.sweep.engines import slurm as engine_slurm
-from lpwm.sweep.grid import Cell, Grid, groups
-from lpwm.sweep.stacked import check_stackable
+from lpwm.core.json import dump_json, to_json
+from lpwm.sweep.grid import GRIDS, Cell, Grid, expand, read_grid
+
+if TYPE_CHECKING:
+    from lpwm.sweep.cost import CellCost
 
 
 @dataclass(frozen=True)
@@ -55,8 +47,6 @@ class Args:
     """Further sbatch options, e.g. --slurm-options partition=gpu account=me; cluster=local runs the jobs here."""
     retries: int = 3
     """Of a cell whose process or node dies (ray)."""
-    stack_seeds: bool = False
-    """Train the seeds of a cell together in one process."""
     retry_failed: bool = False
     """Cells that failed earlier run again."""
     json: bool = False
@@ -76,7 +66,7 @@ class StatusArgs:
 
 def parse(argv: list[str]) -> Args | StatusArgs:
     if argv[:1] == ["status"]:
-        return tyro.cli(StatusArgs, args=argv[1:], prog="lpwm sweep status", description=status.__doc__)
+        return tyro.cli(StatusArgs, args=argv[1:], prog="lpwm sweep status", description="Where a sweep stands.")
     args = tyro.cli(Args, args=argv, prog="lpwm sweep NAME|FILE", description=_help())
     if not args.grid:
         raise UserError(f"which grid? lpwm sweep NAME or FILE.toml; names: {', '.join(GRIDS)}.")
@@ -88,21 +78,21 @@ def _help() -> str:
 
 
 def run(args: Args | StatusArgs) -> int:
+    from lpwm.recipes import recipe
+    from lpwm.sweep import status
+    from lpwm.sweep.cost import check_fits, cost_of
+
     if isinstance(args, StatusArgs):
         return show(args)
     grid = read_grid(args.grid)
     cells = expand(grid, recipe)
     costs = [cost_of(cell) for cell in cells]
     kind = "cuda" if args.gpus or args.device.startswith("cuda") or _has_gpu(args) else "cpu"
-    hint = stack_hint(cells, costs) if kind == "cuda" and not args.stack_seeds else ""
     if args.dry_run:
         if args.memory_gib:
             check_fits(grid, cells, costs, args.memory_gib * 2**30, kind)
-        return dry_run(args, grid, cells, costs, hint)
+        return dry_run(args, grid, cells, costs)
     check_fits(grid, cells, costs, _memory(args, kind), kind)
-    if args.stack_seeds:
-        for group in groups(cells):
-            check_stackable(group[0].config)
     root = args.out / grid.name
     start = _engine(args)
     ledger = status.create(grid, cells, root)
@@ -111,66 +101,54 @@ def run(args: Args | StatusArgs) -> int:
             ledger.retry(cell.hash)
     before = status.view(root)
     _say(f"{before.line()} in {root}")
-    if hint:
-        _say(hint)
     watch = _watcher(root)
     try:
         start(root, [c.hash for c in cells], watch)
     except KeyboardInterrupt:
         _say(f"interrupted; nothing finished is lost. Continue with the same command: lpwm sweep {args.grid} …")
         raise
-    found = status.view(root)
-    print(json_.dumps(found.as_dict()) if args.json else status.table(found))
+    now = status.view(root)
+    print(dump_json(now).rstrip() if args.json else status.table(now))
     if not args.json:
         print(f"figures: lpwm report {root}")
-    return 1 if found.counts["failed"] or found.open else 0
-
-
-SMALL = 2e6  # parameters: what stacking was measured on, and a little more
-
-
-def stack_hint(cells: list[Cell], costs: list[CellCost]) -> str:
-    """A sentence where small models with several seeds would train one after another on a GPU."""
-    cost = {cell.hash: c for cell, c in zip(cells, costs, strict=True)}
-    several = [g for g in groups(cells) if len(g) > 1 and cost[g[0].hash].parameters <= SMALL]
-    try:
-        for group in several:
-            check_stackable(group[0].config)
-    except UserError:
-        return ""
-    if not several:
-        return ""
-    most = max(map(len, several))
-    return (
-        f"{len(several)} settings of small models have {most} seeds: --stack-seeds trains them in one process, "
-        "on an H200 1.2, 2 and 3 times faster with 2, 4 and 8 seeds (docs/clusters.md)."
-    )
+    return 1 if now.counts["failed"] or now.open else 0
 
 
 def _has_gpu(args: Args) -> bool:
+    import torch
+
     return args.engine == "local" and args.device == "auto" and torch.cuda.is_available()
 
 
 def _memory(args: Args, kind: str) -> float:
+    """Bytes that a cell may have."""
+    import torch
+
+    from lpwm.core.memory import free_bytes
+    from lpwm.sweep.engines.local import LocalConfig
+
     if args.memory_gib:
         return args.memory_gib * 2**30
     if args.engine != "local" or (kind == "cuda" and not torch.cuda.is_available()):
         return float("inf")  # other machines' memory is not known here
-    local = engine_local.LocalConfig(args.workers, args.cpus, args.device)
+    local = LocalConfig(args.workers, args.cpus, args.device)
     at_once = -(-local.count // max(1, local.gpus))  # cells that share the memory
     return free_bytes(torch.device(kind)) / at_once
 
 
 def _engine(args: Args) -> Callable[[Path, list[str], Callable[[], None]], None]:
     """The engine with its settings checked, before a folder is made."""
+    from lpwm.sweep.engines import local as engine_local
+    from lpwm.sweep.engines import ray as engine_ray
+    from lpwm.sweep.engines import slurm as engine_slurm
+    from lpwm.train import parse_options
+
     if args.engine == "local":
-        local = engine_local.LocalConfig(args.workers, args.cpus, args.device, args.stack_seeds)
+        local = engine_local.LocalConfig(args.workers, args.cpus, args.device)
         return lambda root, names, watch: engine_local.run(root, names, local, watch)
     if args.engine == "ray":
         engine_ray.load()
-        ray = engine_ray.RayConfig(
-            args.address, args.cpus, args.gpus, args.workers, args.retries, args.device, args.stack_seeds
-        )
+        ray = engine_ray.RayConfig(args.address, args.cpus, args.gpus, args.workers, args.retries, args.device)
         return lambda root, names, watch: engine_ray.run(root, names, ray, watch)
     options = parse_options(args.slurm_options)
     slurm = engine_slurm.SlurmConfig(
@@ -182,7 +160,6 @@ def _engine(args: Args) -> Callable[[Path, list[str], Callable[[], None]], None]
         cluster=options.pop("cluster", "slurm"),
         options=options,
         device=args.device,
-        stack_seeds=args.stack_seeds,
     )
     return lambda root, names, watch: engine_slurm.run(root, names, slurm, watch)
 
@@ -193,6 +170,8 @@ def _say(sentence: str) -> None:
 
 def _watcher(root: Path) -> Callable[[], None]:
     """A line about the sweep, when it changes; at most every two seconds."""
+    from lpwm.sweep import status
+
     last, told, look = 0.0, "", status.watcher(root)
 
     def watch() -> None:
@@ -208,15 +187,15 @@ def _watcher(root: Path) -> Callable[[], None]:
     return watch
 
 
-def dry_run(args: Args, grid: Grid, cells: list[Cell], costs: list[CellCost], hint: str) -> int:
+def dry_run(args: Args, grid: Grid, cells: list[Cell], costs: list[CellCost]) -> int:
+    from lpwm.evaluate.timing import duration
+
     gpu, cpu = (sum(c.minutes(d) for c in costs) for d in ("cuda", "cpu"))
     most = max(c.gpu_bytes for c in costs)
     if args.json:
-        rows: list[dict[str, Any]] = [
-            {**cell.as_dict(), "cost": vars(cost)} for cell, cost in zip(cells, costs, strict=True)
-        ]
+        rows = [{**to_json(cell), "cost": vars(cost)} for cell, cost in zip(cells, costs, strict=True)]
         total = {"cells": len(cells), "gpu_minutes": gpu, "cpu_minutes": cpu, "most_gpu_bytes": most}
-        print(json_.dumps({"grid": grid.name, "cells": rows, "total": total}))
+        print(dump_json({"grid": grid.name, "cells": rows, "total": total}), end="")
         return 0
     print(f"{'cell':<12}  {'steps':>6} {'params':>7} {'H200':>8} {'2 cores':>8} {'memory':>9}   (estimates)")
     for cell, c in zip(cells, costs, strict=True):
@@ -229,19 +208,19 @@ def dry_run(args: Args, grid: Grid, cells: list[Cell], costs: list[CellCost], hi
         f"{len(cells)} cells: about {duration(60 * gpu)} of one H200, or {duration(60 * cpu)} of two cores; "
         f"at most {most / 2**30:.1f} GiB each. Planning and training, without the oracle control."
     )
-    if hint:
-        print(hint)
     return 0
 
 
 def show(args: StatusArgs) -> int:
+    from lpwm.sweep import status
+
     root = status.find_sweep(args.folder, args.out)
-    found = status.view(root)
+    now = status.view(root)
     if args.json:
-        print(json_.dumps(found.as_dict()))
+        print(dump_json(now), end="")
         return 0
-    if args.once or not sys.stdout.isatty() or not found.open:
-        print(status.table(found))
+    if args.once or not sys.stdout.isatty() or not now.open:
+        print(status.table(now))
         return 0
     from rich.console import Console
     from rich.live import Live
@@ -251,11 +230,11 @@ def show(args: StatusArgs) -> int:
     rows = max(5, console.size.height - 3)
 
     def page() -> Text:
-        return Text(status.table(found, rows), no_wrap=True, overflow="ellipsis")
+        return Text(status.table(now, rows), no_wrap=True, overflow="ellipsis")
 
     with Live(page(), console=console, refresh_per_second=2) as live:
-        while found.open:
+        while now.open:
             time.sleep(1.0)
-            found = status.view(root)
+            now = status.view(root)
             live.update(page())
     return 0

@@ -11,6 +11,7 @@ import hashlib
 import json
 import types
 import typing
+from functools import cache
 from typing import Any, TypeVar
 
 from lpwm.core.errors import UserError, nearest
@@ -22,6 +23,7 @@ RENAMED: dict[str, dict[str, str]] = {
     "EncoderConfig": {"image": "image_size"},
     "EvalConfig": {"along": "path_discount"},
     "MPCConfig": {"along": "path_discount"},
+    "EvaluatedRun": {"normalisation": "normalization"},
     "ObjectiveConfig": {"regulariser": "regularizer"},
 }
 # Config class -> fields that 0.1.0 did not have.
@@ -51,56 +53,94 @@ def to_dict(config: Any) -> Any:
     return config
 
 
-def from_dict(cls: type[C], data: dict[str, Any], where: str = "") -> C:
-    """The config that `to_dict` came from. A field that does not exist is named, with the nearest that does."""
+def from_dict(cls: type[C], data: dict[str, Any], where: str = "", *, lenient: bool = False) -> C:
+    """The dataclass that `to_dict` came from. A field that does not exist is named, with the nearest that does.
+
+    where: stands before the name of a field in an error. lenient: as results are read: fields that are not known are
+    left out, and null is NaN where a float is wanted.
+    """
     if not isinstance(data, dict):
-        raise UserError(f"{where or cls.__name__} must be an object of fields, not {type(data).__name__}.")
+        raise UserError(f"{_place(where) or cls.__name__} must be an object of fields, not {type(data).__name__}.")
+    if lenient:  # a class whose layout in files differs
+        data = getattr(cls, "upgrade", dict)(data)
     new_names = RENAMED.get(cls.__name__, {})
     data = {new_names.get(name, name): value for name, value in data.items()}
-    hints = typing.get_type_hints(cls)
-    names = {f.name for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
-    for name in data:
-        if name not in names:
-            raise UserError(f"unknown field {where + name!r} of {cls.__name__}: {nearest(name, names)}.")
-    values = {name: _value(hints[name], value, f"{where}{name}") for name, value in data.items()}
+    fields, hints = _fields(cls)  # type: ignore[arg-type]
+    for name in () if lenient else data:
+        if name not in fields:
+            raise UserError(f"unknown field {where + name!r} of {cls.__name__}: {nearest(name, fields)}.")
+    for name, required in fields.items():
+        if required and name not in data:
+            raise UserError(f"{where}{name} is missing: {cls.__name__} needs it.")
+    values = {name: _value(hints[name], data[name], f"{where}{name}", lenient) for name in fields if name in data}
     try:
         return cls(**values)
-    except TypeError as error:  # a field without default is missing
-        raise UserError(f"{where or cls.__name__}: {str(error).partition('__init__() ')[2] or error}.") from None
+    except TypeError as error:
+        raise UserError(f"{_place(where) or cls.__name__}: {error}.") from None
 
 
-def _value(hint: Any, value: Any, where: str) -> Any:
+@cache
+def _fields(cls: Any) -> tuple[dict[str, bool], dict[str, Any]]:
+    """Names of the fields, whether each must be given, and their types."""
+    missing = dataclasses.MISSING
+    every = [f for f in dataclasses.fields(cls) if f.init and f.metadata.get("json", True)]
+    required = {f.name: f.default is missing and f.default_factory is missing for f in every}
+    return required, typing.get_type_hints(cls)
+
+
+def _place(where: str) -> str:
+    return where.rstrip(". :")
+
+
+def _value(hint: Any, value: Any, where: str, lenient: bool = False) -> Any:
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
-        if value is None and type(None) in args:
-            return None
-        for arg in (a for a in args if a is not type(None)):
-            if dataclasses.is_dataclass(arg) and not isinstance(value, dict):
-                continue
-            try:
-                return _value(arg, value, where)
-            except UserError:
-                if arg is [a for a in args if a is not type(None)][-1]:
-                    raise
-        raise UserError(f"{where} = {value!r} has the wrong type: {hint} is wanted.")
+        return _one_of([a for a in args if a is not type(None)], type(None) in args, hint, value, where, lenient)
     if dataclasses.is_dataclass(hint):
-        return from_dict(typing.cast(type, hint), value, where + ".")
+        return from_dict(typing.cast(type, hint), value, where + ".", lenient=lenient)
     if origin is typing.Literal:
         if value not in args:
-            raise UserError(f"{where} = {value!r}: {nearest(str(value), map(str, args))}.")
+            raise UserError(f"{where} = {_short(value)}: {nearest(str(value), map(str, args))}.")
         return value
     if origin is tuple:
         if not isinstance(value, (list, tuple)):
-            raise UserError(f"{where} = {value!r} must be a list.")
+            raise UserError(f"{where} = {_short(value)} must be a list.")
         inner = args[0] if args else Any
-        return tuple(_value(inner, v, f"{where}[{i}]") for i, v in enumerate(value))
+        if inner in (int, float, str, bool) and all(type(v) is inner for v in value):
+            return tuple(value)
+        return tuple(_value(inner, v, f"{where}[{i}]", lenient) for i, v in enumerate(value))
+    if origin is dict:
+        if not isinstance(value, dict):
+            raise UserError(f"{where} = {_short(value)} must be an object of fields.")
+        return {name: _value(args[1], v, f"{where}.{name}", lenient) for name, v in value.items()}
+    if hint is float and lenient and value is None:
+        return float("nan")
     if hint is float and isinstance(value, (int, float)) and not isinstance(value, bool):
         return float(value)
     if hint in (int, str, bool, float):
         if type(value) is not hint:
-            raise UserError(f"{where} = {value!r} must be of type {hint.__name__}.")
+            raise UserError(f"{where} = {_short(value)} must be of type {hint.__name__}.")
         return value
     return value
+
+
+def _one_of(options: list[Any], none: bool, hint: Any, value: Any, where: str, lenient: bool) -> Any:
+    if value is None and none:
+        return None
+    for option in options:
+        if dataclasses.is_dataclass(option) and not isinstance(value, dict):
+            continue
+        try:
+            return _value(option, value, where, lenient)
+        except UserError:
+            if option is options[-1]:
+                raise
+    raise UserError(f"{where} = {_short(value)} has the wrong type: {hint} is wanted.")
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}…"
 
 
 def hashed(config: Any) -> Any:

@@ -8,7 +8,6 @@ clips a step holds is `order`'s business.
 
 from __future__ import annotations
 
-import copy
 import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ import torch
 from torch import Tensor
 
 from lpwm.core.errors import UserError
+from lpwm.core.graphs import Graph
 from lpwm.core.memory import free_bytes
 from lpwm.data.episodes import EpisodeData
 from lpwm.data.frames import Frames, StoredFrames
@@ -134,8 +134,8 @@ class Captured:
     def __init__(self, draw: Renderer, compiled: bool) -> None:
         self._draw = torch.compile(draw, dynamic=False) if compiled else draw
         self._plain, self._calls = draw, 0
-        self._graph: torch.cuda.CUDAGraph | None = None
-        self._states = self._frames = torch.empty(0)
+        self._graph: Graph[Tensor] | None = None
+        self._states = torch.empty(0)
 
     def __call__(self, states: Tensor) -> Tensor:
         if self._calls < 2:
@@ -145,15 +145,9 @@ class Captured:
         if states.shape != self._states.shape:
             return self._plain(states)
         if self._graph is None:
-            torch.cuda.current_stream().synchronize()
-            self._graph = torch.cuda.CUDAGraph()
-            # On a stream of its own: graphs captured on one stream share a workspace for matrix products, and this one
-            # is replayed next to the step's.
-            with torch.cuda.graph(self._graph, stream=torch.cuda.Stream()):
-                self._frames = self._draw(self._states)
+            self._graph = Graph(lambda: self._draw(self._states))
         self._states.copy_(states)
-        self._graph.replay()
-        return self._frames.clone()
+        return self._graph.replay().clone()
 
 
 class ResidentClips(Clips):
@@ -184,12 +178,6 @@ class ResidentClips(Clips):
         if world is None:
             assert episodes.pixels is not None  # checked above
             self._pixels, self._place = load_frames(episodes, self.index.chosen, image_size, self.device)
-
-    def reordered(self, seed: int) -> ResidentClips:
-        """The same clips in the order of another seed; the data stay in memory once."""
-        other = copy.copy(self)
-        other.index = self.index.reordered(seed)
-        return other
 
     def batch(self, step: int) -> Clip:
         row_bT, states, actions = self._numbers(self.index.at(step))

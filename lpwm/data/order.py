@@ -7,8 +7,6 @@ epoch sees every clip once, batches are always full, and any step can be drawn a
 
 from __future__ import annotations
 
-import copy
-
 import torch
 from torch import Tensor
 
@@ -94,12 +92,6 @@ class ClipIndex:
 
     def __len__(self) -> int:
         return self._n
-
-    def reordered(self, seed: int) -> ClipIndex:
-        """The same clips in the order of another seed."""
-        other = copy.copy(self)
-        other.seed, other._orders = seed, {}
-        return other
 
     def at(self, step: int) -> Tensor:
         """The rows at which this rank's clips of a step start. Nothing here waits for the device."""

@@ -1,4 +1,4 @@
-"""A trained model as one who acts: it sees rendered frames, plans in latent space, sends raw actions.
+"""A trained model as an actor: it sees rendered frames, plans in latent space, sends raw actions.
 
 B episodes, R executed blocks, A block size (raw action size × frameskip), D latent width, S state entries.
 """
@@ -18,6 +18,7 @@ from lpwm.core.errors import UserError
 from lpwm.data import ActionStats
 from lpwm.data.normalize import from_blocks
 from lpwm.evaluate.goals import EpisodeSet
+from lpwm.evaluate.results import EvaluatedRun, Provenance
 from lpwm.plan import MPC, ConsensusProblem, LatentProblem, MPCConfig, Plan, Problem, Solver
 from lpwm.plan.chunk import chunked
 from lpwm.worlds.base import World
@@ -45,7 +46,7 @@ class Agent:
     run_hash: str = ""
     step: int = 0
     path: str = ""
-    provenance: Mapping[str, Any] = field(default_factory=dict)  # see `lpwm.evaluate.provenance`
+    provenance: Provenance = field(default_factory=Provenance)
 
     @property
     def history(self) -> int:
@@ -64,6 +65,23 @@ class Agent:
                 state.update(name.encode())
                 state.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
         return state.hexdigest()[:16]
+
+    def entry(self) -> EvaluatedRun:
+        """As it stands in a result."""
+        return EvaluatedRun(
+            **vars(self.provenance),
+            name=self.name,
+            method=self.method,
+            seed=self.seed,
+            path=self.path,
+            run_hash=self.run_hash,
+            step=self.step,
+            weights=self.weights,
+            frameskip=self.frameskip,
+            images=self.images,
+            normalization=self.stats,
+            vote=self.vote if len(self.models) > 1 else None,
+        )
 
     def _proprio(self, model: Any) -> None:
         if getattr(model, "proprio_dim", 0):

@@ -1,36 +1,20 @@
-"""What a result must be seen beside: doing nothing, acting at random, and planning with the true simulator.
-
-All on the same episodes, through the same loop.
-"""
+"""Controls on the same episodes, through the same loop: no action, random actions, planning in the true simulator."""
 
 from __future__ import annotations
 
-import hashlib
-import io
-import json
-import zipfile
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from lpwm.core import rng
-from lpwm.core.config import to_dict
-from lpwm.core.files import make_folder, write_whole
-from lpwm.core.version import __version__
 from lpwm.data import ActionStats
 from lpwm.evaluate.agent import PlanActor
-from lpwm.evaluate.episodes import Record
 from lpwm.evaluate.goals import EpisodeSet
 from lpwm.plan import LiveOracleProblem, MPCConfig, OracleProblem, Problem, Solver
 from lpwm.worlds.base import Live, World
 from lpwm.worlds.policies import Random
-
-CONTROLS = ("nothing", "random", "oracle")
-SCHEME = 1  # part of every key of the store: raise it when the loop or a control changes its meaning
 
 
 class Nothing:
@@ -119,48 +103,3 @@ class Oracle(PlanActor):
         if self.live is not None:
             return LiveOracleProblem(self.live, *about, *scale, **options)
         return OracleProblem(*about, *scale, **options)
-
-
-class Store:
-    """Records on disk, named by a hash of everything they depend on. Without a folder nothing is stored."""
-
-    def __init__(self, folder: str | Path | None, fresh: bool = False) -> None:
-        self.folder, self.fresh = None if folder is None else Path(folder), fresh
-
-    @staticmethod
-    def name(depends: Mapping[str, Any]) -> str:
-        text = json.dumps(
-            {"scheme": SCHEME, "lpwm": __version__, "torch": torch.__version__, **to_dict(dict(depends))},
-            sort_keys=True,
-        )
-        return hashlib.sha256(text.encode()).hexdigest()[:24]
-
-    def has(self, depends: Mapping[str, Any]) -> bool:
-        return self.folder is not None and not self.fresh and self._path(depends).exists()
-
-    def _path(self, depends: Mapping[str, Any]) -> Path:
-        assert self.folder is not None
-        return self.folder / f"{self.name(depends)}.npz"
-
-    def load(self, depends: Mapping[str, Any]) -> Record | None:
-        """The stored record. A damaged file counts as absent."""
-        if not self.has(depends):
-            return None
-        try:
-            with np.load(self._path(depends), allow_pickle=False) as arrays:
-                return Record.of_arrays(dict(arrays))
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
-            return None
-
-    def record(self, depends: Mapping[str, Any], make: Callable[[], Record]) -> tuple[Record, bool]:
-        """The stored record and True, or a new one (stored) and False."""
-        found = self.load(depends)
-        if found is not None:
-            return found, True
-        record = make()
-        if self.folder is not None:
-            make_folder(self.folder)
-            packed = io.BytesIO()
-            np.savez_compressed(packed, **record.arrays())  # type: ignore[arg-type]
-            write_whole(self._path(depends), packed.getvalue())
-        return record, False

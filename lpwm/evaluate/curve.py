@@ -1,14 +1,12 @@
 """How far the planner's cost stays informative: latent distance against state distance.
 
-A planner that minimizes ‖ẑ − z_goal‖ finds its way only where that distance still grows with the true one.
-Where it has saturated, all far goals look equally far.
+A planner that minimizes ‖ẑ − z_goal‖ is guided only where that distance still grows with the true one. Where it has
+saturated, all far goals look equally far.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -16,43 +14,13 @@ from scipy import stats
 from torch import Tensor
 
 from lpwm.core.errors import UserError
+from lpwm.evaluate.config import STATES
+from lpwm.evaluate.results import Curve
 from lpwm.worlds.base import World
 
 # In units of the world's own success radius: 10, 25, 50 and 100 px in Piecewise, the same parts of other rooms.
 EDGES = (0.625, 1.5625, 3.125, 6.25)
-STATES = 512
 PER_BIN = 2000  # pairs
-
-
-@dataclass(frozen=True)
-class Curve:
-    """Bin i holds pairs of states with edges[i] ≤ distance < edges[i + 1]; the last bin is "far" and the unit."""
-
-    edges: tuple[float, ...]  # bins + 1, in the world's unit
-    relative: tuple[float, ...]  # mean latent distance / that of the far bin; NaN for an empty bin
-    sd: tuple[float, ...]  # of the same, between pairs
-    pairs: tuple[int, ...]
-    far: float  # mean RMS latent distance ‖z − z'‖/√D of far pairs
-    spearman: float  # rank correlation of the two distances over the pairs used, each bin weighing alike
-
-    @property
-    def saturates(self) -> float | None:
-        """The state distance from which on the latent distance is 90 % of far or more; None if only far is."""
-        for low, high, value in zip(self.edges[:-2], self.edges[1:-1], self.relative[:-1], strict=True):
-            if value >= 0.9:
-                return (low + high) / 2
-        return None
-
-    def as_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "saturates": self.saturates}
-
-    def text(self) -> str:
-        """`latent distance, far = 1: 0–10 .22, 10–25 .54, …`."""
-        cells = []
-        for i, value in enumerate(self.relative):
-            to = f"–{self.edges[i + 1]:.3g}" if i < len(self.relative) - 1 else "+"
-            cells.append(f"{self.edges[i]:.3g}{to} {value:.2f}")
-        return f"latent distance (far = 1) at state distance {', '.join(cells)}; rank correlation {self.spearman:.2f}"
 
 
 def distance_curve(

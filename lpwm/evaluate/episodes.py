@@ -2,8 +2,8 @@
 
 B episodes side by side on one device, T raw steps, K blocks, A raw action size, S state entries.
 
-The loop always runs to the last budget and records success after every raw step; nobody in it is told of it.
-The protocols are ways to read the record:
+The loop always runs to the last budget and records success after every raw step; actors are not told of it.
+A protocol says where in the record success counts:
   test every raw step (support pipeline)      latched: any step up to the budget; terminal: the step at it
   test after executed plans (ladder)          the same, at the ends of plans only
 """
@@ -24,7 +24,7 @@ from lpwm.evaluate.goals import EpisodeSet
 
 
 class Actor(Protocol):
-    """Chooses raw actions; sees states, and what it makes of them (a renderer, an encoder) is its own affair."""
+    """Chooses raw actions. It sees states; rendering and encoding them is its own affair."""
 
     def begin(self, episodes: EpisodeSet, state_BS: Tensor) -> None: ...
 
@@ -37,7 +37,7 @@ class Actor(Protocol):
         ...
 
     def traces(self) -> Mapping[str, Tensor]:
-        """What it noted along the way, (B, …) each."""
+        """What it recorded, (B, …) each."""
         ...
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -11,35 +12,17 @@ import numpy as np
 import torch
 
 from lpwm.core.errors import UserError
+from lpwm.core.provenance import origin
+from lpwm.core.version import __version__
 from lpwm.data import EpisodeData
 from lpwm.evaluate.agent import Agent
-from lpwm.evaluate.controls import Store
-from lpwm.evaluate.curve import Curve, distance_curve
+from lpwm.evaluate.cache import Store
+from lpwm.evaluate.config import EvalConfig
+from lpwm.evaluate.curve import distance_curve
 from lpwm.evaluate.evaluator import Evaluator, check_agents
-from lpwm.evaluate.goals import EpisodeSet, dataset_goals, random_goals
-from lpwm.evaluate.outcome import Evaluation
-from lpwm.evaluate.protocol import EvalConfig
-
-
-def episode_sets(
-    world: Any, config: EvalConfig, data: EpisodeData | None, holdout: float, frameskip: int
-) -> dict[str, EpisodeSet]:
-    sets = {}
-    for kind in config.goals:
-        if kind == "random":
-            sets[kind] = random_goals(world, config.episodes, seed=config.seed)
-        else:
-            if data is None:
-                raise UserError("dataset goals need the data set: give it, or ask for random goals.")
-            sets[kind] = dataset_goals(
-                data,
-                config.episodes,
-                seed=config.seed,
-                offset=config.offset,
-                holdout=holdout,
-                horizon_steps=max(config.horizons) * frameskip,
-            )
-    return sets
+from lpwm.evaluate.goals import EpisodeSet, episode_sets
+from lpwm.evaluate.played import Played
+from lpwm.evaluate.results import VERSION, Evaluation, WorldName
 
 
 def evaluate(
@@ -59,7 +42,7 @@ def evaluate(
     predicted_s: float | None = None,
     finished_only: bool = False,
 ) -> Evaluation:
-    """All cells of `config` for these agents, beside their controls.
+    """All cells of `config` for these agents and their controls.
 
     workers: processes for live simulators; None is one per core for the oracle's, which branch, and one for the others.
     Nothing depends on it.
@@ -85,38 +68,53 @@ def evaluate(
         progress=progress,
         finished_only=finished_only,
     )
-    every = [runner.cell(kind, H, R) for kind in sets for H, R in config.ways()]
+    every = [runner.cell(kind, H, R) for kind in sets for H, R in config.pairs()]
     cells = tuple(cell for cell in every if cell is not None)
     if not cells:
         raise UserError("nothing of this evaluation is finished: run it without --finished-only.")
-    curves: dict[str, Curve] = {}
-    if config.curve:
-        for agent in agents:
-            see = functools.partial(agent.see, world)
-            curves[agent.name] = distance_curve(see, world, states=config.curve, seed=config.seed, device=device)
+    curves = {}
+    for agent in agents if config.curve else ():
+        see = functools.partial(agent.see, world)
+        curves[agent.name] = distance_curve(see, world, states=config.curve, seed=config.seed, device=device)
+    groups = {kind: _groups(world, s) for kind, s in sets.items()}
+    code = origin()
     return Evaluation(
-        config=config,
-        world=world,
-        sets=sets,
-        cells=cells,
-        agents=tuple(agents),
-        curves=curves,
-        groups={kind: _groups(world, s) for kind, s in sets.items() if s.image is None},
+        version=VERSION,
+        versions=versions(),
+        commit=code["commit"],
+        source=code["source"],
         device=_device_name(torch.device(device)),
+        threads=torch.get_num_threads(),
+        settings=config,
+        world=WorldName(world.spec.name, dict(world.spec.options)),
         holdout=holdout,
+        runs=tuple(a.entry() for a in agents),
+        episode_sets={kind: s.entry() for kind, s in sets.items()},
+        cells=tuple(cell.measured(config.budgets, groups[cell.goals]) for cell in cells),
+        curves=curves,
         predicted_s=predicted_s,
-        missing=tuple(runner.missing),
         wall_s=time.perf_counter() - began,
+        missing=tuple(runner.missing),
+        played=Played(world, sets, cells),
     )
 
 
 def _groups(world: Any, episodes: EpisodeSet) -> dict[str, np.ndarray]:
     """Episodes to report apart, where the world names some: PushT's goals that need the block to move."""
-    if not hasattr(world, "goal_groups"):
+    if episodes.image is not None or not hasattr(world, "goal_groups"):
         return {}
-    found = world.goal_groups(episodes.start_BS, episodes.goal_BS)
-    return {name: np.asarray(which, dtype=bool) for name, which in found.items()}
+    groups = world.goal_groups(episodes.start_BS, episodes.goal_BS)
+    return {name: np.asarray(which, dtype=bool) for name, which in groups.items()}
 
 
 def _device_name(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)
+
+
+def versions() -> dict[str, str]:
+    return {
+        "lpwm": __version__,
+        "torch": str(torch.__version__),
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+    }

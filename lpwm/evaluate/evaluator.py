@@ -1,4 +1,4 @@
-"""Who runs an evaluation: its distinct runs of the loop as jobs, each made once, and the cells they make up."""
+"""The distinct runs of the episode loop as jobs, each run once, and the cells they make up."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ import torch
 from lpwm.core.config import to_dict
 from lpwm.core.errors import UserError
 from lpwm.evaluate.agent import Agent, LatentActor
-from lpwm.evaluate.controls import Nothing, Oracle, RandomActions, Store
+from lpwm.evaluate.cache import Store
+from lpwm.evaluate.config import EvalConfig
+from lpwm.evaluate.controls import Nothing, Oracle, RandomActions
 from lpwm.evaluate.episodes import Actor, Record, is_live, run_episodes
 from lpwm.evaluate.goals import EpisodeSet
-from lpwm.evaluate.outcome import Cell, Row
-from lpwm.evaluate.protocol import EvalConfig
+from lpwm.evaluate.played import PlayedCell, PlayedRow
 from lpwm.plan import MPCConfig, Solver
 
 NAMES = {"nothing": "do nothing", "random": "random actions", "oracle": "oracle"}
@@ -162,17 +163,17 @@ class Evaluator:
 
     def jobs(self) -> list[Job]:
         """Every distinct job of every cell."""
-        found: dict[str, Job] = {}
+        distinct: dict[str, Job] = {}
         for kind in self.sets:
-            for H, R in self.config.ways():
+            for H, R in self.config.pairs():
                 jobs = [
                     self.agent_job(a, kind, H, R, seed)
                     for a in self.agents
                     for seed in range(self.config.planner_seeds)
                 ]
                 jobs += [self.control_job(n, kind, H, R, s) for n in self.controls(kind) for s in self.control_seeds(n)]
-                found.update((Store.name(job.depends), job) for job in jobs)
-        return list(found.values())
+                distinct.update((Store.name(job.depends), job) for job in jobs)
+        return list(distinct.values())
 
     def _names(self, job: Job) -> list[dict[str, Any]]:
         """Under what its record may be kept, the job's own first."""
@@ -214,53 +215,63 @@ class Evaluator:
                 self.progress(self.plans_done)
         return self.done[name]
 
+    def kept_as(self, jobs: Sequence[Job]) -> tuple[str, ...]:
+        """The names of their records in the store; none where nothing is stored."""
+        if self.store.folder is None or not all(job.storable for job in jobs):
+            return ()
+        depends = [next((n for n in self._names(job) if self.store.has(n)), job.depends) for job in jobs]
+        return tuple(Store.name(d) for d in depends)
+
     def _tick(self) -> None:
         self.plans_done += 1
         if self.progress is not None:
             self.progress(self.plans_done)
 
-    def cell(self, kind: str, horizon: int, receding: int) -> Cell | None:
-        """None if nothing of it is to be had (`finished_only`)."""
+    def cell(self, kind: str, horizon: int, receding: int) -> PlayedCell | None:
+        """None where nothing of it is kept (`finished_only`)."""
         where = f"{kind} goals, H={horizon}, R={receding}"
         seeds = tuple(range(self.config.planner_seeds))
         rows = []
         for method, agents in by_method(self.agents).items():
             lines = [(a, [self.agent_job(a, kind, horizon, receding, s) for s in seeds]) for a in agents]
             whole = [(a, jobs) for a, jobs in lines if self.have(jobs, f"{where}: {a.name}")]
-            if not whole:
-                continue
-            found = [[self.run(job) for job in jobs] for _, jobs in whole]
-            planner = {
-                "solver": self.config.solver,
-                "options": to_dict(getattr(self.solver, "config", {})),
-                **to_dict(self.mpc(horizon, receding, agents[0])),
-            }
-            rows.append(_row(method, found, tuple(a.seed for a, _ in whole), seeds, False, planner))
+            if whole:
+                planner = self._planner(self.config.solver, self.solver, self.mpc(horizon, receding, agents[0]))
+                rows.append(self._row(method, [jobs for _, jobs in whole], [a.seed for a, _ in whole], planner))
         for name in self.controls(kind):
-            seeds = self.control_seeds(name)
-            jobs = [self.control_job(name, kind, horizon, receding, s) for s in seeds]
+            jobs = [self.control_job(name, kind, horizon, receding, s) for s in self.control_seeds(name)]
             if not self.have(jobs, f"{where}: {NAMES[name]}"):
                 continue
             planner = {}
             if name == "oracle":
-                solver, _ = self.config.oracle_planner(self.live)
-                options = to_dict(getattr(self.config.build_oracle_solver(self.live), "config", {}))
-                planner = {"solver": solver, "options": options, **to_dict(self.mpc(horizon, receding, None))}
-            rows.append(_row(NAMES[name], [[self.run(j) for j in jobs]], ("control",), seeds, True, planner))
-        return Cell(kind, horizon, receding, tuple(rows)).tested(self.config.test == "step") if rows else None
+                solver, mpc = self.config.build_oracle_solver(self.live), self.mpc(horizon, receding, None)
+                planner = self._planner(self.config.oracle_planner(self.live)[0], solver, mpc)
+            rows.append(self._row(NAMES[name], [jobs], ["control"], planner, control=True))
+        if not rows:
+            return None
+        cell = PlayedCell(kind, horizon, receding, tuple(rows))
+        return cell if self.config.test == "step" else cell.tested_by_plan()
 
+    def _planner(self, name: str, solver: Solver, mpc: MPCConfig) -> dict[str, Any]:
+        return {"solver": name, "options": to_dict(getattr(solver, "config", {})), **to_dict(mpc)}
 
-def _row(
-    name: str,
-    found: list[list[tuple[Record, bool]]],
-    seeds: tuple[int | str, ...],
-    planner_seeds: tuple[int, ...],
-    control: bool,
-    planner: Mapping[str, Any],
-) -> Row:
-    records = tuple(tuple(record for record, _ in line) for line in found)
-    stored = sum(was for line in found for _, was in line)
-    return Row(name, records, seeds, planner_seeds, control, planner, stored)
+    def _row(
+        self,
+        name: str,
+        jobs: list[list[Job]],
+        seeds: Sequence[int | str],
+        planner: Mapping[str, Any],
+        control: bool = False,
+    ) -> PlayedRow:
+        """jobs[s][p] of training seed s and planner seed p."""
+        played = [[self.run(job) for job in line] for line in jobs]
+        records = tuple(tuple(record for record, _ in line) for line in played)
+        stored = sum(was for line in played for _, was in line)
+        names = tuple(self.kept_as(line) for line in jobs)
+        planner_seeds = tuple(range(len(jobs[0])))
+        return PlayedRow(
+            name, records, tuple(seeds), planner_seeds, control, planner, stored, names if all(names) else ()
+        )
 
 
 def by_method(agents: Sequence[Agent]) -> dict[str, list[Agent]]:
@@ -273,7 +284,7 @@ def by_method(agents: Sequence[Agent]) -> dict[str, list[Agent]]:
 
 def check_agents(agents: Sequence[Agent], config: EvalConfig) -> None:
     if not agents:
-        raise UserError("there is nobody to evaluate: give at least one run.")
+        raise UserError("there is nothing to evaluate: give at least one run.")
     for method, members in by_method(agents).items():
         seeds = [a.seed for a in members]
         if len(set(seeds)) != len(seeds):
@@ -284,7 +295,7 @@ def check_agents(agents: Sequence[Agent], config: EvalConfig) -> None:
         if method in NAMES.values():
             raise UserError(f"a run cannot be called {method!r}: that is the name of a control.")
     if config.test == "plan":
-        longest = max(r for _, r in config.ways()) * max(a.frameskip for a in agents)
+        longest = max(r for _, r in config.pairs()) * max(a.frameskip for a in agents)
         if min(config.budgets) < longest:
             raise UserError(
                 f"a budget of {min(config.budgets)} raw steps ends before one plan of {longest} is executed: give at "

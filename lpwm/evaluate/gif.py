@@ -1,4 +1,4 @@
-"""An episode to look at: what happened, the goal, and the latent distance along the way. Pillow only."""
+"""An episode as a GIF: what happened, the goal, and the latent distance over time."""
 
 from __future__ import annotations
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,10 +20,9 @@ from lpwm.core import rng
 from lpwm.core.errors import UserError
 from lpwm.data import EpisodeData, splits
 from lpwm.data.order import clip_starts, permutation
+from lpwm.evaluate.config import OFFSET, EvalConfig
+from lpwm.evaluate.results import Episodes
 from lpwm.worlds.base import World
-
-KINDS = ("random", "dataset")
-OFFSET = 25  # raw steps between start and goal in a held-out trajectory
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,16 +66,12 @@ class EpisodeSet:
                 state.update(tensor.contiguous().numpy().tobytes())
         return state.hexdigest()[:16]
 
-    def as_dict(self) -> dict[str, Any]:
-        return {
-            "kind": self.kind,
-            "digest": self.digest,
-            "source": self.source,
-            "seed": self.seed,
-            "ids": list(self.ids),
-            "start": self.start_BS.tolist(),
-            "goal": None if self.image is not None else self.goal_BS.tolist(),
-        }
+    def entry(self) -> Episodes:
+        """As it stands in a result."""
+        start, goal = (tuple(map(tuple, x.tolist())) for x in (self.start_BS, self.goal_BS))
+        return Episodes(
+            self.kind, self.digest, self.source, self.seed, self.ids, start, None if self.image is not None else goal
+        )
 
 
 def _check_count(n: int) -> None:
@@ -112,8 +106,8 @@ def dataset_goals(
     starts = clip_starts(data.lengths[held], data.offsets[held], offset)
     if n > len(starts):
         raise UserError(
-            f"{n} episodes are asked for, but the held-out trajectories have only {len(starts)} starts with a "
-            f"goal {offset} steps ahead: ask for fewer, or hold out more."
+            f"{n} episodes are wanted, but the held-out trajectories have only {len(starts)} starts with a "
+            f"goal {offset} steps ahead: evaluate fewer, or hold out more."
         )
     rows = starts[permutation(len(starts), rng.seed_of("goals", data.digest, seed), "cpu")]
     trajectory = torch.searchsorted(data.offsets[held], rows, right=True) - 1
@@ -178,3 +172,25 @@ def image_goals(world: World, image: Tensor, n: int, *, seed: int = 0) -> Episod
 
 def _named(world: World) -> str:
     return f"world {world.spec.name} {json.dumps(world.spec.options, sort_keys=True)}"
+
+
+def episode_sets(
+    world: World, config: EvalConfig, data: EpisodeData | None, holdout: float, frameskip: int
+) -> dict[str, EpisodeSet]:
+    """The sets a protocol names, by their kind."""
+    sets = {}
+    for kind in config.goals:
+        if kind == "random":
+            sets[kind] = random_goals(world, config.episodes, seed=config.seed)
+            continue
+        if data is None:
+            raise UserError("dataset goals need the data set: give it, or evaluate on random goals.")
+        sets[kind] = dataset_goals(
+            data,
+            config.episodes,
+            seed=config.seed,
+            offset=config.offset,
+            holdout=holdout,
+            horizon_steps=max(config.horizons) * frameskip,
+        )
+    return sets

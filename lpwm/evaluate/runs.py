@@ -1,4 +1,4 @@
-"""From run folders to agents: the only place here that knows what a run is."""
+"""From run folders to agents."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 import torch
 
 from lpwm import train as runs
-from lpwm.core.config import digest
 from lpwm.core.errors import UserError
 from lpwm.data import EpisodeData
 from lpwm.evaluate.agent import Agent
 from lpwm.evaluate.provenance import of_run
+from lpwm.train.run_config import method_digest
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +32,6 @@ def agent_of(loaded: Any) -> Agent:
     folder = Path(loaded.path)
     label = folder.name.removesuffix(f"-{loaded.run_hash}")
     config = loaded.config
-    method = digest(replace(config, train=replace(config.train, seed=0)))
     return Agent(
         name=folder.name,
         models=(loaded.model,),
@@ -40,7 +39,7 @@ def agent_of(loaded: Any) -> Agent:
         stats=loaded.stats,
         frameskip=loaded.frameskip,
         seed=config.train.seed,
-        method=f"{label} {method[:4]}",
+        method=f"{label} {method_digest(config)[:4]}",
         run_hash=loaded.run_hash,
         step=loaded.step,
         path=str(loaded.path),
@@ -58,9 +57,9 @@ def load_team(
     resolved = [Path(p).resolve() for p in paths]
     if len(set(resolved)) != len(resolved):
         raise UserError("a run folder is given twice: name each once.")
-    found = [runs.load(path, device=device, checkpoint=checkpoint) for path in paths]
-    first = found[0]
-    for one in found:
+    loaded = [runs.load(path, device=device, checkpoint=checkpoint) for path in paths]
+    first = loaded[0]
+    for one in loaded:
         if one.world is None:
             raise UserError(f"{one.path} was trained on recordings of a world that is not known here: it cannot act.")
         if (one.spec.name, one.spec.options) != (first.spec.name, first.spec.options):
@@ -70,15 +69,15 @@ def load_team(
             )
     episodes = None
     if data:
-        each = [one.episodes() for one in found]
+        each = [one.episodes() for one in loaded]
         episodes = each[0]
-        for one, other in zip(found, each, strict=True):
+        for one, other in zip(loaded, each, strict=True):
             if other.digest != episodes.digest:
                 raise UserError(
                     f"{first.path} and {one.path} were trained on different data, so their held-out goals differ: "
                     "evaluate them on --goals random, or one at a time."
                 )
-    return Team(_named(tuple(agent_of(one) for one in found)), first.world, episodes, min(f.holdout for f in found))
+    return Team(_named(tuple(agent_of(one) for one in loaded)), first.world, episodes, min(x.holdout for x in loaded))
 
 
 def _named(agents: tuple[Agent, ...]) -> tuple[Agent, ...]:

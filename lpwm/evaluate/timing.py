@@ -1,4 +1,4 @@
-"""How long an evaluation will take, from a short look at what it is made of."""
+"""How long an evaluation will take, from timing a few of its parts."""
 
 from __future__ import annotations
 
@@ -97,11 +97,11 @@ def pace(runner: Evaluator, job: Job, actor: PlanActor, solver: str, options: di
 
     every = len(job.episodes)
     n = every if runner.device.type == "cuda" else min(FEW, every)
-    found = timed(n)
+    short = timed(n)
     # Overheads do not grow with the environments: time them all.
-    if n < every and (found.look + found.plan + found.iteration) * every / n < LONG:
+    if n < every and (short.look + short.plan + short.iteration) * every / n < LONG:
         return timed(every)
-    return found.scaled(every / n)
+    return short.scaled(every / n)
 
 
 def times(runner: Evaluator) -> Times:
@@ -127,18 +127,13 @@ def times(runner: Evaluator) -> Times:
     return Times(models, rest)
 
 
-def predict(runner: Evaluator) -> float:
-    """Seconds for all jobs that are not stored, uncompiled."""
-    return times(runner).total
-
-
 def compilations(runner: Evaluator) -> int:
     """How many kinds of plan there are to compile: by the shapes of the model, the horizon and the context's length,
     which grows from the first frame to the model's history."""
     kinds = set()
     for agent in runner.agents:
         shapes = tuple(str([tuple(p.shape) for p in _predictor(m)]) + str(getattr(m, "link", "")) for m in agent.models)
-        for horizon, receding in runner.config.ways():
+        for horizon, receding in runner.config.pairs():
             context = runner.mpc(horizon, receding, agent).context
             plans = math.ceil(runner.steps / (receding * agent.frameskip))
             kinds |= {(shapes, horizon, min(context, 1 + n * receding)) for n in range(plans)}

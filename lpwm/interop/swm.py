@@ -25,7 +25,8 @@ from lpwm.core.rng import seed_of
 from lpwm.data import ActionStats
 from lpwm.model import WorldModel
 from lpwm.plan import LatentProblem, Plan, Problem, Solver, chunked
-from lpwm.plan.problem import check_horizon, check_path_discount, latent_cost
+from lpwm.plan.config import check_horizon, check_path_discount
+from lpwm.plan.problem import latent_cost
 
 Info = dict[str, Any]
 
@@ -47,7 +48,7 @@ class SwmModel(nn.Module):
 
     encode(info)          adds emb (B, C, D), and act_emb (B, C, D) where `action` holds whole blocks
     rollout(info, a)      a (B, S, T, A) adds predicted_emb (B, S, C + T, D): the context's codes, then the forecasts
-    get_cost(info, a)     (B, S): mean_d (ẑ_T − z_goal)²; with `path_discount` > 0 earlier blocks count too
+    get_cost(info, a)     (B, S): mean_d (ẑ_T − z_goal)²; with `path_discount` > 0 the path cost
 
     Its solvers hand one dictionary to many calls; codes are left in it (`emb`, `goal_emb`) and used again, so every
     frame is encoded once per plan. The solvers plan z-scored actions: pass `process={"action": model.process}` to

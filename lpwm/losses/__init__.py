@@ -1,26 +1,35 @@
 """The losses: the regularizers, temporal Jaccard, and the objective that adds them to the prediction error."""
 
-from lpwm.losses.base import Draw, Gather, Regularizer
-from lpwm.losses.distribution import RectifiedGeneralizedGaussian
-from lpwm.losses.jaccard import temporal_jaccard
-from lpwm.losses.objective import REGULARIZERS, Objective, ObjectiveConfig
-from lpwm.losses.rdmreg import RDMReg, RDMRegConfig
-from lpwm.losses.sigreg import SIGReg, SIGRegConfig
-from lpwm.losses.vicreg import VICReg, VICRegConfig
+from typing import TYPE_CHECKING
 
-__all__ = [
+from lpwm.core.lazy import lazy
+from lpwm.losses.config import REGULARIZERS, ObjectiveConfig, RDMRegConfig, SIGRegConfig, VICRegConfig
+from lpwm.losses.distribution import RectifiedGeneralizedGaussian
+
+if TYPE_CHECKING:
+    from lpwm.losses.base import Draw, Gather, Regularizer
+    from lpwm.losses.jaccard import temporal_jaccard
+    from lpwm.losses.objective import Objective
+    from lpwm.losses.rdmreg import RDMReg
+    from lpwm.losses.sigreg import SIGReg
+    from lpwm.losses.vicreg import VICReg
+
+__getattr__, __dir__, __all__ = lazy(
+    __name__,
+    {
+        **dict.fromkeys(("Draw", "Gather", "Regularizer"), "base"),
+        "Objective": "objective",
+        "RDMReg": "rdmreg",
+        "SIGReg": "sigreg",
+        "VICReg": "vicreg",
+        "temporal_jaccard": "jaccard",
+    },
+)
+__all__ += [
     "REGULARIZERS",
-    "Draw",
-    "Gather",
-    "Objective",
     "ObjectiveConfig",
-    "RDMReg",
     "RDMRegConfig",
     "RectifiedGeneralizedGaussian",
-    "Regularizer",
-    "SIGReg",
     "SIGRegConfig",
-    "VICReg",
     "VICRegConfig",
-    "temporal_jaccard",
 ]

@@ -12,14 +12,17 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-
-import numpy as np
-import torch
-from numpy.typing import ArrayLike, NDArray
-from scipy.special import gammainc, gammaincc, gammaln
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from lpwm.core.errors import UserError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+    from numpy.typing import ArrayLike, NDArray
+    from torch import Tensor
+
+# scipy and torch are imported where they are used: a config checks its target without them.
 
 
 @dataclass(frozen=True)
@@ -40,11 +43,15 @@ class RectifiedGeneralizedGaussian:
     @cached_property
     def log_s(self) -> float:
         """log of s, the scale of V that gives x variance 1."""
+        from scipy.special import gammaln
+
         return 0.5 * float(gammaln(1 / self.p) - gammaln(3 / self.p))
 
     @cached_property
     def _raw_moments(self) -> tuple[float, float, float]:
         """P(x>0), E[y], E[y²] before `rms_norm`."""
+        from scipy.special import gammaincc, gammaln
+
         a, s, mu = 1 / self.p, math.exp(self.log_s), self.mu
         u = abs(mu) / s  # y > 0 where V > −μ/s
 
@@ -85,6 +92,9 @@ class RectifiedGeneralizedGaussian:
 
     def cdf(self, y: ArrayLike) -> NDArray[np.float64]:
         """P(Y ≤ y), with its jump at 0 when rectified."""
+        import numpy as np
+        from scipy.special import gammainc
+
         y = np.asarray(y, dtype=np.float64)
         v = (y * self.divisor - self.mu) * math.exp(-self.log_s)
         below = 0.5 + 0.5 * np.sign(v) * gammainc(1 / self.p, np.abs(v) ** self.p)
@@ -92,6 +102,8 @@ class RectifiedGeneralizedGaussian:
 
     def sample(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
         """Independent float32 samples on the generator's device."""
+        import torch
+
         device = generator.device
         if self.p == 2:
             x = torch.randn(shape, generator=generator, device=device)

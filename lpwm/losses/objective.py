@@ -8,48 +8,17 @@ No stop-gradient on the targets, no EMA: the regularizer alone prevents collapse
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
-from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from lpwm.core.errors import UserError, choose
+from lpwm.core.errors import UserError
 from lpwm.losses.base import Draw, Gather, Key, Regularizer
+from lpwm.losses.config import REGULARIZERS, ObjectiveConfig
 from lpwm.losses.jaccard import temporal_jaccard
-from lpwm.losses.rdmreg import RDMReg, RDMRegConfig
-from lpwm.losses.sigreg import SIGReg, SIGRegConfig
-from lpwm.losses.vicreg import VICReg, VICRegConfig
-
-
-@dataclass(frozen=True)
-class ObjectiveConfig:
-    regularizer: str = "rdmreg"  # a name in REGULARIZERS
-    lam: float = 1.0  # λ
-    tj_weight: float = 0.0  # temporal Jaccard; 0 leaves it out
-    rollout_steps: int = 1  # predictions fed back to this depth; 1 is the paper
-    rollout_weight: float = 1.0  # weight of depths 2…rollout_steps
-    rdmreg: RDMRegConfig = field(default_factory=RDMRegConfig)
-    sigreg: SIGRegConfig = field(default_factory=SIGRegConfig)
-    vicreg: VICRegConfig = field(default_factory=VICRegConfig)
-
-    def __post_init__(self) -> None:
-        choose("regularizer", self.regularizer, REGULARIZERS)
-        for name in ("lam", "tj_weight", "rollout_weight"):
-            if not getattr(self, name) >= 0:
-                raise UserError(f"{name} must not be negative: it is {getattr(self, name)}; 0 switches it off.")
-        if self.rollout_steps < 1:
-            raise UserError(f"rollout_steps must be at least 1, not {self.rollout_steps}: 1 is the paper.")
-
-    def validate(self, nonnegative: bool, frames: int | None = None) -> None:
-        """What depends on the model: its link, and the number of frames in a clip."""
-        if self.tj_weight > 0 and not nonnegative:
-            raise UserError("temporal Jaccard needs a non-negative link: use relu or reprelu, or tj_weight=0.")
-        if frames is not None and self.rollout_steps > frames - 1:
-            raise UserError(
-                f"rollout_steps={self.rollout_steps} needs clips of {self.rollout_steps + 1} frames, not {frames}: "
-                "lengthen the clips or lower rollout_steps."
-            )
+from lpwm.losses.rdmreg import RDMReg
+from lpwm.losses.sigreg import SIGReg
+from lpwm.losses.vicreg import VICReg
 
 
 class NoRegularizer:
@@ -74,13 +43,20 @@ class NoRegularizer:
         return torch.zeros((), device=codes_BTD.device, dtype=wide)
 
 
-# (config, whether the link is non-negative) -> the regularizer.
-REGULARIZERS: dict[str, Callable[[ObjectiveConfig, bool], Regularizer]] = {
-    "rdmreg": lambda config, nonnegative: RDMReg(config.rdmreg, nonnegative),
-    "sigreg": lambda config, nonnegative: SIGReg(config.sigreg),
-    "vicreg": lambda config, nonnegative: VICReg(config.vicreg),
-    "none": lambda config, nonnegative: NoRegularizer(),
-}
+def rdmreg(config: ObjectiveConfig, nonnegative: bool) -> RDMReg:
+    return RDMReg(config.rdmreg, nonnegative)
+
+
+def sigreg(config: ObjectiveConfig, nonnegative: bool) -> SIGReg:
+    return SIGReg(config.sigreg)
+
+
+def vicreg(config: ObjectiveConfig, nonnegative: bool) -> VICReg:
+    return VICReg(config.vicreg)
+
+
+def none(config: ObjectiveConfig, nonnegative: bool) -> NoRegularizer:
+    return NoRegularizer()
 
 
 class Objective:
@@ -89,7 +65,7 @@ class Objective:
     def __init__(self, config: ObjectiveConfig, nonnegative: bool) -> None:
         config.validate(nonnegative)
         self.config = config
-        self.regularizer = REGULARIZERS[config.regularizer](config, nonnegative)
+        self.regularizer: Regularizer = REGULARIZERS.get(config.regularizer)(config, nonnegative)
 
     def without_regularizer(self) -> Objective:
         """The terms that are means over clips; gradient accumulation handles the regularizer on its own."""

@@ -10,7 +10,7 @@ Legend: B batch (of all ranks together), T frames, D latent width, P slices.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -21,25 +21,9 @@ from torch.nn.functional import mse_loss
 from lpwm.core.errors import UserError
 from lpwm.core.rng import generator
 from lpwm.losses.base import Gather, Key, no_autocast, whole_batch
-from lpwm.losses.distribution import RectifiedGeneralizedGaussian
+from lpwm.losses.config import RDMRegConfig
 from lpwm.losses.order import match_rows, sort_rows
-from lpwm.losses.slicing import check_slices, draw_slices, project, share
-
-
-@dataclass(frozen=True)
-class RDMRegConfig:
-    slices: int = 8192  # the ladder's; 1024 in the support pipeline
-    p: float = 1.0  # shape of the target: 1 Laplace, 2 Gaussian
-    mu: float = 0.0  # location before rectification: lower is sparser
-    rms_norm: bool = False  # divide the target by √E[y²]
-    axis_fraction: float = 0.0  # share of coordinate slices; 0 is the paper
-
-    def __post_init__(self) -> None:
-        check_slices(self.slices, self.axis_fraction)
-        self.target(rectify=True)
-
-    def target(self, rectify: bool) -> RectifiedGeneralizedGaussian:
-        return RectifiedGeneralizedGaussian(self.p, self.mu, rectify, self.rms_norm)
+from lpwm.losses.slicing import draw_slices, project, share
 
 
 class RDMRegDraw(NamedTuple):

@@ -11,7 +11,6 @@ Legend: B batch (of all ranks together), T frames, D latent width, P slices, K k
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -20,22 +19,8 @@ from torch import Tensor
 from lpwm.core.errors import UserError
 from lpwm.core.rng import generator
 from lpwm.losses.base import Gather, Key, no_autocast, whole_batch
-from lpwm.losses.slicing import check_slices, draw_slices, project, share
-
-
-@dataclass(frozen=True)
-class SIGRegConfig:
-    slices: int = 1024
-    knots: int = 17
-    reach: float = 3.0  # the largest knot
-    axis_fraction: float = 0.0
-
-    def __post_init__(self) -> None:
-        check_slices(self.slices, self.axis_fraction)
-        if self.knots < 2:
-            raise UserError(f"SIGReg needs at least 2 knots, not {self.knots}: LeWM uses 17.")
-        if not self.reach > 0:
-            raise UserError(f"SIGReg's reach must be above 0, not {self.reach}: LeWM uses 3.")
+from lpwm.losses.config import SIGRegConfig
+from lpwm.losses.slicing import draw_slices, project, share
 
 
 class SIGRegDraw(NamedTuple):

@@ -15,13 +15,6 @@ from torch.nn.functional import normalize
 from lpwm.core.errors import UserError
 
 
-def check_slices(slices: int, axis_fraction: float) -> None:
-    if slices < 1:
-        raise UserError(f"slices must be at least 1, not {slices}: the paper uses 8192 or 1024.")
-    if not 0 <= axis_fraction <= 1:
-        raise UserError(f"axis_fraction must lie in [0, 1], not {axis_fraction}: 0 is the paper.")
-
-
 def draw_slices(slices: int, dim: int, axis_fraction: float, generator: torch.Generator) -> Tensor:
     """(P, D) float32 unit vectors: round(axis_fraction·P) coordinate vectors, the rest uniform on the sphere.
 

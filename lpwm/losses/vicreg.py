@@ -8,24 +8,12 @@ unpublished; 1 and 1 are ours, and λ multiplies both.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
 from lpwm.core.errors import UserError
 from lpwm.losses.base import Gather, Key, no_autocast, whole_batch
-
-
-@dataclass(frozen=True)
-class VICRegConfig:
-    variance: float = 1.0
-    covariance: float = 1.0
-
-    def __post_init__(self) -> None:
-        for name in ("variance", "covariance"):
-            if not getattr(self, name) >= 0:
-                raise UserError(f"VICReg's {name} weight must not be negative: it is {getattr(self, name)}.")
+from lpwm.losses.config import VICRegConfig
 
 
 class VICReg:

@@ -1,19 +1,26 @@
-"""Encoder, link, the predictor ladder and the world model that joins them."""
+"""Encoder, link, the predictors and the world model that joins them."""
 
-from lpwm.model.encoder import VIT_TINY, EncoderConfig, ProjectorConfig
-from lpwm.model.link import LINKS, NONNEGATIVE
-from lpwm.model.predictors import RUNGS, TITLES, PredictorConfig
-from lpwm.model.world_model import ModelConfig, WorldModel
+from typing import TYPE_CHECKING
 
-__all__ = [
+from lpwm.core.lazy import lazy
+from lpwm.model.config import LINKS, NONNEGATIVE, VIT_TINY, EncoderConfig, ModelConfig, PredictorConfig, ProjectorConfig
+from lpwm.model.predictors import PAPER_RUNGS, PREDICTORS, TITLES, register_predictor, title_of
+
+if TYPE_CHECKING:
+    from lpwm.model.world_model import WorldModel
+
+__getattr__, __dir__, __all__ = lazy(__name__, {"WorldModel": "world_model"})
+__all__ += [
     "LINKS",
     "NONNEGATIVE",
-    "RUNGS",
+    "PAPER_RUNGS",
+    "PREDICTORS",
     "TITLES",
     "VIT_TINY",
     "EncoderConfig",
     "ModelConfig",
     "PredictorConfig",
     "ProjectorConfig",
-    "WorldModel",
+    "register_predictor",
+    "title_of",
 ]

@@ -5,8 +5,7 @@ Legend: B frames, N tokens (1 + patches), W width, P pixels of a patch (3·p²).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar, Literal, cast
+from typing import ClassVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -16,6 +15,7 @@ from torch import Tensor, nn
 from lpwm.core.errors import UserError
 from lpwm.kernels import encoder as attention
 from lpwm.kernels import stack
+from lpwm.model.config import EncoderConfig, ProjectorConfig
 from lpwm.model.layers import TwoLayer, linear
 
 # How uint8 pixels become numbers: (x/255 − mean)/std. The ladder pipeline centers, the support pipeline
@@ -25,44 +25,6 @@ PIXELS = {
     "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
     "white": ((1.0, 1.0, 1.0), (0.5, 0.5, 0.5)),
 }
-
-
-@dataclass(frozen=True)
-class EncoderConfig:
-    """The ViT. The defaults are the ladder pipeline's; `VIT_TINY` is the support pipeline's."""
-
-    image_size: int = 224
-    patch: int = 14
-    width: int = 384
-    depth: int = 12
-    heads: int = 3
-    head_dim: int = 64
-    mlp: int = 768
-    pixels: Literal["half", "imagenet", "white"] = "half"
-
-    def __post_init__(self) -> None:
-        for name in ("image_size", "patch", "width", "depth", "heads", "head_dim", "mlp"):
-            if getattr(self, name) < 1:
-                raise UserError(f"encoder.{name} = {getattr(self, name)} must be at least 1.")
-        if self.image_size % self.patch:
-            below = max(self.image_size // self.patch, 1) * self.patch
-            raise UserError(
-                f"a {self.image_size}-pixel image is not divisible into patches of {self.patch}: "
-                f"use an image of {below} or {below + self.patch}, or another patch."
-            )
-
-
-VIT_TINY = EncoderConfig(width=192, pixels="imagenet")
-
-
-@dataclass(frozen=True)
-class ProjectorConfig:
-    hidden: int = 2048
-    norm: Literal["layer", "batch"] = "layer"
-
-    def __post_init__(self) -> None:
-        if self.hidden < 1:
-            raise UserError(f"projector.hidden = {self.hidden} must be at least 1.")
 
 
 class Block(nn.Module):
@@ -150,8 +112,8 @@ class ViT(nn.Module):
         c = self.config
         if frames.shape[-3:] != (3, c.image_size, c.image_size):
             raise UserError(
-                f"the encoder reads frames of shape (3, {c.image_size}, {c.image_size}), not {tuple(frames.shape[-3:])}: "
-                f"render or resize them to {c.image_size} pixels."
+                f"the encoder reads frames of shape (3, {c.image_size}, {c.image_size}), not "
+                f"{tuple(frames.shape[-3:])}: render or resize them to {c.image_size} pixels."
             )
         *first, last = cast(list[Block], list(self.blocks))
         if first and self.by_kernels and attention.kernels_serve(frames):

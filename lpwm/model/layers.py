@@ -90,7 +90,8 @@ def short_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropou
     scores = (q.unsqueeze(-3) * k.unsqueeze(-4)).sum(-1) * q.shape[-1] ** -0.5  # (…, N, M, h)
     if mask is not None:
         scores = scores.masked_fill(mask.unsqueeze(-1), float("-inf"))
-    weight = scores.float().softmax(dim=-2).to(v.dtype)
+    wide = torch.promote_types(scores.dtype, torch.float32)
+    weight = scores.softmax(dim=-2, dtype=wide).to(v.dtype)
     if dropout:
         weight = F.dropout(weight, dropout)
     return (weight.unsqueeze(-1) * v.unsqueeze(-4)).sum(-3)

@@ -41,7 +41,3 @@ def reprelu(u: Tensor) -> Tensor:
     Not written as relu(u) + gelu(u) − gelu(u): a compiler that fuses multiply and add leaves 1e-9 where a zero belongs.
     """
     return _RepReLU.apply(u)
-
-
-LINKS: dict[str, Link] = {"identity": identity, "relu": relu, "reprelu": reprelu}
-NONNEGATIVE = frozenset({"relu", "reprelu"})

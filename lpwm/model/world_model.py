@@ -8,46 +8,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from lpwm.core.errors import UserError, choose
-from lpwm.model.encoder import Encoder, EncoderConfig, ProjectorConfig
+from lpwm.core.errors import UserError
+from lpwm.model.config import LINKS, ModelConfig
+from lpwm.model.encoder import Encoder
 from lpwm.model.frozen import Rollout, freeze
 from lpwm.model.layers import linear
-from lpwm.model.link import LINKS, NONNEGATIVE
-from lpwm.model.predictors import PredictorConfig, steps_as_forward
-
-
-@dataclass(frozen=True)
-class ModelConfig:
-    """Everything about the networks. Sizes that come from the world (A, proprioception) come at construction."""
-
-    latent: int = 384  # D
-    link: str = "reprelu"
-    encoder: EncoderConfig = field(default_factory=EncoderConfig)
-    projector: ProjectorConfig = field(default_factory=ProjectorConfig)
-    predictor: PredictorConfig = field(default_factory=PredictorConfig)
-    action_encoder: Literal["mlp", "linear"] = "mlp"
-    action_smooth: int = 0  # outputs of the 1×1 convolution before the MLP; 0 = A (ladder), 10 in the support pipeline
-
-    def __post_init__(self) -> None:
-        choose("link", self.link, LINKS)
-        if self.latent < 1:
-            raise UserError(f"model.latent = {self.latent} must be at least 1.")
-        if self.action_smooth < 0:
-            raise UserError(f"model.action_smooth = {self.action_smooth} must be 0 (= the action's size) or more.")
-        if self.action_encoder not in ("mlp", "linear"):
-            raise UserError(f"unknown action encoder {self.action_encoder!r}: valid names: linear, mlp.")
-
-    @property
-    def sparse(self) -> bool:
-        """Whether codes are non-negative with exact zeros."""
-        return self.link in NONNEGATIVE
+from lpwm.model.predictors.check import rolls_out_by_steps
 
 
 class WorldModel(nn.Module):
@@ -60,13 +32,14 @@ class WorldModel(nn.Module):
         self.encoder = Encoder(config.encoder, config.projector, config.latent, proprio_dim)
         self.embed_action = action_encoder(config, action_dim)
         self.predictor: Any = config.predictor.build(config.latent)
-        self.link = LINKS[config.link]
+        self._steps = rolls_out_by_steps(self.predictor, config.predictor.rung, config.latent, self.history)
+        self.link = LINKS.get(config.link)
         deliberate_init(self)
 
     @property
     def history(self) -> int:
         """How many past codes a prediction reads; longer contexts are cut to it."""
-        return self.predictor.lags
+        return getattr(self.predictor, "lags", self.config.predictor.history)
 
     def encode(self, frames: Tensor, proprio: Tensor | None = None) -> Tensor:
         """Frames (…, 3, h, w), uint8, [proprio (…, P)] -> codes (…, D)."""
@@ -95,7 +68,7 @@ class WorldModel(nn.Module):
         """
         z_BCD, past_BPA = self._context(z_BCD, past_BPA)
         e = self.embed_action(actions_BSHA)
-        if not (cached and steps_as_forward(self.predictor)):
+        if not (cached and self._steps):
             return self._rollout_windows(z_BCD, e, past_BPA, last_only)
         cache = self.predictor.start()
         if past_BPA is not None:

@@ -1,6 +1,15 @@
 """μP parameter groups, initialization and schedules."""
 
-from lpwm.optim.mup import OptimConfig, build, groups, initialize, schema, set_rates, table
+from typing import TYPE_CHECKING
+
+from lpwm.core.lazy import lazy
+from lpwm.optim.config import OptimConfig
 from lpwm.optim.schedule import factor
 
-__all__ = ["OptimConfig", "build", "factor", "groups", "initialize", "schema", "set_rates", "table"]
+if TYPE_CHECKING:
+    from lpwm.optim.mup import build, groups, initialize, schema, set_rates, table
+
+__getattr__, __dir__, __all__ = lazy(
+    __name__, dict.fromkeys(("build", "groups", "initialize", "schema", "set_rates", "table"), "mup")
+)
+__all__ += ["OptimConfig", "factor"]

@@ -13,7 +13,7 @@ what it is: `mup = {"gru.weight_*": "hidden", "gru.bias_*": "bias"}`, patterns o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Literal, get_args
@@ -21,10 +21,9 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from lpwm.core.errors import UserError, choose, nearest
+from lpwm.core.errors import UserError, nearest
 from lpwm.core.rng import generator
-from lpwm.kernels import adam
-from lpwm.optim.schedule import SCHEDULES
+from lpwm.optim.config import OPTIMIZERS, OptimConfig
 
 BASE_WIDTH = 384
 Kind = Literal["hidden", "input", "bias", "norm", "embedding"]
@@ -40,32 +39,6 @@ _NORMS = (
     nn.InstanceNorm2d,
     nn.InstanceNorm3d,
 )
-
-
-@dataclass(frozen=True)
-class OptimConfig:
-    """The optimizer of a run. The defaults are the ladder's; see recipes for the support pipeline's."""
-
-    name: str = "adamw"
-    lr: float = 5e-4  # η
-    weight_decay: float = 0.01  # on matrices alone; ignored by Adam
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = 1e-8
-    mup: bool = True
-    input_lr: Literal["constant", "fan_in"] = "constant"
-    clip: float = 0.0  # largest gradient norm; 0 = no clipping
-    schedule: str = "constant"
-    warmup: float = 0.0  # share of the steps
-
-    def __post_init__(self) -> None:
-        choose("optimizer", self.name, OPTIMIZERS)
-        choose("schedule", self.schedule, SCHEDULES)
-        if not self.lr > 0:
-            raise UserError(f"optim.lr = {self.lr} must be positive.")
-        if not 0 <= self.warmup < 1:
-            raise UserError(f"optim.warmup = {self.warmup} is a share of the steps and must be in [0, 1).")
-        if min(self.weight_decay, self.clip) < 0:
-            raise UserError("optim.weight_decay and optim.clip must not be negative.")
 
 
 @dataclass(frozen=True)
@@ -178,10 +151,6 @@ def groups(model: nn.Module, config: OptimConfig) -> list[dict[str, Any]]:
     ]
 
 
-OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
-IN_ONE_LAUNCH: dict[str, Callable[..., torch.optim.Optimizer]] = {"adam": adam.Adam, "adamw": adam.AdamW}
-
-
 def build(model: nn.Module, config: OptimConfig, **options: Any) -> torch.optim.Optimizer:
     """The optimizer over the groups. Decay in AdamW is decoupled and scaled by each group's own rate, as in torch."""
     made = groups(model, config)
@@ -190,8 +159,7 @@ def build(model: nn.Module, config: OptimConfig, **options: Any) -> torch.optim.
             group["weight_decay"] = 0.0
         if options.get("capturable"):  # a captured graph reads the rate from memory
             group["lr"] = torch.tensor(group["lr"], device=group["params"][0].device)
-    one = adam.possible([p for group in made for p in group["params"]], **options)
-    make = (IN_ONE_LAUNCH if one else OPTIMIZERS)[config.name]
+    make = OPTIMIZERS.get(config.name)
     return make(made, lr=config.lr, betas=config.betas, eps=config.eps, **options)
 
 

@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
-from lpwm.core.errors import UserError
+from lpwm.plan.config import CEMConfig
 from lpwm.plan.problem import Problem
-from lpwm.plan.solver import Sampler, State, finite_or_inf, noise, require, take
-
-
-def check_elites(elites: int, samples: int) -> None:
-    require("samples", samples, 2)
-    require("elites", elites, 2)  # the unbiased standard deviation of one elite does not exist
-    if elites > samples:
-        raise UserError(f"{elites} elites of {samples} samples: give at most as many elites as samples.")
+from lpwm.plan.solver import Sampler, State, finite_or_inf, noise, take
 
 
 def refit(elites_BKHA: Tensor, cost_BK: Tensor, mean_BHA: Tensor, std_BHA: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -30,22 +21,6 @@ def refit(elites_BKHA: Tensor, cost_BK: Tensor, mean_BHA: Tensor, std_BHA: Tenso
     var = (w_BK11 * (elites_BKHA - mean[:, None]).square()).sum(1) / (n_B11 - 1).clamp(min=1)
     alive_B = n_B11[:, 0, 0] >= 1
     return torch.where(n_B11 >= 1, mean, mean_BHA), torch.where(n_B11 >= 2, var.sqrt(), std_BHA), alive_B
-
-
-@dataclass(frozen=True)
-class CEMConfig:
-    samples: int = 300
-    elites: int = 30
-    iterations: int = 30
-    std: float = 1.0  # at the start of every plan
-
-    def __post_init__(self) -> None:
-        check_elites(self.elites, self.samples)
-        require("iterations", self.iterations, 1)
-        require("std", self.std, 1e-6)
-
-    def build(self) -> CEM:
-        return CEM(self)
 
 
 class CEM(Sampler):

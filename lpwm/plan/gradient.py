@@ -2,36 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
 from lpwm.core.rng import fold
+from lpwm.plan.config import GradientConfig
 from lpwm.plan.problem import Problem
-from lpwm.plan.solver import Plan, Solver, finite_or_inf, noise, raise_if_dead, require, start_mean
-
-
-@dataclass(frozen=True)
-class GradientConfig:
-    restarts: int = 8
-    iterations: int = 100
-    lr: float = 0.1
-    std: float = 1.0  # of the random starts around the first
-    beta1: float = 0.9
-    beta2: float = 0.999
-
-    def __post_init__(self) -> None:
-        require("restarts", self.restarts, 1)
-        require("iterations", self.iterations, 1)
-        require("lr", self.lr, 1e-12)
-        require("std", self.std, 0)
-        for name in ("beta1", "beta2"):
-            require(name, getattr(self, name), 0)
-            require(f"1 − {name}", 1 - getattr(self, name), 1e-9)
-
-    def build(self) -> Gradient:
-        return Gradient(self)
+from lpwm.plan.solver import Plan, Solver, finite_or_inf, noise, raise_if_dead, start_mean
 
 
 class Gradient(Solver):

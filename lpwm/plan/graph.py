@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lpwm.core.graphs import Graph, warm_up
 from lpwm.plan.problem import Problem
 
 Outputs = dict[str, Tensor]
@@ -41,15 +42,8 @@ class CapturedPlan:
         self.problem = problem.with_tensors([t.clone() for t in problem.tensors()])  # also keeps the model alive
         self.start_BHA = start_BHA.clone()
         self.seed = torch.tensor(seed, device=problem.device)
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):  # compiles, and lets the libraries allocate their workspaces
-            body(self.problem, self.start_BHA, self.seed)
-        torch.cuda.current_stream().wait_stream(side)
-        torch.cuda.synchronize()
-        self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
-            self.outputs = body(self.problem, self.start_BHA, self.seed)
+        warm_up(lambda: body(self.problem, self.start_BHA, self.seed))
+        self.graph = Graph(lambda: body(self.problem, self.start_BHA, self.seed))
 
     def __call__(self, problem: Problem, start_BHA: Tensor, seed: int) -> Outputs:
         """Fewer environments than were captured are filled up with the first one, which changes no plan."""
@@ -58,8 +52,7 @@ class CapturedPlan:
             _fill(fixed, fresh)
         _fill(self.start_BHA, start_BHA)
         self.seed.fill_(seed)
-        self.graph.replay()
-        return {name: t[:n].clone() for name, t in self.outputs.items()}
+        return {name: t[:n].clone() for name, t in self.graph.replay().items()}
 
 
 def _fill(fixed: Tensor, fresh: Tensor) -> None:
@@ -79,11 +72,11 @@ class Graphs:
         key = signature(problem)
         fitting = [k for k, plan in self._kept.items() if k[0] == key and plan.batch >= problem.batch]
         if fitting:
-            found = min(fitting, key=lambda k: self._kept[k].batch)
-            self._kept.move_to_end(found)
+            best = min(fitting, key=lambda k: self._kept[k].batch)
+            self._kept.move_to_end(best)
         else:
-            found = (key, problem.batch)
+            best = (key, problem.batch)
             while len(self._kept) >= KEPT:
                 self._kept.popitem(last=False)
-            self._kept[found] = CapturedPlan(body, problem, start_BHA, seed)
-        return self._kept[found](problem, start_BHA, seed)
+            self._kept[best] = CapturedPlan(body, problem, start_BHA, seed)
+        return self._kept[best](problem, start_BHA, seed)

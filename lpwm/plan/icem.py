@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from lpwm.plan.cem import check_elites, refit
+from lpwm.plan.cem import refit
+from lpwm.plan.config import ICEMConfig
 from lpwm.plan.problem import Problem
-from lpwm.plan.solver import Plan, Sampler, State, finite_or_inf, noise, require, take
+from lpwm.plan.solver import Plan, Sampler, State, finite_or_inf, noise, take
 
 
 @functools.cache
@@ -40,44 +40,10 @@ def color(horizon: int, beta: float, device: torch.device | str = "cpu", dtype: 
     return torch.tensor(_color(horizon, beta), dtype=torch.float64).to(device, dtype)
 
 
-@dataclass(frozen=True)
-class ICEMConfig:
-    samples: int = 300
-    elites: int = 30
-    iterations: int = 30
-    std: float = 1.0
-    beta: float = 2.0  # 0 is white noise; along the blocks of the plan
-    keep: float = 0.3  # the fraction of the elites that stays in the next population
-    momentum: float = 0.1  # of the old mean and std
-    decay: float = 1.0  # the population is divided by this at each iteration, down to 2·elites
-
-    def __post_init__(self) -> None:
-        check_elites(self.elites, self.samples)
-        require("iterations", self.iterations, 1)
-        require("std", self.std, 1e-6)
-        require("beta", self.beta, 0)
-        require("decay", self.decay, 1)
-        for name in ("keep", "momentum"):
-            require(name, getattr(self, name), 0)
-            require(f"1 − {name}", 1 - getattr(self, name), 0)
-
-    @property
-    def kept(self) -> int:
-        return min(int(self.keep * self.elites), self.samples - 1)
-
-    def at(self, iteration: int) -> ICEMConfig:
-        """The same with the population of a later iteration."""
-        shrunk = int(self.samples * self.decay**-iteration)
-        return replace(self, samples=min(self.samples, max(shrunk, 2 * self.elites)))
-
-    def build(self) -> ICEM:
-        return ICEM(self)
-
-
 class ICEM(Sampler):
     """CEM whose candidates are colored noise and the best of the last elites; the best candidate is the plan.
 
-    The kept elites are scored again beside the new candidates, so the best one is never lost, and costs that
+    The kept elites are scored again with the new candidates, so the best one is never lost, and costs that
     are only ranks work too.
     """
 

@@ -2,7 +2,7 @@
 
     z_{t+1} = Σ_{i<k} A_i z_{t−i} + B a_t + b,      J(a) = Σ_h w_h ‖z_h − z_goal‖²/D + ρ Σ_t ‖a_t‖²
 
-holds for LTI with the identity link and a linear action encoder; w_H = 1 and the others 0 unless the way counts, too
+holds for LTI with the identity link and a linear action encoder; w_H = 1 and the others 0 unless the path counts
 (`block_weights`). Two solutions of the same problem:
   dense     z_h = f_h + G_h·(a_0 … a_{H−1}) is a least-squares problem, solved by one SVD for all environments;
   riccati   dynamic programming on x_t = (z_t, …, z_{t−k+1}, 1, z_goal): the constant carries b, and the goal is a
@@ -12,15 +12,16 @@ holds for LTI with the identity link and a linear action encoder; w_H = 1 and th
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lpwm.core.errors import UserError, choose
+from lpwm.core.errors import UserError
+from lpwm.plan.config import LQRConfig
 from lpwm.plan.problem import LatentProblem, Problem, block_weights
-from lpwm.plan.solver import Plan, Solver, raise_if_dead, require, start_mean
+from lpwm.plan.solver import Plan, Solver, raise_if_dead, start_mean
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class LinearDynamics:
     @classmethod
     @torch.no_grad()
     def from_model(cls, model: Any) -> LinearDynamics:
-        """The composite maps of a WorldModel, read by probing its rollout with zero and the basis vectors.
+        """The composite maps of a WorldModel, found by probing its rollout with zero and the basis vectors.
 
         An affine map is known exactly from these, the action encoder's matrix and bias included.
         """
@@ -177,19 +178,6 @@ def riccati_plan(
 
 
 METHODS = {"dense": dense_plan, "riccati": riccati_plan}
-
-
-@dataclass(frozen=True)
-class LQRConfig:
-    method: Literal["dense", "riccati"] = "dense"
-    control: float = 0.0  # ρ; 0 is the planners' own cost, more keeps actions within what the world can do
-
-    def __post_init__(self) -> None:
-        choose("LQR method", self.method, METHODS)
-        require("control", self.control, 0)
-
-    def build(self) -> LQR:
-        return LQR(self)
 
 
 class LQR(Solver):

@@ -13,7 +13,6 @@ blocks executed between, and `make_problem(frames_BC…, past_BPA, horizon)` tur
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -21,35 +20,11 @@ from torch import Tensor
 from lpwm.core.errors import UserError
 from lpwm.core.rng import seed_of
 from lpwm.plan.chunk import chunked
-from lpwm.plan.problem import Problem, check_path_discount, check_horizon
-from lpwm.plan.solver import Plan, Solver, require
+from lpwm.plan.config import MPCConfig
+from lpwm.plan.problem import Problem
+from lpwm.plan.solver import Plan, Solver
 
 MakeProblem = Callable[[Tensor, Tensor | None, int], Problem]
-
-
-@dataclass(frozen=True)
-class MPCConfig:
-    """Open loop is one plan with receding = horizon."""
-
-    horizon: int = 5  # H, blocks
-    receding: int = 5  # R, blocks executed before planning again
-    warm: bool = True  # the next mean is the shifted tail of the last plan
-    context: int = 1  # real frames a plan starts from; 1 is the current frame alone
-    path_discount: float = 0.0  # how much a plan's way counts beside its end: block h of H as path_discount^(H−h)
-
-    def __post_init__(self) -> None:
-        check_horizon(self.horizon)
-        require("receding", self.receding, 1)
-        require("context", self.context, 1)
-        check_path_discount(self.path_discount)
-        if self.receding > self.horizon:
-            raise UserError(
-                f"{self.receding} blocks are to be executed of plans of {self.horizon}: "
-                "lengthen the horizon or execute fewer."
-            )
-
-    def build(self, solver: Solver, budget_bytes: int | None = None, compile: bool = False) -> MPC:
-        return MPC(solver, self, budget_bytes, compile)
 
 
 class MPC:

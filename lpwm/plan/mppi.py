@@ -2,33 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
+from lpwm.plan.config import MPPIConfig
 from lpwm.plan.problem import Problem
-from lpwm.plan.solver import Sampler, State, finite_or_inf, noise, require
-
-
-@dataclass(frozen=True)
-class MPPIConfig:
-    samples: int = 300
-    iterations: int = 30
-    std: float = 1.0
-    temperature: float = 0.1  # in standard deviations of the candidates' costs
-    decay: float = 0.9  # the noise is multiplied by this after each iteration
-
-    def __post_init__(self) -> None:
-        require("samples", self.samples, 2)
-        require("iterations", self.iterations, 1)
-        require("std", self.std, 1e-6)
-        require("temperature", self.temperature, 1e-6)
-        require("decay", self.decay, 0)
-        require("1 − decay", 1 - self.decay, 0)
-
-    def build(self) -> MPPI:
-        return MPPI(self)
+from lpwm.plan.solver import Sampler, State, finite_or_inf, noise
 
 
 class MPPI(Sampler):

@@ -20,6 +20,7 @@ from einops import rearrange
 from torch import Tensor
 
 from lpwm.core.errors import UserError
+from lpwm.plan.config import check_horizon, check_path_discount
 from lpwm.worlds.base import Live, World
 
 Rows = slice | Tensor
@@ -48,7 +49,7 @@ class Problem(ABC):
         return self.cost(actions_BSHA)
 
     def prepared(self) -> Problem:
-        """The same problem, ready to be scored many times without gradients; a solver asks once per plan."""
+        """The same problem, ready to be scored many times without gradients; called once per plan."""
         return self
 
     def frozen_state(self) -> Hashable | None:
@@ -98,30 +99,16 @@ def _ids(env_ids: Tensor | None, batch: int, device: torch.device) -> Tensor:
     return env_ids.to(device)
 
 
-def check_path_discount(path_discount: float) -> float:
-    if not 0 <= path_discount <= 1:
-        raise UserError(
-            f"path_discount = {path_discount}: give 0 (a plan is judged by its end alone), 1 (by all its blocks alike), or between."
-        )
-    return path_discount
-
-
 def block_weights(horizon: int, path_discount: float) -> list[float]:
-    """What each of H blocks counts in the cost of a plan: path_discount^(H−h), together 1. The end alone with path_discount = 0."""
+    """What each of H blocks counts in the cost of a plan: path_discount^(H−h) over their sum. 0: the end alone."""
     weights = [check_path_discount(path_discount) ** (horizon - h) for h in range(1, horizon + 1)]  # 0⁰ = 1
     return [w / sum(weights) for w in weights]
-
-
-def check_horizon(horizon: int) -> int:
-    if horizon < 1:
-        raise UserError(f"the planning horizon is {horizon}: give at least 1 block.")
-    return horizon
 
 
 class LatentProblem(Problem):
     """cost(a) = mean_d (ẑ_H − z_goal)²: the last predicted latent against the goal's (method §5).
 
-    `path_discount` > 0 counts the way, too: Σ_h w_h mean_d (ẑ_h − z_goal)² with w_h ∝ path_discount^(H−h).
+    `path_discount` > 0 is the path cost: Σ_h w_h mean_d (ẑ_h − z_goal)² with w_h ∝ path_discount^(H−h).
     `model.rollout(z_BCD, actions_BSHA, past_BPA=None, last_only=True) -> (B, S, D)` does the predicting.
     `autocast` scores in a lower precision (torch.bfloat16 on CUDA); the plan itself keeps z's type.
     """
@@ -302,7 +289,7 @@ class OracleProblem(Problem):
 class LiveOracleProblem(OracleProblem):
     """The same where stepping goes through live simulators: candidates branch off the very ones that act.
 
-    `row_B` says which simulator of `live` an environment is; a sub-batch asks about its own alone.
+    `row_B` says which simulator of `live` an environment is; a sub-batch uses its own alone.
     """
 
     rows = ("env_ids", "state_BS", "goal_BS", "row_B")
@@ -313,10 +300,10 @@ class LiveOracleProblem(OracleProblem):
         self.row_B = torch.arange(self.batch)
 
     def _after_blocks(self, raw_BSTA: Tensor) -> list[Tensor]:
-        """Branches move nobody: for simulators outside the batch zeros are asked, and ignored."""
+        """Branches move nobody: simulators outside the batch are given zeros, and ignored."""
         count, device = len(self.live.states), self.state_BS.device
-        asked = raw_BSTA.cpu()
+        raw = raw_BSTA.cpu()
         if count != self.batch:
-            asked = asked.new_zeros(count, *asked.shape[1:]).index_copy_(0, self.row_B.cpu(), asked)
-        blocks = self.live.branches(asked)[self.row_B.cpu(), :, self.frameskip - 1 :: self.frameskip]
+            raw = raw.new_zeros(count, *raw.shape[1:]).index_copy_(0, self.row_B.cpu(), raw)
+        blocks = self.live.branches(raw)[self.row_B.cpu(), :, self.frameskip - 1 :: self.frameskip]
         return list(blocks.to(device, self.dtype).unbind(2))

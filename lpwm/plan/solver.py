@@ -44,12 +44,6 @@ class Solver(ABC):
         """`start` (B, H, A) is a warm start; `compile` takes effect on CUDA, where a planner can use it."""
 
 
-def require(name: str, value: float, least: float) -> None:
-    """Config values that must not be smaller than `least`."""
-    if not value >= least:
-        raise UserError(f"{name} is {value}: give at least {least}.")
-
-
 def start_mean(problem: Problem, start: Tensor | None) -> Tensor:
     """The mean to start from, (B, H, A): the warm start, or zero."""
     shape = (problem.batch, problem.horizon, problem.action_dim)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from itertools import combinations
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from lpwm.core.errors import UserError, choose
+from lpwm.core.errors import UserError
 from lpwm.stats.intervals import Interval, success_interval
-from lpwm.stats.paired import Paired, paired_bootstrap, paired_crossed, paired_episodes, paired_t, welch
+from lpwm.stats.paired import Paired, paired_crossed, paired_episodes, welch
 from lpwm.stats.power import detectable_ncp
 from lpwm.stats.record import Floats, Result, check_level, same_episodes
 
@@ -23,15 +23,42 @@ B_AHEAD = "b ahead"
 NO_DIFFERENCE = "no difference shown"
 EXPLORATORY = f"exploratory: fewer than {MIN_SEEDS} seeds"
 UNPAIRED = "seeds not paired: no winner called"
-NO_SPREAD = "no spread between seeds: no winner called"
-VERDICTS = (A_AHEAD, B_AHEAD, NO_DIFFERENCE, EXPLORATORY, UNPAIRED, NO_SPREAD)
 
-Method = Literal["crossed", "t", "bootstrap"]
-METHODS = {
-    "crossed": "t with seeds and episodes both sampled: the difference on any episodes of this kind",
-    "t": "paired t over seeds: the difference on these very episodes",
-    "bootstrap": "studentized bootstrap over seeds: the same without normality",
-}
+
+@dataclass(frozen=True)
+class RateRow:
+    """A rate as a table of comparisons has it. Fractions, not per cent."""
+
+    name: str
+    rate: float
+    low: float
+    high: float
+    level: float
+    unit: str
+    seeds: int  # 0 for a control
+    planner_seeds: int
+    episodes: int
+    control: bool
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A comparison as a table has it: a − b, fractions, p also after Holm's correction over the table."""
+
+    a: str
+    b: str
+    difference: float
+    low: float
+    high: float
+    level: float
+    p: float
+    p_holm: float
+    seeds: int
+    episodes: int
+    smallest_detectable: float
+    power: float
+    method: str
+    verdict: str
 
 
 @dataclass(frozen=True)
@@ -56,24 +83,24 @@ class Comparison:
     def winner(self) -> str | None:
         return {A_AHEAD: self.a, B_AHEAD: self.b}.get(self.verdict)
 
-    def row(self) -> dict[str, Any]:
-        """Plain values, ready for JSON; fractions, not per cent."""
-        return {
-            "a": self.a,
-            "b": self.b,
-            "difference": self.difference.estimate,
-            "low": self.difference.low,
-            "high": self.difference.high,
-            "level": self.difference.level,
-            "p": self.p,
-            "p_holm": self.p_holm,
-            "seeds": self.n,
-            "episodes": self.episodes,
-            "smallest_detectable": self.smallest_detectable,
-            "power": self.power,
-            "method": self.method,
-            "verdict": self.verdict,
-        }
+    def row(self) -> Difference:
+        d = self.difference
+        return Difference(
+            a=self.a,
+            b=self.b,
+            difference=d.estimate,
+            low=d.low,
+            high=d.high,
+            level=d.level,
+            p=self.p,
+            p_holm=self.p_holm,
+            seeds=self.n,
+            episodes=self.episodes,
+            smallest_detectable=self.smallest_detectable,
+            power=self.power,
+            method=self.method,
+            verdict=self.verdict,
+        )
 
     def text(self) -> str:
         verdict = f"{self.winner} ahead" if self.winner else self.verdict
@@ -92,15 +119,13 @@ def _p_text(p: float) -> str:
     return "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
 
 
-def _verdict(test: Paired, n: int, paired: bool, p: float) -> str:
-    """A winner needs paired seeds, enough of them, an interval of some width that leaves out 0, and p."""
+def _verdict(test: Paired, paired: bool) -> str:
+    """A winner needs paired seeds, enough of them, and an interval that leaves out 0."""
     if not paired:
         return UNPAIRED
-    if n < MIN_SEEDS:
+    if test.n < MIN_SEEDS:
         return EXPLORATORY
-    if test.se == 0 and test.difference.estimate != 0:
-        return NO_SPREAD
-    if p < 1 - test.difference.level and 0 not in test.difference:
+    if test.p < 1 - test.difference.level and 0 not in test.difference:
         return A_AHEAD if test.difference.estimate > 0 else B_AHEAD
     return NO_DIFFERENCE
 
@@ -118,35 +143,22 @@ def _pair(a: Result, b: Result) -> tuple[Floats, Floats, bool]:
     return x, y, True
 
 
-def _test(x_SE: Floats, y_SE: Floats, paired: bool, method: str, level: float, key: tuple[int | str, ...]) -> Paired:
+def _test(x_SE: Floats, y_SE: Floats, paired: bool, level: float) -> Paired:
     if not paired:
         return welch(x_SE.mean(1), y_SE.mean(1), level)
     if len(x_SE) == 1:
         return paired_episodes((x_SE - y_SE)[0], level)
-    if method == "t":
-        return paired_t(x_SE.mean(1), y_SE.mean(1), level)
-    if method == "bootstrap":
-        return paired_bootstrap(x_SE.mean(1), y_SE.mean(1), level, key=key)
     return paired_crossed(x_SE - y_SE, level)
 
 
-def compare(
-    a: Result,
-    b: Result,
-    *,
-    method: Method = "crossed",
-    level: float = 0.95,
-    power: float = 0.8,
-    key: tuple[int | str, ...] = (0,),
-) -> Comparison:
-    """a against b on the same episodes, paired on training seeds.
+def compare(a: Result, b: Result, *, level: float = 0.95, power: float = 0.8) -> Comparison:
+    """a against b on the same episodes, paired on training seeds; seeds and episodes are both samples.
 
     A winner is called only from 8 paired seeds on, when the interval of the difference leaves out 0. With
     other seeds in a than in b the difference has Welch's interval and no winner; with one seed, an interval
-    over episodes. `key` feeds the bootstrap alone. The interval is cut at ±100 %.
+    over episodes. The interval is cut at ±100 %.
     """
     check_level(level)
-    choose("comparison method", method, METHODS)
     x_SE, y_SE, paired = _pair(a, b)
     if not paired and min(len(x_SE), len(y_SE)) < 2:
         raise UserError(
@@ -155,7 +167,7 @@ def compare(
         )
     if x_SE.shape[1] < 2:
         raise UserError("a comparison on one episode shows nothing: evaluate at least 2.")
-    test = _test(x_SE, y_SE, paired, method, level, key)
+    test = _test(x_SE, y_SE, paired, level)
     cut = replace(test.difference, low=max(test.difference.low, -1.0), high=min(test.difference.high, 1.0))
     return Comparison(
         a=a.name,
@@ -170,7 +182,7 @@ def compare(
         smallest_detectable=detectable_ncp(test.df, 1 - level, power) * test.se,
         power=power,
         method=test.method,
-        verdict=_verdict(test, test.n, paired, test.p),
+        verdict=_verdict(test, paired),
     )
 
 
@@ -188,36 +200,31 @@ def holm(p: ArrayLike) -> list[float]:
 
 @dataclass(frozen=True)
 class ComparisonTable:
-    """`rates` and `rows` are plain dicts (JSON); `text()` is for people."""
+    """Every rate and every difference; `text()` is for people."""
 
-    rates: list[dict[str, Any]]
-    rows: list[dict[str, Any]]
+    rates: tuple[RateRow, ...]
     comparisons: tuple[Comparison, ...]
     intervals: tuple[Interval, ...]
 
+    @property
+    def rows(self) -> tuple[Difference, ...]:
+        return tuple(c.row() for c in self.comparisons)
+
     def text(self) -> str:
-        width = max(len(r["name"]) for r in self.rates)
+        width = max(len(r.name) for r in self.rates)
         cells = max(len(i.text()) for i in self.intervals)
         lines = [f"success rate with {100 * self.intervals[0].level:g} % intervals"]
         for row, interval in zip(self.rates, self.intervals, strict=True):
-            seeds = "control" if row["control"] else _count(row["seeds"], "seed")
-            size = f"{seeds} × {_count(row['planner_seeds'], 'planner seed')} × {_count(row['episodes'], 'episode')}"
-            lines.append(f"  {row['name']:<{width}}  {interval.text():<{cells}}  {size} (over {row['unit']})")
+            seeds = "control" if row.control else _count(row.seeds, "seed")
+            size = f"{seeds} × {_count(row.planner_seeds, 'planner seed')} × {_count(row.episodes, 'episode')}"
+            lines.append(f"  {row.name:<{width}}  {interval.text():<{cells}}  {size} (over {row.unit})")
         if self.comparisons:
             lines.append(f"differences (p after Holm over {len(self.comparisons)}; intervals one by one)")
         return "\n".join([*lines, *("  " + c.text() for c in self.comparisons)])
 
 
-def comparison_table(
-    results: Sequence[Result],
-    *,
-    reference: str | None = None,
-    method: Method = "crossed",
-    level: float = 0.95,
-    power: float = 0.8,
-    key: tuple[int | str, ...] = (0,),
-) -> ComparisonTable:
-    """Every rate with its interval, and every pair (or everything against `reference`) with Holm's correction.
+def comparison_table(results: Sequence[Result], *, level: float = 0.95, power: float = 0.8) -> ComparisonTable:
+    """Every rate with its interval, and every pair with Holm's correction.
 
     Controls are compared with methods, not with one another. Verdicts use the corrected p: an interval that
     leaves out 0 on its own need not make a winner in a table of many.
@@ -227,38 +234,20 @@ def comparison_table(
         raise UserError("there is nothing to compare: give at least one result.")
     if len(set(names)) != len(names):
         raise UserError(f"two results are called {max(names, key=names.count)!r}: give every result its own name.")
-    by_name = {r.name: r for r in results}
-    if reference is not None:
-        base = choose("reference", reference, by_name)
-        pairs = [(r, base) for r in results if r is not base]
-    else:
-        pairs = [(r, other) for i, r in enumerate(results) for other in results[i + 1 :]]
-    singles = [
-        compare(a, b, method=method, level=level, power=power, key=key)
-        for a, b in pairs
-        if not (a.control and b.control)
-    ]
+    pairs = [(a, b) for a, b in combinations(results, 2) if not (a.control and b.control)]
+    singles = [compare(a, b, level=level, power=power) for a, b in pairs]
     comparisons = []
     for single, p in zip(singles, holm([c.p for c in singles]), strict=True):
         lost = single.winner is not None and not p < 1 - level
         comparisons.append(replace(single, p_holm=p, verdict=NO_DIFFERENCE if lost else single.verdict))
     intervals = tuple(success_interval(r, level) for r in results)
-    rates = [_rate_row(r, i) for r, i in zip(results, intervals, strict=True)]
-    return ComparisonTable(rates, [c.row() for c in comparisons], tuple(comparisons), intervals)
+    rates = tuple(_rate_row(r, i) for r, i in zip(results, intervals, strict=True))
+    return ComparisonTable(rates, tuple(comparisons), intervals)
 
 
-def _rate_row(result: Result, interval: Interval) -> dict[str, Any]:
+def _rate_row(result: Result, interval: Interval) -> RateRow:
     S, P, E = result.success_SPE.shape
     assert math.isfinite(interval.low) and math.isfinite(interval.high)
-    return {
-        "name": result.name,
-        "rate": interval.estimate,
-        "low": interval.low,
-        "high": interval.high,
-        "level": interval.level,
-        "unit": interval.unit,
-        "seeds": 0 if result.control else S,
-        "planner_seeds": P,
-        "episodes": E,
-        "control": result.control,
-    }
+    seeds = 0 if result.control else S
+    rate = (interval.estimate, interval.low, interval.high, interval.level, interval.unit)
+    return RateRow(result.name, *rate, seeds, P, E, result.control)

@@ -1,24 +1,16 @@
-"""Intervals for one success rate.
-
-wilson             n independent trials
-clopper_pearson    the same, never below its level
-t_interval         a mean over checkpoints
-success_interval   (training seed × planner seed × episode): the one to report
-"""
+"""Intervals: `success_interval` for a success rate, `t_interval` for any mean over checkpoints."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
-from scipy import special, stats
+from scipy import stats
 
 from lpwm.core.errors import UserError
 from lpwm.stats.record import Floats, Result, check_level
-
-Episodes = Literal["sampled", "fixed"]
 
 
 @dataclass(frozen=True)
@@ -29,7 +21,7 @@ class Interval:
     low: float
     high: float
     level: float
-    unit: str  # what was replicated: "trials", "checkpoints", "episodes of one checkpoint", …
+    unit: str  # what was replicated: "checkpoints", "episodes of one checkpoint", …
 
     def text(self, *, signed: bool = False) -> str:
         """Per cent with one decimal: `62.3 % [51.0, 72.4]`."""
@@ -42,13 +34,6 @@ class Interval:
         return self.low <= value <= self.high
 
 
-def _check_counts(successes: int, n: int) -> None:
-    if n < 1:
-        raise UserError(f"an interval over {n} trials says nothing: give at least 1.")
-    if not 0 <= successes <= n:
-        raise UserError(f"{successes} successes in {n} trials: give a count between 0 and {n}.")
-
-
 def wilson_bounds(rate: float, n: float, quantile: float) -> tuple[float, float]:
     """All p with |rate − p| ≤ q·√(p(1−p)/n): (rate + q²/2n ± q√(rate(1−rate)/n + q²/4n²)) / (1 + q²/n)."""
     q2 = quantile**2 / n
@@ -56,25 +41,6 @@ def wilson_bounds(rate: float, n: float, quantile: float) -> tuple[float, float]
     low, high = ((rate + q2 / 2 - half) / (1 + q2), (rate + q2 / 2 + half) / (1 + q2))
     # Exact at the ends, where rounding would leave 1e-17 on the wrong side.
     return (0.0 if rate == 0 else max(low, 0.0), 1.0 if rate == 1 else min(high, 1.0))
-
-
-def wilson(successes: int, n: int, level: float = 0.95) -> Interval:
-    """Wilson's score interval (1927) for n *independent* trials."""
-    check_level(level)
-    _check_counts(successes, n)
-    rate = successes / n
-    low, high = wilson_bounds(rate, n, float(special.ndtri(0.5 + level / 2)))
-    return Interval(rate, low, high, level, "trials")
-
-
-def clopper_pearson(successes: int, n: int, level: float = 0.95) -> Interval:
-    """The exact interval: each tail of Binomial(n, p) at the count holds (1 − level)/2. Never too short."""
-    check_level(level)
-    _check_counts(successes, n)
-    tail = (1 - level) / 2
-    low = 0.0 if successes == 0 else float(stats.beta.ppf(tail, successes, n - successes + 1))
-    high = 1.0 if successes == n else float(stats.beta.ppf(1 - tail, successes + 1, n - successes))
-    return Interval(successes / n, low, high, level, "trials")
 
 
 def t_interval(values: Any, level: float = 0.95) -> Interval:
@@ -88,7 +54,7 @@ def t_interval(values: Any, level: float = 0.95) -> Interval:
     return Interval(mean, mean - half, mean + half, level, "checkpoints")
 
 
-def crossed_variance(x_SE: Floats, episodes: Episodes) -> tuple[Floats, Floats]:
+def crossed_variance(x_SE: Floats) -> tuple[Floats, Floats]:
     """The variance of mean(x) when both seeds and episodes are drawn at random, and its degrees of freedom.
 
     x_se = μ + α_s + β_e + ε_se, leading axes are a batch. With the two-way mean squares
@@ -98,8 +64,8 @@ def crossed_variance(x_SE: Floats, episodes: Episodes) -> tuple[Floats, Floats]:
     which estimates σ_α²/S + σ_β²/E + σ_ε²/(SE) (Satterthwaite's degrees of freedom). MS_S estimates the residual's
     variance and more, so a few seeds that happen to agree do not push V below the noise of their episodes: where
     MS_SE takes its place, so do its (S−1)(E−1) degrees of freedom. The second term is what the seeds cannot show,
-    since they all ran the same episodes. With `episodes="fixed"` V = var(checkpoint means)/S on S − 1 degrees of
-    freedom, the ordinary t over checkpoints; so it is, too, where neither maximum changes anything.
+    since they all ran the same episodes. Where neither maximum changes anything, V = var(checkpoint means)/S on S − 1
+    degrees of freedom, the ordinary t over checkpoints.
     """
     S, E = x_SE.shape[-2:]
     assert S > 1 and E > 1
@@ -107,9 +73,6 @@ def crossed_variance(x_SE: Floats, episodes: Episodes) -> tuple[Floats, Floats]:
     mean_E = x_SE.mean(-2, keepdims=True)
     mean = mean_S.mean(-2, keepdims=True)
     ms_S = E * np.square(mean_S - mean).sum((-2, -1)) / (S - 1)
-    df = np.full_like(ms_S, S - 1)
-    if episodes == "fixed":
-        return ms_S / (S * E), df
     ms_E = S * np.square(mean_E - mean).sum((-2, -1)) / (E - 1)
     ms_SE = np.square(x_SE - mean_S - mean_E + mean).sum((-2, -1)) / ((S - 1) * (E - 1))
     # Equal mean squares differ by rounding, and the degrees of freedom would follow its sign.
@@ -120,24 +83,22 @@ def crossed_variance(x_SE: Floats, episodes: Episodes) -> tuple[Floats, Floats]:
     satterthwaite = np.maximum(total**2 / np.where(spread > 0, spread, 1.0), 1.0)
     residual = (S - 1) * (E - 1)
     # Floored, MS_SE cancels and MS_E alone is left.
-    df = np.where(extra > 0, np.where(floored, E - 1, satterthwaite), np.where(floored, residual, df))
+    df = np.where(extra > 0, np.where(floored, E - 1, satterthwaite), np.where(floored, residual, S - 1.0))
     return total / (S * E), df.astype(np.float64)
 
 
-def success_interval(result: Result, level: float = 0.95, episodes: Episodes = "sampled") -> Interval:
+def success_interval(result: Result, level: float = 0.95) -> Interval:
     """The success rate of a *method*: its checkpoints are the sample, trials within one are not independent.
 
     Wilson's interval with the effective number of trials n = r(1−r)/V and t in place of z, V and its degrees
     of freedom from `crossed_variance` (Korn & Graubard's idea, 1998, with Wilson's bounds). n is at most the
     number of trials. At 0 % and 100 %, where V = 0, n is the number of distinct episodes: repeating one with
-    other seeds teaches less than a new one. `episodes="fixed"`: the rate on these very episodes.
+    other seeds teaches less than a new one.
 
     One checkpoint: nothing is known of the next one, and the interval, over episodes alone, says so in `unit`.
     With one planner seed it is Wilson's.
     """
     check_level(level)
-    if episodes not in ("sampled", "fixed"):
-        raise UserError(f"episodes={episodes!r}: choose 'sampled' (any episode) or 'fixed' (these episodes).")
     S, P, E = result.success_SPE.shape
     rate, cells = result.rate, result.cells_SE
     if S == 1:
@@ -146,7 +107,7 @@ def success_interval(result: Result, level: float = 0.95, episodes: Episodes = "
     elif E == 1:
         variance, df, unit = float(cells[:, 0].var(ddof=1)) / S, S - 1, "checkpoints on one episode"
     else:
-        v, nu = crossed_variance(cells, episodes)
+        v, nu = crossed_variance(cells)
         variance, df, unit = float(v), float(nu), "checkpoints"
     n = float(E) if rate in (0.0, 1.0) else min(rate * (1 - rate) / max(variance, 1e-300), float(S * P * E))
     low, high = wilson_bounds(rate, n, float(stats.t.ppf(0.5 + level / 2, df)))

@@ -1,4 +1,4 @@
-"""Two methods paired: on training seeds (t, bootstrap, both seeds and episodes) or on episodes (McNemar)."""
+"""Two methods compared: paired on training seeds, or two checkpoints on episodes (McNemar)."""
 
 from __future__ import annotations
 
@@ -9,12 +9,9 @@ from typing import Any
 import numpy as np
 from scipy import optimize, special, stats
 
-from lpwm.core import rng
 from lpwm.core.errors import UserError
 from lpwm.stats.intervals import Interval, crossed_variance
 from lpwm.stats.record import Floats, as_bools, check_level
-
-MIN_BOOTSTRAP_SEEDS = 5
 
 
 @dataclass(frozen=True)
@@ -29,12 +26,12 @@ class Paired:
     method: str
 
 
-def _differences(a: Any, b: Any, at_least: int) -> Floats:
+def _differences(a: Any, b: Any) -> Floats:
     x, y = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
     if x.ndim != 1 or x.shape != y.shape:
         raise UserError(f"paired values have shapes {x.shape} and {y.shape}: give one value per seed for each.")
-    if len(x) < at_least:
-        raise UserError(f"{len(x)} pairs are too few here: give at least {at_least} seeds.")
+    if len(x) < 2:
+        raise UserError(f"{len(x)} pairs are too few here: give at least 2 seeds.")
     if not (np.isfinite(x).all() and np.isfinite(y).all()):
         raise UserError("a paired value is not finite: leave out failed runs in both methods, and say so.")
     d = x - y
@@ -53,50 +50,11 @@ def _from_t(mean: float, se: float, df: float, level: float, unit: str) -> tuple
 def paired_t(a: Any, b: Any, level: float = 0.95) -> Paired:
     """Student's t on the differences of n training seeds: d̄ ± t_{n−1}·sd(d)/√n."""
     check_level(level)
-    d = _differences(a, b, 2)
+    d = _differences(a, b)
     n = len(d)
     se = float(d.std(ddof=1)) / math.sqrt(n) if np.ptp(d) else 0.0
     interval, p = _from_t(float(d.mean()), se, n - 1, level, "checkpoints")
     return Paired(interval, p, n, se, n - 1, "paired t over seeds")
-
-
-def paired_bootstrap(
-    a: Any, b: Any, level: float = 0.95, resamples: int = 9999, key: tuple[int | str, ...] = (0,)
-) -> Paired:
-    """The studentized bootstrap (percentile-t) over training seeds.
-
-    Each resample of the n differences gives t* = (d̄* − d̄)/se*; the interval is [d̄ − t*_hi·se, d̄ − t*_lo·se]
-    and p = 2·min of the tails of t* beyond d̄/se, so that p < 1 − level and "0 outside" say the same.
-
-    Why not BCa: at the 8–20 seeds of this field its interval is about as short as the percentile one, whose
-    width lacks both the factor √(n/(n−1)) and t's heavier tail, and it covers 90 % where it says 95 %.
-    Percentile-t corrects both and keeps the skewness that the t interval ignores.
-    """
-    check_level(level)
-    d = _differences(a, b, MIN_BOOTSTRAP_SEEDS)
-    tail = int((resamples + 1) * (1 - level) / 2 + 1e-9)
-    if tail < 1:
-        raise UserError(f"{resamples} resamples cannot show a {level:g} interval: give {math.ceil(2 / (1 - level))}.")
-    n, mean = len(d), float(d.mean())
-    if not np.ptp(d):
-        interval, p = _from_t(mean, 0.0, n - 1, level, "checkpoints")
-        return Paired(interval, p, n, 0.0, n - 1, "bootstrap-t over seeds")
-    se = float(d.std(ddof=1)) / math.sqrt(n)
-    draw = np.random.default_rng(rng.seed_of("paired bootstrap", *key))
-    star = d[draw.integers(n, size=(resamples, n))]
-    shift, spread = star.mean(1) - mean, star.std(1, ddof=1) / math.sqrt(n)
-    # A resample of equal values has no spread: its t* is infinite, which can only widen the interval, or 0 at the mean.
-    flat = np.ptp(star, axis=1) == 0
-    there = np.abs(shift) <= 1e-12 * np.abs(d).max()
-    t = np.where(flat, np.copysign(np.inf, shift), shift / np.where(flat, 1.0, spread))
-    t[flat & there] = 0.0
-    t.sort()
-    low, high = mean - t[-tail] * se, mean - t[tail - 1] * se
-    above, below = np.sum(t >= mean / se), np.sum(t <= mean / se)
-    p = min(1.0, 2 * float(1 + min(above, below)) / (resamples + 1))
-    return Paired(
-        Interval(mean, float(low), float(high), level, "checkpoints"), p, n, se, n - 1, "bootstrap-t over seeds"
-    )
 
 
 def _spread(variance: float, episodes: int) -> float:
@@ -115,7 +73,7 @@ def paired_crossed(d_SE: Floats, level: float = 0.95) -> Paired:
     """
     check_level(level)
     S, E = d_SE.shape
-    variance, df = crossed_variance(d_SE, "sampled")
+    variance, df = crossed_variance(d_SE)
     se = _spread(float(variance), E)
     interval, p = _from_t(float(d_SE.mean()), se, float(df), level, "checkpoints")
     return Paired(interval, p, S, se, float(df), "crossed t over seeds and episodes")

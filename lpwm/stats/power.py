@@ -1,16 +1,14 @@
 """What a comparison could have seen: power and the smallest detectable effect.
 
 Paired over n seeds: T = d̄/(sd/√n) is noncentral t with n − 1 degrees of freedom and ncp = effect·√n/sd.
-Two checkpoints on the same E episodes: the exact McNemar test.
 """
 
 from __future__ import annotations
 
 import math
-from itertools import pairwise
 
 import numpy as np
-from scipy import optimize, special, stats
+from scipy import optimize, special
 
 from lpwm.core.errors import UserError
 
@@ -78,59 +76,3 @@ def seeds_needed(effect: float, sd: float, alpha: float = 0.05, power: float = 0
         middle = (low + high) // 2
         low, high = (low, middle) if power_paired(middle, sd, effect, alpha) >= power else (middle, high)
     return high
-
-
-def power_on_episodes(episodes: int, only_a: float, only_b: float, alpha: float = 0.05) -> float:
-    """The exact power of McNemar's exact test.
-
-    only_a, only_b: the probabilities that an episode is solved by one of the two alone. The number of
-    discordant episodes is M ~ Bin(E, only_a + only_b); given M, those of a are Bin(M, only_a/(only_a+only_b)).
-    """
-    _check(alpha)
-    if episodes < 1:
-        raise UserError(f"{episodes} episodes show nothing: give at least 1.")
-    if min(only_a, only_b) < 0 or only_a + only_b > 1 + 1e-12:
-        raise UserError(f"only_a={only_a} and only_b={only_b} must be probabilities whose sum is at most 1.")
-    discordant = min(only_a + only_b, 1.0)
-    if discordant == 0:
-        return 0.0
-    m = np.arange(episodes + 1)
-    # The largest count k that rejects: 2·P(Bin(m, ½) ≤ k) ≤ α, or −1 where none does.
-    k = stats.binom.ppf(alpha / 2, m, 0.5)
-    k = np.where(stats.binom.cdf(k, m, 0.5) <= alpha / 2, k, k - 1)
-    share = only_a / (only_a + only_b)
-    rejects = stats.binom.cdf(k, m, share) + stats.binom.cdf(k, m, 1 - share)
-    return float(np.sum(stats.binom.pmf(m, episodes, discordant) * rejects))
-
-
-def _discordance(rate_a: float, rate_b: float, correlation: float) -> tuple[float, float]:
-    """(only_a, only_b) of two correlated binaries, the joint probability held to what the margins allow."""
-    both = rate_a * rate_b + correlation * math.sqrt(rate_a * (1 - rate_a) * rate_b * (1 - rate_b))
-    both = min(max(both, rate_a + rate_b - 1, 0.0), rate_a, rate_b)
-    return rate_a - both, rate_b - both
-
-
-def detectable_on_episodes(
-    episodes: int, rate: float, correlation: float = 0.0, alpha: float = 0.05, power: float = 0.8
-) -> float | None:
-    """The smallest gain over `rate` that McNemar's exact test shows between two checkpoints on E episodes.
-
-    correlation: of the two checkpoints' successes across episodes (0, independence, asks for the most). None
-    where even 100 % would not be told from `rate`. For a loss give 1 − rate: the test does not know success
-    from failure.
-    """
-    _check(alpha, power)
-    if not 0 <= rate < 1:
-        raise UserError(f"the base rate is {rate}: give a fraction from 0 up to, not including, 1.")
-    if not 0 <= correlation <= 1:
-        raise UserError(f"the correlation is {correlation}: give a number from 0 to 1.")
-
-    def excess(gain: float) -> float:
-        return power_on_episodes(episodes, *_discordance(min(rate + gain, 1.0), rate, correlation), alpha) - power
-
-    # Scan before solving: near 100 % the correlation forces discordance, and power need not be monotone.
-    grid = np.linspace(0, 1 - rate, 65)
-    for low, high in pairwise(grid):
-        if excess(high) >= 0:
-            return float(optimize.brentq(excess, low, high, xtol=1e-8))
-    return None

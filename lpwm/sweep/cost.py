@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
-from lpwm.evaluate.protocol import EvalConfig
+from lpwm.evaluate.config import EvalConfig
 from lpwm.losses import ObjectiveConfig
 from lpwm.model import ModelConfig
 from lpwm.sweep.grid import Cell, Grid
@@ -69,7 +69,7 @@ def planning_flops(e: EvalConfig, run: RunConfig) -> float:
     tries = int(getattr(config, "samples", 1)) * int(getattr(config, "iterations", 1))
     D, k = run.model.latent, run.model.predictor.history
     per_step = 2.0 * (_predictor_size(run.model) / max(1, k) + 8 * D * D)
-    plans = sum(h * math.ceil(max(e.budgets) / (r * run.data.frameskip)) for h, r in e.ways())
+    plans = sum(h * math.ceil(max(e.budgets) / (r * run.data.frameskip)) for h, r in e.pairs())
     return len(e.goals) * e.episodes * e.planner_seeds * tries * plans * per_step
 
 

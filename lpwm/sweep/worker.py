@@ -1,6 +1,6 @@
 """A worker: claims cells of a sweep and runs them until none is left. Engines only start workers.
 
-    python -m lpwm.sweep.worker FOLDER [--device cpu] [--threads 1] [--stack] [--only HASH …]
+    python -m lpwm.sweep.worker FOLDER [--device cpu] [--threads 1] [--only HASH …]
 
 Exit status: 0 nothing is left to claim, 3 interrupted (the cell in hand is released and can be continued).
 """
@@ -24,7 +24,7 @@ import torch
 from lpwm.core.errors import UserError
 from lpwm.core.files import make_folder
 from lpwm.sweep.cells import run_cell
-from lpwm.sweep.grid import Cell, groups
+from lpwm.sweep.grid import Cell
 from lpwm.sweep.ledger import LEASE, Claim, Ledger
 from lpwm.train import pick_device
 from lpwm.train.loop import Interrupted
@@ -39,8 +39,8 @@ def ledger_of(root: Path, lease: float = LEASE) -> Ledger:
 
 def run_claim(claim: Claim, root: Path, device: torch.device, say: Say) -> None:
     """Run a claimed cell to its end, whatever that is. Nothing escapes but interruption."""
-    with finishing([claim], say):
-        cell = Cell.of_dict(claim.ledger.planned(claim.name))
+    with finishing(claim, say):
+        cell = Cell.from_json(claim.ledger.planned(claim.name), str(claim.ledger.plan / claim.name))
         say(f"{cell.label}: attempt {claim.attempt}")
         result, files = run_cell(cell, root, device, say)
         claim.done(result, files)
@@ -48,23 +48,20 @@ def run_claim(claim: Claim, root: Path, device: torch.device, say: Say) -> None:
 
 
 @contextlib.contextmanager
-def finishing(claims: Sequence[Claim], say: Say) -> Iterator[None]:
-    """The claims beat while the body runs, and those it did not finish end as the body ends."""
+def finishing(claim: Claim, say: Say) -> Iterator[None]:
+    """The claim beats while the body runs, and ends as the body ends."""
     why, detail = "", ""
     try:
-        with contextlib.ExitStack() as beats:
-            for claim in claims:
-                beats.enter_context(claim.beating(lost=_leave))
+        with claim.beating(lost=_leave):
             yield
     except (KeyboardInterrupt, SystemExit):  # Interrupted is one: a checkpoint is written
-        for claim in claims:
-            claim.release()
+        claim.release()
         raise
     except UserError as error:
         why = str(error)
     except Exception as error:
         why, detail = f"{type(error).__name__}: {error}", traceback.format_exc()
-    for claim in claims if why else ():
+    if why:
         say(f"{claim.name}: {detail or why}")
         claim.failed(why, detail)
 
@@ -90,20 +87,11 @@ def one_cell(root: Path, name: str, device: str, threads: int, lease: float = LE
         time.sleep(poll)
 
 
-def one_stack(root: Path, names: Sequence[str], device: str, threads: int, lease: float = LEASE) -> list[str]:
-    """The same for the seeds of one cell."""
-    prepare(threads)
-    ledger = ledger_of(root, lease)
-    _stack(ledger, root, list(names), pick_device(device), log_to(root, names[0]))
-    return [one_cell(root, n, device, threads, lease) for n in names]
-
-
 def work(
     root: Path,
     device: torch.device,
     *,
     names: Sequence[str] | None = None,
-    stack: bool = False,
     lease: float = LEASE,
     say: Say = lambda sentence: None,
     poll: float = 1.0,
@@ -113,47 +101,19 @@ def work(
     come back), unless `alone`."""
     ledger, ran = ledger_of(root, lease), 0
     mine = list(names) if names is not None else ledger.names()
-    teams = _teams(ledger, mine) if stack else [[n] for n in mine]
     while True:
         busy = False
-        for team in teams:
-            if len(team) > 1:
-                ran += _stack(ledger, root, team, device, say)
-            for name in team:
-                claim = ledger.claim(name)
-                if claim is not None:
-                    run_claim(claim, root, device, say)
-                    ran += 1
-                elif ledger.status(name).state in ("running", "waiting"):
-                    busy = True
-        teams = [
-            t for t in ([n for n in team if ledger.status(n).state in ("running", "waiting")] for team in teams) if t
-        ]
-        if not teams or not busy or alone:
+        for name in mine:
+            claim = ledger.claim(name)
+            if claim is not None:
+                run_claim(claim, root, device, say)
+                ran += 1
+            elif ledger.status(name).state in ("running", "waiting"):
+                busy = True
+        mine = [n for n in mine if ledger.status(n).state in ("running", "waiting")]
+        if not mine or not busy or alone:
             return ran
         time.sleep(poll)
-
-
-def _teams(ledger: Ledger, names: Sequence[str]) -> list[list[str]]:
-    cells = [Cell.of_dict(ledger.planned(n)) for n in names]
-    return [[c.hash for c in group] for group in groups(cells)]
-
-
-def _stack(ledger: Ledger, root: Path, names: list[str], device: torch.device, say: Say) -> int:
-    """Train the open seeds of a cell together, if at least two are open; how many were finished."""
-    from lpwm.sweep.stack_cells import run_stack
-
-    claims = [c for c in (ledger.claim(n) for n in names) if c is not None]
-    if len(claims) < 2:
-        for claim in claims:
-            run_claim(claim, root, device, say)
-        return len(claims)
-    with finishing(claims, say):
-        cells = [Cell.of_dict(ledger.planned(c.name)) for c in claims]
-        say(f"{cells[0].label} and {len(cells) - 1} more, stacked")
-        for claim, (result, files) in zip(claims, run_stack(cells, root, device, say), strict=True):
-            claim.done(result, files)
-    return len(claims)
 
 
 def prepare(threads: int) -> None:
@@ -177,7 +137,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--lease", type=float, default=LEASE)
-    parser.add_argument("--stack", action="store_true")
     parser.add_argument("--only", nargs="*", default=None)
     parser.add_argument("--alone", action="store_true")
     parser.add_argument("--parent", type=int, default=0, help="stop when this process is no longer the parent")
@@ -186,7 +145,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.parent:
         threading.Thread(target=_follow_parent, args=(args.parent,), daemon=True).start()
     say = log_to(args.folder, f"worker-{os.getpid()}")
-    options: dict[str, Any] = {"names": args.only, "stack": args.stack, "lease": args.lease, "alone": args.alone}
+    options: dict[str, Any] = {"names": args.only, "lease": args.lease, "alone": args.alone}
     try:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(INTERRUPTED))  # training has its own while it runs
         work(args.folder, pick_device(args.device), say=say, **options)

@@ -1,26 +1,30 @@
 """A run: everything that makes a model, as one JSON file that makes it again, and the folder it is made in."""
 
-from lpwm.train.run import Loaded, Run, load, read_record
-from lpwm.train.run_config import (
-    DataConfig,
-    RunConfig,
-    half_precision,
-    parse_options,
-    pick_device,
-    prepare_data,
-    run_hash,
-)
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "DataConfig",
-    "Loaded",
-    "Run",
-    "RunConfig",
-    "half_precision",
-    "load",
-    "parse_options",
-    "pick_device",
-    "prepare_data",
-    "read_record",
-    "run_hash",
-]
+from lpwm.core.lazy import lazy
+from lpwm.train.config import HealthConfig, TrainConfig
+
+if TYPE_CHECKING:
+    from lpwm.train.run import Loaded, Run, load, read_record
+    from lpwm.train.run_config import (
+        DataConfig,
+        RunConfig,
+        half_precision,
+        parse_options,
+        pick_device,
+        prepare_data,
+        run_hash,
+    )
+
+__getattr__, __dir__, __all__ = lazy(
+    __name__,
+    {
+        **dict.fromkeys(("Loaded", "Run", "load", "read_record"), "run"),
+        **dict.fromkeys(
+            ("DataConfig", "RunConfig", "half_precision", "parse_options", "pick_device", "prepare_data", "run_hash"),
+            "run_config",
+        ),
+    },
+)
+__all__ += ["HealthConfig", "TrainConfig"]

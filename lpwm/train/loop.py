@@ -13,9 +13,9 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import FrameType
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -27,44 +27,10 @@ from lpwm.losses.base import Draw
 from lpwm.model import WorldModel
 from lpwm.optim import OptimConfig, factor
 from lpwm.train.ahead import Ahead
-from lpwm.train.health import Health, HealthConfig, Verdict
+from lpwm.train.config import TrainConfig
+from lpwm.train.health import Health, Verdict
 from lpwm.train.log import Logger, to_host
 from lpwm.train.step import Stepper
-
-
-@dataclass(frozen=True)
-class TrainConfig:
-    """How long, how often, and on what."""
-
-    steps: int = 10_000
-    batch: int = 64  # clips of the global batch, over all ranks
-    seed: int = 0
-    precision: Literal["auto", "float32", "bf16"] = "auto"  # auto: bf16 on CUDA, float32 on CPU
-    # auto: on CUDA; graph: captured without compiling
-    compile: Literal["auto", "on", "graph", "off"] = "auto"
-    kernels: Literal["auto", "off"] = "auto"  # own Triton kernels in the encoder, where they serve (CUDA, bf16)
-    accumulate: int = 1  # micro-batches per step, with the gradient of the whole batch
-    log_every: int = 50
-    eval_every: int = 1000  # held-out errors; 0 = only at the end
-    eval_batches: int = 4
-    checkpoint_every: int = 1000
-    keep: int = 2  # last checkpoints kept, the best beside them
-    stop_dead: bool = True  # a run that is dead says so; whether it also stops
-    health: HealthConfig = field(default_factory=HealthConfig)
-
-    def __post_init__(self) -> None:
-        for name, least in (
-            ("steps", 1),
-            ("batch", 1),
-            ("accumulate", 1),
-            ("log_every", 1),
-            ("keep", 1),
-            ("eval_every", 0),
-            ("eval_batches", 1),
-            ("checkpoint_every", 1),
-        ):
-            if getattr(self, name) < least:
-                raise UserError(f"train.{name} = {getattr(self, name)} must be at least {least}.")
 
 
 class Frames(ClipSource, Protocol):

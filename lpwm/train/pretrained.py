@@ -25,7 +25,7 @@ from lpwm.core.config import from_dict
 from lpwm.core.errors import UserError, choose
 from lpwm.core.files import disk_errors, scratch, sync
 from lpwm.core.provenance import LOG, SESSIONS
-from lpwm.model.predictors import TITLES
+from lpwm.model.predictors import title_of
 from lpwm.model.world_model import ModelConfig, WorldModel
 from lpwm.train.checkpoint import CHECKPOINTS, CHOICES, STATE, root_of, sweep, verify
 from lpwm.train.weights import (
@@ -222,7 +222,7 @@ def card(name: str, model: WorldModel, config: Mapping[str, Any], license: str =
         "parameters": f"{sum(p.numel() for p in model.parameters()):,}",
         "latent width": c.latent,
         "link": c.link,
-        "predictor": TITLES.get(rung, rung),
+        "predictor": title_of(rung),
         "history (frames)": model.history,
         "encoder": f"ViT, {vit.depth} layers, width {vit.width}, patch {vit.patch}, pixels '{vit.pixels}'",
         "image": f"{config.get('image_size')} × {config.get('image_size')} pixels",

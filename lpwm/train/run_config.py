@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
 from lpwm import worlds
-from lpwm.core.config import digest, hashed, to_dict
+from lpwm.core.config import digest, from_dict, hashed, to_dict
 from lpwm.core.errors import UserError, nearest
 from lpwm.core.files import make_folder
 from lpwm.core.memory import free_bytes
@@ -120,6 +120,13 @@ def run_hash(config: RunConfig, data_digest: str) -> str:
     for name in ("source", "workers", *(("pixels",) if config.data.pixels == "auto" else ())):
         del described["data"][name]
     return digest({"config": described, "data": data_digest})
+
+
+def method_digest(config: RunConfig | Mapping[str, Any]) -> str:
+    """Names a config but for its training seed: runs that share it are one method, and its sample."""
+    if isinstance(config, Mapping):
+        config = from_dict(RunConfig, dict(config))
+    return digest(replace(config, train=replace(config.train, seed=0)))
 
 
 def pick_device(name: str) -> torch.device:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch._functorch import config as functorch
 
 from lpwm.core.errors import UserError
+from lpwm.core.graphs import Graph, warm_up
 from lpwm.core.rng import seed_of
 from lpwm.losses import Objective
 from lpwm.model import WorldModel
@@ -112,11 +113,9 @@ class Stepper:
         self._share = self.ranks.share(self.batch)
         self._loss: Callable[..., Terms] = compiled(clip_loss) if self.compiled else clip_loss
         self.activity = ActivityWindow(self.model.config.latent, self.device)
-        self._graph: torch.cuda.CUDAGraph | None = None
-        self._watch: torch.cuda.CUDAGraph | None = None
-        self._watched: Terms = {}
+        self._graph: Graph[Terms] | None = None
+        self._watch: Graph[Terms] | None = None
         self._inputs: list[Tensor] = []
-        self._outputs: Terms = {}
         self._calls = 0
         self._factor: float | None = None  # of the rates that the optimizer has
         self._dropout = any(getattr(m, "dropout", 0) for m in self.model.modules())
@@ -143,12 +142,10 @@ class Stepper:
         if self._graph is None:
             return self._observe(actions, out)
         if self._watch is None:
-            _on_a_side_stream(lambda: self._observe(self._inputs[1], self._outputs))
-            self._watch = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self._watch):
-                self._watched = self._observe(self._inputs[1], self._outputs)
-        self._watch.replay()
-        return dict(self._watched)
+            fixed, outputs = self._inputs[1], self._graph.outputs
+            warm_up(lambda: self._observe(fixed, outputs))
+            self._watch = Graph(lambda: self._observe(fixed, outputs))
+        return dict(self._watch.replay())
 
     def _observe(self, actions: Tensor, out: Terms) -> Terms:
         with self.autocast():
@@ -230,24 +227,12 @@ class Stepper:
         """Three eager updates on a side stream (they compile and allocate), then capture, then replay."""
         self._calls += 1
         if self._graph is None and self._calls <= 3:
-            return _on_a_side_stream(lambda: self._update(inputs[0], inputs[1], tuple(inputs[2:])))
+            return warm_up(lambda: self._update(inputs[0], inputs[1], tuple(inputs[2:])))
         if self._graph is None:
             self._inputs = [x.clone() for x in inputs]
-            self._graph = torch.cuda.CUDAGraph()
+            pixels, actions, *draw = self._inputs
             self.optimizer.zero_grad(set_to_none=True)
-            with torch.cuda.graph(self._graph):
-                self._outputs = self._update(self._inputs[0], self._inputs[1], tuple(self._inputs[2:]))
+            self._graph = Graph(lambda: self._update(pixels, actions, tuple(draw)))
         for fixed, fresh in zip(self._inputs, inputs, strict=True):
             fixed.copy_(fresh, non_blocking=True)
-        self._graph.replay()
-        return self._outputs
-
-
-def _on_a_side_stream(f: Callable[[], Terms]) -> Terms:
-    """What is to be captured is run so before: it compiles, allocates and opens libraries."""
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        terms = f()
-    torch.cuda.current_stream().wait_stream(side)
-    return terms
+        return self._graph.replay()

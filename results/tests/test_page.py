@@ -11,7 +11,7 @@ from scipy import stats
 
 from lpwm.core.config import to_dict
 from lpwm.core.errors import UserError
-from lpwm.evaluate.protocol import EvalConfig
+from lpwm.evaluate.config import EvalConfig
 from lpwm.recipes import recipe
 from lpwm.stats import Interval
 from results.tool import figures

@@ -16,7 +16,7 @@ import torch
 from lpwm.core.errors import UserError
 from lpwm.core.rng import generator
 from lpwm.data import split_episodes
-from lpwm.evaluate.protocol import EvalConfig
+from lpwm.evaluate.config import EvalConfig
 from lpwm.losses.distribution import RectifiedGeneralizedGaussian
 from lpwm.recipes import dense, tiny
 from lpwm.train import Run, load

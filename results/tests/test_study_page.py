@@ -7,7 +7,7 @@ import pytest
 
 from lpwm.core.config import to_dict
 from lpwm.core.errors import UserError
-from lpwm.evaluate.protocol import EvalConfig
+from lpwm.evaluate.config import EvalConfig
 from lpwm.losses.distribution import RectifiedGeneralizedGaussian
 from lpwm.recipes import tiny
 from results.tool.page import write

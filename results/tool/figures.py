@@ -13,7 +13,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from lpwm.core.files import disk_errors, make_folder
-from lpwm.interpret.figures import maps
+from lpwm.interpret import Study
+from lpwm.report.figures.codes import Shown, maps
 from lpwm.stats import Interval, success_interval
 
 from .claims import METHODS, RANDOM, Claim
@@ -73,7 +74,8 @@ def jaccard(results: Results) -> Figure | None:
     for one in sorted((s for s in mapped if s.files == most), key=lambda s: str(s.run.seed)):
         first.setdefault(one.run.method, one)
     chosen = sorted(first.items(), key=lambda m: ORDER.index(m[0]) if m[0] in ORDER else len(ORDER))
-    return maps([dict(one.study) for _, one in chosen])
+    shown = [Shown.of(Study.from_json(one.study, ", ".join(one.files))) for _, one in chosen]
+    return maps(shown, [(r.row, r.col) for r in shown[0].study.grid.references][:4])
 
 
 def _dot(axis: Axes, interval: Interval, at: float, color: str, hollow: bool, upright: bool = False) -> None:

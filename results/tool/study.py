@@ -28,13 +28,14 @@ import torch
 from lpwm.core.config import digest, to_dict
 from lpwm.core.errors import UserError
 from lpwm.core.files import make_folder, write_whole
+from lpwm.core.json import to_json
 from lpwm.core.provenance import device_name, origin
 from lpwm.core.rng import generator
 from lpwm.core.version import __version__
 from lpwm.evaluate.agent import Agent
-from lpwm.evaluate.evaluate import evaluate
-from lpwm.evaluate.outcome import Cell, plain, versions
-from lpwm.evaluate.protocol import EvalConfig, solo
+from lpwm.evaluate.config import EvalConfig, solo
+from lpwm.evaluate.evaluate import evaluate, versions
+from lpwm.evaluate.results import Cell
 from lpwm.evaluate.runs import agent_of
 from lpwm.interpret.codes import Episode
 from lpwm.interpret.probes import Frames, ProbeConfig, probe
@@ -102,7 +103,7 @@ def study(
     if not readings:
         why = next(iter(failed.values()), "none has been made yet: run the study")
         raise UserError(f"the study in {root} has no reading ({why.rstrip('.')}).")
-    return plain(
+    return to_json(
         {
             "kind": TARGETS,
             "lpwm": __version__,
@@ -174,7 +175,7 @@ class Work:
         return json.loads(path.read_text()) if path.exists() else None
 
     def __call__(self, job: Job | None) -> dict[str, Any]:
-        made, path = plain(self.controls() if job is None else self.reading(*job)), self.path(job)
+        made, path = to_json(self.controls() if job is None else self.reading(*job)), self.path(job)
         make_folder(path.parent)
         write_whole(path, json.dumps(made, allow_nan=False))
         return made
@@ -238,7 +239,7 @@ class Work:
 
 
 def nothing(planning: EvalConfig) -> dict[str, Any]:
-    settings = [f"{goals} H={H} R={R}" for goals in planning.goals for H, R in planning.ways()]
+    settings = [f"{goals} H={H} R={R}" for goals in planning.goals for H, R in planning.pairs()]
     rates = dict.fromkeys(("terminal", "latched"))
     return {"measures": dict.fromkeys(MEASURES), "planning": dict.fromkeys(settings, rates)}
 
@@ -255,9 +256,9 @@ def measures(run: Run, loaded: Loaded, target: RectifiedGeneralizedGaussian, fra
     """The numbers of MEASURES, all on the same frames of held-out trajectories, encoded once."""
     seen = held_out_frames(loaded, run.data, StudyConfig(frames=frames))
     if not np.isfinite(seen.z_ND).all():
-        raise UserError("the codes are not finite: the run has diverged, so there is nothing to read in it.")
+        raise UserError("the codes are not finite: the run has diverged, so there is nothing to inspect in it.")
     sparse = numbers(as_episodes(seen))
-    active = sparse["active_fraction"]["estimate"]
+    active = sparse.active_fraction.estimate
     held = run.result()["held_out"]
     ratio = [
         None if e is None or c is None else e / max(c, 1e-12)
@@ -267,17 +268,17 @@ def measures(run: Run, loaded: Loaded, target: RectifiedGeneralizedGaussian, fra
         "active": active,
         "gap": active - target.activity,
         "off": abs(active - target.activity),
-        "at_least": sparse["at_least"],
+        "at_least": sparse.at_least,
         "law": law_distance(seen.z_ND, target),
-        "dead": sparse["dead_units"] / seen.z_ND.shape[1],
-        "dimension": sparse["effective_dimension"],
+        "dead": sparse.dead_units / seen.z_ND.shape[1],
+        "dimension": sparse.effective_dimension,
         "ratio": ratio[0],
         "ratio_deep": ratio[-1],
     }
     probes = probe(seen, ProbeConfig(resamples=100))
     for name in ("code", "support"):
-        out[f"zone_{name}"] = probes.zone[name].score.estimate
-        out[f"position_{name}"] = probes.position[name].score.estimate
+        out[f"zone_{name}"] = probes.zone[name].estimate
+        out[f"position_{name}"] = probes.position[name].estimate
     assert out.keys() == MEASURES.keys()
     return out
 

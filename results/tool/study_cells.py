@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass, replace
 
-from lpwm.evaluate.protocol import EvalConfig
+from lpwm.evaluate.config import EvalConfig
 from lpwm.train.run_config import RunConfig
 
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -8,7 +10,8 @@ from lpwm import worlds
 from lpwm.core.errors import UserError
 from lpwm.data import ActionStats, from_arrays
 from lpwm.data.info import controls
-from lpwm.evaluate.controls import Nothing, Oracle, RandomActions, Store
+from lpwm.evaluate.cache import Store
+from lpwm.evaluate.controls import Nothing, Oracle, RandomActions
 from lpwm.evaluate.episodes import run_episodes
 from lpwm.evaluate.goals import dataset_goals, random_goals
 from lpwm.plan import CEMConfig, MPCConfig
@@ -126,6 +129,22 @@ def test_a_damaged_or_absent_store_only_costs_time(world, tmp_path):
     assert make.calls == 5 and store.record({"a": 1}, make)[1]
     assert not list(tmp_path.glob(".*"))  # no temporary file is left
     assert Store(None).record({"a": 1}, make)[1] is False
+
+
+def test_records_that_were_swapped_are_refused(world, tmp_path):
+    """A file under another name holds another key: it is not used, and its own record is made again."""
+    make, store = Counted(world), Store(tmp_path)
+    keys: list[dict[str, Any]] = [{"seed": 0}, {"seed": 1}]
+    files = []
+    for key in keys:
+        store.record(key, make)
+        files.append(tmp_path / f"{Store.name(key)}.npz")
+    contents = [file.read_bytes() for file in files]
+    for file, content in zip(files, reversed(contents), strict=True):
+        file.write_bytes(content)
+    assert [store.load(key) for key in keys] == [None, None]
+    assert [store.record(key, make)[1] for key in keys] == [False, False] and make.calls == 4
+    assert [store.record(key, make)[1] for key in keys] == [True, True]
 
 
 def test_a_store_that_is_a_file_is_one_sentence(world, tmp_path):

@@ -16,15 +16,15 @@ from PIL import Image
 from lpwm.core.config import from_dict, to_dict
 from lpwm.core.errors import UserError
 from lpwm.evaluate.agent import Agent, consensus, plan_to_image
-from lpwm.evaluate.controls import Store
+from lpwm.evaluate.cache import Store
+from lpwm.evaluate.config import PRESETS, EvalConfig, preset, solo
 from lpwm.evaluate.curve import distance_curve
-from lpwm.evaluate.evaluate import episode_sets, evaluate
+from lpwm.evaluate.evaluate import evaluate
 from lpwm.evaluate.evaluator import Evaluator
 from lpwm.evaluate.gif import episode_gif
-from lpwm.evaluate.outcome import differences
-from lpwm.evaluate.protocol import PRESETS, EvalConfig, solo
-from lpwm.evaluate.table import table
-from lpwm.evaluate.timing import COMPILE, compilations, duration, predict, worth_compiling
+from lpwm.evaluate.goals import episode_sets
+from lpwm.evaluate.results import Evaluation, differences
+from lpwm.evaluate.timing import COMPILE, compilations, duration, times, worth_compiling
 from lpwm.plan import CEMConfig
 
 SMALL = {"samples": 24, "elites": 4, "iterations": 3}
@@ -40,13 +40,14 @@ def found(world, data, agents_of):
 
 
 def test_every_cell_holds_the_method_and_three_controls(found):
-    ways = [(c.goals, c.horizon, c.receding) for c in found.cells]
-    assert ways == [("random", 5, 1), ("random", 5, 5), ("dataset", 5, 1), ("dataset", 5, 5)]
-    for cell in found.cells:
+    where = [(c.goals, c.horizon, c.receding) for c in found.cells]
+    assert where == [("random", 5, 1), ("random", 5, 5), ("dataset", 5, 1), ("dataset", 5, 5)]
+    for cell, played in zip(found.cells, found.played.cells, strict=True):
+        assert [r.name for r in played.rows] == [r.name for r in cell.rows]
         assert [r.name for r in cell.rows] == ["true", "do nothing", "random actions", "oracle"]
         assert [r.success("latched", 50).shape for r in cell.rows] == [(1, 2, 6), (1, 1, 6), (1, 2, 6), (1, 1, 6)]
-        for row in cell.rows:
-            assert row.records[0][0].ids == found.sets[cell.goals].ids
+        for row, with_records in zip(cell.rows, played.rows, strict=True):
+            assert with_records.records[0][0].ids == found.episode_sets[cell.goals].ids
             for measure in ("latched", "terminal"):
                 assert (row.success("latched", 50) >= row.success(measure, 50)).all()
             assert (row.success("latched", 25) <= row.success("latched", 50)).all()
@@ -54,9 +55,10 @@ def test_every_cell_holds_the_method_and_three_controls(found):
 
 
 def test_the_json_is_json_and_tells_everything(found):
-    text = json.dumps(found.as_dict(), allow_nan=False)
+    text = json.dumps(found.to_json(), allow_nan=False)
     data = json.loads(text)
-    assert from_dict(EvalConfig, data["settings"]) == found.config
+    assert Evaluation.from_json(data) == found and data["version"] == 2
+    assert from_dict(EvalConfig, data["settings"]) == found.settings
     assert {"lpwm", "torch", "numpy", "python"} <= set(data["versions"])
     assert data["runs"][0]["weights"] and data["runs"][0]["normalization"]["std"] == [0.577, 0.577]
     assert data["episode_sets"]["random"]["ids"][0] == "random/0/0"
@@ -70,33 +72,35 @@ def test_the_json_is_json_and_tells_everything(found):
 
 
 def test_running_again_from_the_json_gives_the_same_successes(found, world, data, agent):
-    before = json.loads(json.dumps(found.as_dict()))
-    again = evaluate([agent], world, from_dict(EvalConfig, before["settings"]), data=data).as_dict()
+    before = Evaluation.from_json(json.loads(json.dumps(found.to_json())))
+    again = evaluate([agent], world, before.settings, data=data)
     assert differences(before, again) == []
-    again["cells"][0]["rows"][0]["budgets"]["50"]["success"]["latched"][0][1][2] ^= 1
-    assert differences(before, again) == ["random goals, H=5, R=1, true, 50 steps, latched: 1 of 12 outcomes differ"]
-    again["episode_sets"]["dataset"]["digest"] = "other"
-    assert "dataset goals: not the same episodes" in differences(before, again)
+    record = again.to_json()
+    record["cells"][0]["rows"][0]["budgets"]["50"]["success"]["latched"][0][1][2] ^= 1
+    other = Evaluation.from_json(record)
+    assert differences(before, other) == ["random goals, H=5, R=1, true, 50 steps, latched: 1 of 12 outcomes differ"]
 
 
 def test_the_table_shows_rates_controls_and_the_curve(found):
-    text = table(found)
+    text = found.table()
+    assert max(map(len, text.splitlines())) <= 80
     for part in (
         "random goals, horizon 5, executes 1 (warm)",
         "executes 5 (cold)",
         "do nothing",
         "oracle",
-        "terminal @50",
-        "latent distance (far = 1) at state distance 0–10 0.0",
+        "50 steps",
+        "latent distance (far = 1) at state distance 0–10",
     ):
         assert part in text
     row = found.cells[0].rows[0]
-    assert row.interval("terminal", 50).text().replace(" %", "") in text
+    assert row.at(50).terminal.interval.text().replace(" %", "") in text
+    assert Evaluation.from_json(found.to_json()).table() == text
 
 
 def test_the_ladder_reads_success_at_the_ends_of_plans(world, agent):
     step, plan = (evaluate([agent], world, replace(QUICK, test=t, controls=())) for t in ("step", "plan"))
-    a, b = (e.cells[0].rows[0].records[0][0] for e in (step, plan))
+    a, b = (e.played.cells[0].rows[0].records[0][0] for e in (step, plan))
     np.testing.assert_array_equal(a.states_BTS, b.states_BTS)
     np.testing.assert_array_equal(b.latched(50), a.success_BT[:, [24, 49]].any(1))
     assert set(b.steps_to_success(50)) <= {-1, 25, 50}
@@ -108,36 +112,37 @@ def test_presets_are_the_papers(world):
     paper = PRESETS["paper"]
     assert paper.build_solver().config == CEMConfig(samples=300, elites=30, iterations=30)
     assert (paper.episodes, paper.planner_seeds, paper.budgets) == (50, 3, (50, 100))
-    assert paper.ways() == [(5, 1), (5, 5)] and paper.warm and paper.context == 0
+    assert paper.pairs() == [(5, 1), (5, 5)] and paper.warm and paper.context == 0
     ladder = PRESETS["ladder"]
-    assert (ladder.test, ladder.budgets, ladder.ways(), ladder.context) == ("plan", (250,), [(5, 5)], 1)
+    assert (ladder.test, ladder.budgets, ladder.pairs(), ladder.context) == ("plan", (250,), [(5, 5)], 1)
     assert PRESETS["open"].budgets == (25,)
-    sweep = PRESETS["horizons"].ways()
+    sweep = PRESETS["horizons"].pairs()
     assert sweep == [(1, 1)] + [(h, r) for h in range(2, 11) for r in (1, h)]
     for config in PRESETS.values():
         assert from_dict(EvalConfig, json.loads(json.dumps(to_dict(config)))) == config
 
 
-def test_a_model_that_counts_the_way_is_another_planner_and_stays(world, agent, tmp_path):
+def test_a_model_with_the_path_cost_is_another_planner_and_stays(world, agent, tmp_path):
     """Under other names in the store, named in the table; with the true world as its model it stays at its goals."""
     config = replace(QUICK, receding=(1,), planner_seeds=1, budgets=(60,), controls=("oracle",), curve=0)
     store, there = Store(tmp_path), {}
     for path_discount in (0.0, 1.0):
         found = evaluate([agent], world, replace(config, path_discount=path_discount), store=store)
         there[path_discount] = [row.success("terminal", 60).mean() for row in found.cells[0].rows]
-        assert ("path discount 1" in table(found)) == (path_discount == 1)
-        assert found.as_dict()["settings"]["path_discount"] == path_discount
+        assert ("path discount 1" in found.table()) == (path_discount == 1)
+        assert found.to_json()["settings"]["path_discount"] == path_discount
     assert len(list(tmp_path.glob("*.npz"))) == 4
     assert there[1.0] == [1, 1] and max(there[0.0]) < 1
-    assert (PRESETS["stay"].path_discount, PRESETS["stay"].ways()) == (1, [(5, 1)])
+    assert (PRESETS["path"].path_discount, PRESETS["path"].pairs()) == (1, [(5, 1)])
+    assert preset("stay") is PRESETS["path"]
 
 
 def test_a_horizon_sweep_shares_the_controls_that_do_not_plan(world, agent):
     config = replace(QUICK, horizons=(1, 2), receding=(1, 0), curve=0, planner_seeds=1, budgets=(20,))
     runner = Evaluator([agent], world, config, episode_sets(world, config, None, 0.1, 5))
-    assert len(runner.jobs()) == 3 + 3 + 2  # the model and the oracle in three ways, nothing and random once
-    ways = {(c.horizon, c.receding) for c in evaluate([agent], world, config).cells}
-    assert ways == {(1, 1), (2, 1), (2, 2)}
+    assert len(runner.jobs()) == 3 + 3 + 2  # the model and the oracle for three pairs, nothing and random once
+    pairs = {(c.horizon, c.receding) for c in evaluate([agent], world, config).cells}
+    assert pairs == {(1, 1), (2, 1), (2, 2)}
 
 
 def test_eight_seeds_may_have_a_winner_and_seven_may_not(world, agents_of):
@@ -151,23 +156,23 @@ def test_eight_seeds_may_have_a_winner_and_seven_may_not(world, agents_of):
     agents += [agents_of(world, f"bad-{s}", s, "bad", noise=80.0 + s) for s in range(8)]
     all_of_them = evaluate(agents, world, config).cells[0]
     assert [r.seeds for r in all_of_them.rows] == [tuple(range(8))] * 2
-    (pair,) = all_of_them.comparison("latched", 50)["differences"]
-    assert (pair["verdict"], pair["seeds"]) == ("a ahead", 8) and pair["difference"] > 0.3
+    (pair,) = all_of_them.compared("latched", 50).differences
+    assert (pair.verdict, pair.seeds) == ("a ahead", 8) and pair.difference > 0.3
     fewer = evaluate([a for a in agents if a.seed != 3], world, config)
-    (pair,) = fewer.cells[0].comparison("latched", 50)["differences"]
-    assert pair["verdict"] == "exploratory: fewer than 8 seeds"
-    assert "exploratory" in table(fewer)
+    (pair,) = fewer.cells[0].compared("latched", 50).differences
+    assert pair.verdict == "exploratory: fewer than 8 seeds"
+    assert "exploratory" in fewer.table()
 
 
 def test_two_checkpoints_with_other_seeds_are_compared_as_checkpoints_only(world, agents_of):
     agents = [agents_of(world, "a", 0, "a"), agents_of(world, "b", 1, "b", noise=30.0)]
     found = evaluate(agents, world, solo(QUICK))
-    compared = found.cells[0].comparison("terminal", 50)
-    assert "train both on the same seeds" in compared["refused"]
-    (pair,) = compared["checkpoints"]
-    assert (pair["a"], pair["b"]) == ("a, seed 0", "b, seed 1") and 0 <= pair["p"] <= 1
-    assert "these two checkpoints, not their methods" in table(found)
-    json.dumps(found.as_dict(), allow_nan=False)
+    compared = found.cells[0].compared("terminal", 50)
+    assert "train both on the same seeds" in compared.refused
+    (pair,) = compared.checkpoints
+    assert (pair.a, pair.b) == ("a, seed 0", "b, seed 1") and 0 <= pair.p <= 1
+    assert "these two checkpoints, not their methods" in " ".join(found.table().split())
+    assert Evaluation.from_json(json.loads(json.dumps(found.to_json(), allow_nan=False))) == found
 
 
 def test_a_consensus_acts_as_one(world, agents_of):
@@ -176,7 +181,8 @@ def test_a_consensus_acts_as_one(world, agents_of):
     config = solo(replace(QUICK, options={**SMALL, "samples": 64, "elites": 8, "iterations": 6}))
     found = evaluate([both], world, config)
     assert found.cells[0].rows[0].name == "consensus of 3 (borda)"
-    assert found.cells[0].rows[0].result("latched", 50).rate > 0.4
+    assert found.cells[0].rows[0].at(50).latched.rate > 0.4
+    assert (found.runs[0].vote, found.runs[0].config) == ("borda", None)
     with pytest.raises(UserError, match="scale actions differently"):
         consensus([members[0], replace(members[1], frameskip=4)])
     with pytest.raises(UserError, match="at least two"):
@@ -187,13 +193,13 @@ def test_what_was_run_is_kept_and_a_changed_weight_is_not_confused_with_it(world
     agent, store = agents_of(world), Store(tmp_path)
     first = evaluate([agent], world, QUICK, store=store)
     again = evaluate([agent], world, QUICK, store=store)
-    assert [r.stored for r in first.cells[0].rows] == [0, 0, 0, 0]
-    assert [r.stored for r in again.cells[0].rows] == [2, 1, 2, 1]
-    assert differences(first.as_dict(), again.as_dict()) == []
+    assert [r.stored_records for r in first.cells[0].rows] == [0, 0, 0, 0]
+    assert [r.stored_records for r in again.cells[0].rows] == [2, 1, 2, 1]
+    assert differences(first, again) == []
     other = evaluate([agents_of(world, noise=3.0)], world, QUICK, store=store)
-    assert [r.stored for r in other.cells[0].rows] == [0, 1, 2, 1]
+    assert [r.stored_records for r in other.cells[0].rows] == [0, 1, 2, 1]
     longer = evaluate([agent], world, replace(QUICK, episodes=7), store=store)
-    assert [r.stored for r in longer.cells[0].rows] == [0, 0, 0, 0]
+    assert [r.stored_records for r in longer.cells[0].rows] == [0, 0, 0, 0]
 
 
 def test_a_model_without_weights_is_never_kept(world, agent, tmp_path):
@@ -204,7 +210,7 @@ def test_a_model_without_weights_is_never_kept(world, agent, tmp_path):
     bare = replace(agent, models=(Bare(),))
     for _ in range(2):
         found = evaluate([bare], world, solo(QUICK), store=Store(tmp_path))
-        assert found.cells[0].rows[0].stored == 0
+        assert found.cells[0].rows[0].stored_records == 0
     assert not list(tmp_path.iterdir())
 
 
@@ -213,10 +219,10 @@ def test_progress_counts_plans_and_time_is_predicted_for_what_is_not_kept(world,
     sets = episode_sets(world, QUICK, None, 0.1, 5)
     runner = Evaluator([agent], world, QUICK, sets, store=store)
     assert sum(j.plans for j in runner.jobs()) == 6  # 50 raw steps are 2 plans of 25: 2 planner seeds, 1 oracle
-    assert predict(runner) > 0
+    assert times(runner).total > 0
     evaluate([agent], world, QUICK, store=store, progress=seen.append)
     assert seen == sorted(seen) and seen[-1] == 6
-    assert predict(runner) == 0
+    assert times(runner).total == 0
     assert [duration(s) for s in (0.2, 40, 600, 7200)] == ["1 s", "40 s", "10 min", "2.0 h"]
 
 
@@ -282,34 +288,38 @@ def test_groups_of_goals_are_reported_apart(agent):
 
     world = Grouped()
     found = evaluate([agent], world, replace(QUICK, curve=0))
-    which = found.groups["random"]["far goals"]
+    episodes = found.played.sets["random"]
+    which = (world.distance(episodes.start_BS, episodes.goal_BS) > 60).numpy()
     assert 0 < which.sum() < 6
     row = found.cells[0].rows[0]
-    apart = found.as_dict()["cells"][0]["groups"]["far goals"]
-    assert apart["episodes"] == which.sum()
-    assert apart["true"]["50"]["latched"]["rate"] == pytest.approx(row.success("latched", 50)[:, :, which].mean())
-    assert f"only far goals: {which.sum()} episodes" in table(found)
+    apart = found.cells[0].groups["far goals"]
+    assert apart.episodes == which.sum() and found.cells[0].groups["no goals"].rates == {}
+    rate = pytest.approx(row.success("latched", 50)[:, :, which].mean())
+    assert apart.rates["true"]["50"]["latched"].rate == rate
+    assert found.to_json()["cells"][0]["groups"]["far goals"]["true"]["50"]["latched"]["rate"] == rate
+    assert f"only far goals: {which.sum()} episodes" in found.table()
 
 
 def test_a_gif_shows_every_step(world, found, tmp_path):
-    record = found.cells[0].rows[0].records[0][0]
-    path = episode_gif(tmp_path / "new" / "a.gif", world, found.sets["random"], record, 1, every=10)
+    played, sets = found.played.cells[0], found.played.sets
+    record = played.rows[0].records[0][0]
+    path = episode_gif(tmp_path / "new" / "a.gif", world, sets["random"], record, 1, every=10)
     with Image.open(path) as image:
         assert (image.n_frames, image.size[0] > 400) == (6, True)
         first = np.array(image.convert("RGB")).astype(int)
         image.seek(5)
         last = np.array(image.convert("RGB")).astype(int)
-    start = found.sets["random"].start_BS[1]
+    start = sets["random"].start_BS[1]
     # The red dot stands where the episode starts (pictures begin at (8, 20)), and has moved at the end.
     x, y = (round(float(v)) for v in start)
     assert first[y + 20, x + 8, 0] - first[y + 20, x + 8, 1] > 150
     assert np.abs(first[20:244, 8:232] - last[20:244, 8:232]).max() > 100
     blue = (np.abs(last[256:] - np.array([30, 90, 200])).sum(-1) < 60).sum()
     assert blue > 30
-    control = found.cells[0].rows[1].records[0][0]
-    episode_gif(tmp_path / "b.gif", world, found.sets["random"], control, 0, every=25)
+    control = played.rows[1].records[0][0]
+    episode_gif(tmp_path / "b.gif", world, sets["random"], control, 0, every=25)
     with pytest.raises(UserError, match="no episode 6"):
-        episode_gif(tmp_path / "c.gif", world, found.sets["random"], record, 6)
+        episode_gif(tmp_path / "c.gif", world, sets["random"], record, 6)
 
 
 def test_planning_from_picture_to_picture(world, agent):

@@ -81,4 +81,4 @@ def test_an_image_goal_has_no_state_that_anything_is_near(world):
     picture = worlds.make("piecewise").render(torch.tensor([[100.0, 100.0]]), 32)[0]
     found = image_goals(world, picture, 3)
     assert not world.success(found.start_BS, found.goal_BS).any()
-    assert found.as_dict()["goal"] is None
+    assert found.entry().goal is None

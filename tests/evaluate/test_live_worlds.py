@@ -11,15 +11,16 @@ import torch
 from lpwm import worlds
 from lpwm.data import ActionStats
 from lpwm.evaluate.agent import Agent
-from lpwm.evaluate.controls import Nothing, Oracle, Store
+from lpwm.evaluate.cache import Store
+from lpwm.evaluate.config import LIVE_ORACLE, EvalConfig
+from lpwm.evaluate.controls import Nothing, Oracle
 from lpwm.evaluate.curve import distance_curve
 from lpwm.evaluate.episodes import run_episodes
 from lpwm.evaluate.evaluate import evaluate
 from lpwm.evaluate.evaluator import Evaluator
 from lpwm.evaluate.goals import random_goals
-from lpwm.evaluate.protocol import LIVE_ORACLE, EvalConfig
-from lpwm.evaluate.table import table
-from lpwm.evaluate.timing import predict
+from lpwm.evaluate.results import Evaluation
+from lpwm.evaluate.timing import times
 from lpwm.plan import CEMConfig, LiveOracleProblem, MPCConfig
 from lpwm.worlds.piecewise import Piecewise
 
@@ -155,19 +156,19 @@ def test_the_reduced_ceiling_is_stated_kept_and_its_groups_are_apart(tmp_path):
     world, store = Sliding(), Store(tmp_path)
     found = evaluate([agent_of(world)], world, SMALL, store=store, workers=2)
     assert [row.name for row in found.cells[0].rows] == ["blind", "do nothing", "random actions", "oracle"]
-    content = json.loads(json.dumps(found.as_dict(), allow_nan=False))
-    oracle = content["cells"][0]["rows"][-1]
-    assert {k: oracle["planner"]["options"][k] for k in LIVE_ORACLE} == {"samples": 16, "elites": 4, "iterations": 3}
-    right = content["cells"][0]["groups"]["right"]
-    episodes = found.sets["random"]
-    assert right["episodes"] == int((episodes.goal_BS[:, 0] > episodes.start_BS[:, 0]).sum())
-    text = table(found)
+    assert Evaluation.from_json(json.loads(json.dumps(found.to_json(), allow_nan=False))) == found
+    oracle = found.cells[0].rows[-1]
+    assert {k: oracle.planner["options"][k] for k in LIVE_ORACLE} == {"samples": 16, "elites": 4, "iterations": 3}
+    right = found.cells[0].groups["right"]
+    episodes = found.played.sets["random"]
+    assert right.episodes == int((episodes.goal_BS[:, 0] > episodes.start_BS[:, 0]).sum())
+    text = " ".join(found.table().split())
     assert "oracle: another budget than the methods', cem samples=16, elites=4, iterations=3" in text
-    assert f"only right: {right['episodes']} episodes" in text
+    assert f"only right: {right.episodes} episodes" in text
     assert set(world.opened) == {2}
     calls = len(world.opened)
     again = evaluate([agent_of(world)], world, SMALL, store=store)
-    assert len(world.opened) == calls and again.cells[0].rows[-1].stored == 1
+    assert len(world.opened) == calls and again.cells[0].rows[-1].stored_records == 1
 
 
 @pytest.mark.parametrize(("cost", "iterations"), [(1.0, 4), (3.0, 2)])
@@ -192,7 +193,7 @@ def test_the_predicted_time_counts_the_slow_oracle(monkeypatch, cost, iterations
     config = replace(SMALL, controls=("oracle",), live_oracle_options=budget)
     runner = Evaluator([agent_of(world)], world, config, {"random": random_goals(world, 6)})
     # the plan itself is scored once more, after the last iteration
-    assert predict(runner) == pytest.approx(cost * (iterations * 16 + 1) * 25 + 2 * 25 * stepping)
+    assert times(runner).total == pytest.approx(cost * (iterations * 16 + 1) * 25 + 2 * 25 * stepping)
 
 
 def test_actions_come_to_the_host_once_a_plan(monkeypatch):
@@ -244,8 +245,8 @@ def test_pusht_is_evaluated_beside_its_controls():
     agent = Agent("blind", agent_of(world).models, (32,), stats, 5)
     config = replace(SMALL, episodes=2)
     found = evaluate([agent], world, config, sets={"random": sets}, workers=1)
-    rows = {row.name: row.records[0][0] for row in found.cells[0].rows}
+    rows = {row.name: row.records[0][0] for row in found.played.cells[0].rows}
     assert rows["do nothing"].latched().tolist() == [False, False]
     assert rows["oracle"].final_distance()[0] < rows["random actions"].final_distance()[0]
-    groups = found.as_dict()["cells"][0]["groups"]
-    assert groups["block moved"]["episodes"] == groups["block still"]["episodes"] == 1
+    groups = found.cells[0].groups
+    assert groups["block moved"].episodes == groups["block still"].episodes == 1

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from lpwm.losses import Objective
-from lpwm.model import RUNGS
+from lpwm.model import PAPER_RUNGS
 from lpwm.optim import build, factor
 from lpwm.recipes import tiny
 from lpwm.train import Run, RunConfig
@@ -56,5 +56,5 @@ def curve(config: RunConfig, folder: Path) -> list[float]:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
-        curves = {rung: curve(config_of(rung), Path(folder)) for rung in RUNGS}
+        curves = {rung: curve(config_of(rung), Path(folder)) for rung in PAPER_RUNGS}
     (HERE / "loss_curves.json").write_text(json.dumps(curves, indent=1) + "\n")

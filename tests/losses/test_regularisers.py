@@ -17,7 +17,7 @@ def build(name, slices=12, axis_fraction=0.25, nonnegative=True):
         rdmreg=RDMRegConfig(slices=slices, axis_fraction=axis_fraction),
         sigreg=SIGRegConfig(slices=slices, axis_fraction=axis_fraction),
     )
-    return REGULARIZERS[name](config, nonnegative)
+    return REGULARIZERS.get(name)(config, nonnegative)
 
 
 def codes(B, T, D, *key):

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from lpwm.core.errors import UserError
 from lpwm.core.rng import generator
-from lpwm.losses.slicing import _InPieces, check_slices, draw_slices, pieces, project, share, share_size
+from lpwm.losses import RDMRegConfig, SIGRegConfig
+from lpwm.losses.slicing import _InPieces, draw_slices, pieces, project, share, share_size
 
 
 @settings(max_examples=30)
@@ -56,9 +57,9 @@ def test_a_draw_of_another_size_is_refused():
 def test_bad_settings_are_one_sentence():
     for fraction in (-0.1, 1.1, float("nan")):
         with pytest.raises(UserError, match="axis_fraction must lie in"):
-            check_slices(8, fraction)
+            SIGRegConfig(8, axis_fraction=fraction)
     with pytest.raises(UserError, match="slices must be at least 1"):
-        check_slices(0, 0.0)
+        RDMRegConfig(0)
 
 
 @pytest.mark.parametrize("ranks", [1, 2])  # a rank's slices are every second one: not contiguous

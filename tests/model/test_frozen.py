@@ -1,11 +1,14 @@
 """The dynamics frozen for planning equal the training-time pass, window by window, in every shape."""
 
 import itertools
+from typing import ClassVar
 
 import pytest
 import torch
 
-from lpwm.model import RUNGS, EncoderConfig, ModelConfig, PredictorConfig, WorldModel
+from lpwm.core.errors import UserError
+from lpwm.model import PREDICTORS, EncoderConfig, ModelConfig, PredictorConfig, WorldModel
+from lpwm.model.predictors import PAPER_RUNGS, in_order, register_predictor, title_of
 from lpwm.model.predictors.adaln import AdaLN
 from lpwm.model.predictors.linear import LTI, MLPLTI
 from lpwm.plan import CEMConfig, LatentProblem
@@ -152,9 +155,38 @@ MADE = {
 }
 
 
+class GRU(torch.nn.Module):
+    """Over its window; with a `step` that never forgets, which is not what `forward` does."""
+
+    mup: ClassVar = {"gru.weight_*": "hidden", "gru.bias_*": "bias"}
+
+    def __init__(self, config, latent):
+        super().__init__()
+        self.gru = torch.nn.GRU(2 * latent, latent, batch_first=True)
+
+    def forward(self, z_BKD, e_BKD):
+        return self.gru(torch.cat((z_BKD, e_BKD), -1))[0]
+
+
+class EndlessGRU(GRU):
+    def start(self):
+        return None
+
+    def step(self, cache, z, e, keep=None):
+        shape = torch.broadcast_shapes(z.shape, e.shape)
+        x = torch.cat((z.expand(shape), e.expand(shape)), -1).flatten(0, 1).unsqueeze(1)
+        u, cache = self.gru(x, cache)
+        return u.squeeze(1).unflatten(0, shape[:2]), cache
+
+    forward = GRU.forward
+
+
+MADE |= {"gru": GRU, "endless gru": EndlessGRU}
+
+
 @pytest.mark.parametrize("name", MADE)
 def test_a_predictor_of_ones_own_is_planned_with_its_own_dynamics(name, monkeypatch):
-    monkeypatch.setitem(RUNGS, "own", MADE[name])
+    monkeypatch.setitem(PREDICTORS._entries, "own", MADE[name])
     model = scrambled("own")
     assert model.frozen(torch.float64) is None
     z, a, past = inputs(2, 5)
@@ -169,5 +201,31 @@ def test_a_predictor_of_ones_own_is_planned_with_its_own_dynamics(name, monkeypa
 
 def test_a_subclass_does_not_inherit_the_frozen_dynamics_of_its_parent(monkeypatch):
     build = lambda c, latent: TwiceAdaLN(latent, c.history, 1, 2, 8, 16, 0.0, 16, "layer", 0.02)  # noqa: E731
-    monkeypatch.setitem(RUNGS, "own", build)
+    monkeypatch.setitem(PREDICTORS._entries, "own", build)
     assert scrambled("own").frozen(torch.float64) is None
+
+
+@pytest.mark.parametrize("wrong", [lambda z, e: z[:, :1], lambda z, e: None, lambda z, e: z[..., :3]])
+def test_a_predictor_of_the_wrong_shape_is_refused(wrong, monkeypatch):
+    build = lambda c, latent: type("Wrong", (torch.nn.Module,), {"forward": lambda self, z, e: wrong(z, e)})()  # noqa: E731
+    monkeypatch.setitem(PREDICTORS._entries, "own", build)
+    with pytest.raises(UserError, match=r"predictor 'own' returned .* must return one prediction per position"):
+        scrambled("own")
+
+
+def test_registration(monkeypatch):
+    monkeypatch.setattr(PREDICTORS, "_entries", dict(PREDICTORS._entries))
+    monkeypatch.setattr("lpwm.model.predictors.TITLES", {})
+    register_predictor("gru", GRU, title="GRU(k)")
+    assert title_of("gru") == "GRU(k)" and title_of("lti") == "lti" and "gru" in PREDICTORS
+    assert isinstance(scrambled("gru").predictor, GRU) and "gru" not in PAPER_RUNGS
+    assert in_order(["gru", "lti1", "deep-adaln", "gru"]) == ["deep-adaln", "lti1", "gru"]
+    with pytest.raises(UserError, match="'gru' is already registered"):
+        register_predictor("gru", EndlessGRU)
+    with pytest.raises(UserError, match="give a class or a function"):
+        register_predictor("other", 3)
+    monkeypatch.setitem(PREDICTORS._entries, "number", lambda c, latent: 3)
+    with pytest.raises(UserError, match=r"must build a torch\.nn\.Module"):
+        scrambled("number")
+    with pytest.raises(UserError, match="unknown predictor 'gur': did you mean 'gru'"):
+        PredictorConfig(rung="gur")

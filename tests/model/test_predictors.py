@@ -4,14 +4,15 @@ import pytest
 import torch
 
 from lpwm.core.errors import UserError
-from lpwm.model import RUNGS, EncoderConfig, ModelConfig, PredictorConfig, WorldModel
+from lpwm.model import PAPER_RUNGS, EncoderConfig, ModelConfig, PredictorConfig, WorldModel
+from lpwm.model.layers import short_attention
 
 SMALL = dict(heads=2, head_dim=8, mlp=32, head_hidden=24, rank=4)
 TINY_VIT = EncoderConfig(image_size=16, patch=8, width=16, depth=1, heads=1, head_dim=16, mlp=16)
 
 EXACT_384 = {  # shared table of the paper's appendix, exact integers
-    3: dict(zip(RUNGS, (25_804_032, 5_618_432, 811_840, 738_048, 590_208, 295_296), strict=True)),
-    1: dict(zip(RUNGS, (25_803_264, 5_617_664, 480_032, 443_136, 295_296, 295_296), strict=True)),
+    3: dict(zip(PAPER_RUNGS, (25_804_032, 5_618_432, 811_840, 738_048, 590_208, 295_296), strict=True)),
+    1: dict(zip(PAPER_RUNGS, (25_803_264, 5_617_664, 480_032, 443_136, 295_296, 295_296), strict=True)),
 }
 PAPER_MILLIONS = {
     "deep-adaln": ("25.8", "62.2", "166.9", "260.2", "822.4"),
@@ -48,19 +49,19 @@ def rand(*shape, seed=1):
 
 
 @pytest.mark.parametrize("history", [3, 1])
-@pytest.mark.parametrize("rung", RUNGS)
+@pytest.mark.parametrize("rung", PAPER_RUNGS)
 def test_exact_counts_at_384(rung, history):
     assert count(rung, 384, history) == EXACT_384[history][rung]
 
 
-@pytest.mark.parametrize("rung", RUNGS)
+@pytest.mark.parametrize("rung", PAPER_RUNGS)
 def test_counts_round_to_the_papers_table(rung):
     for latent, printed in zip((384, 768, 1536, 2048, 4096), PAPER_MILLIONS[rung], strict=True):
         decimals = len(printed.partition(".")[2])
         assert f"{count(rung, latent, 3) / 1e6:.{decimals}f}" == printed
 
 
-@pytest.mark.parametrize("rung", RUNGS)
+@pytest.mark.parametrize("rung", PAPER_RUNGS)
 def test_causality(rung):
     """Changing the code or the action at position j changes no prediction before j, and some at or after it."""
     model = scrambled(rung)
@@ -135,7 +136,7 @@ def test_ltv_by_hand():
 
 
 @pytest.mark.parametrize("cached", [True, False])
-@pytest.mark.parametrize("rung", RUNGS)
+@pytest.mark.parametrize("rung", PAPER_RUNGS)
 def test_rollout_agrees_with_the_teacher_forced_pass(rung, cached):
     """One step from C real frames is the causal pass's prediction at position C; every C, both paths."""
     model = scrambled(rung)
@@ -147,7 +148,7 @@ def test_rollout_agrees_with_the_teacher_forced_pass(rung, cached):
         torch.testing.assert_close(one[:, 0, 0], forced[:, C - 1], rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize("rung", RUNGS)
+@pytest.mark.parametrize("rung", PAPER_RUNGS)
 @pytest.mark.parametrize("history", [1, 2, 3, 4])
 def test_rollout_slides_its_window(rung, history):
     """Cached, uncached and a window re-run by hand, one sample at a time, agree to the last step."""
@@ -178,6 +179,17 @@ def test_real_history_is_computed_once_for_all_samples():
     tokens = sum(samples * n for samples, n in seen) / 6
     # two history tokens once; then 1 sample token; then, slid, 1 shared + 2 sample tokens
     assert tokens == 2 + 50 + 1 + 2 * 50
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.float64, 1e-13), (torch.float32, 1e-6), (torch.bfloat16, 2e-2)]
+)
+def test_short_attention_keeps_the_precision_of_its_input(dtype, tolerance):
+    q, k, v = (rand(2, n, 4, 8, seed=n) for n in (3, 5, 5))
+    want = torch.nn.functional.scaled_dot_product_attention(*(t.transpose(1, 2) for t in (q, k, v))).transpose(1, 2)
+    got = short_attention(*(t.to(dtype) for t in (q, k, v)), mask=None)
+    assert got.dtype == dtype
+    torch.testing.assert_close(got.double(), want, rtol=tolerance, atol=tolerance)
 
 
 def test_context_longer_than_the_history_is_cut():

@@ -9,7 +9,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from lpwm.model import RUNGS, EncoderConfig, ModelConfig, PredictorConfig, WorldModel
+from lpwm.model import PAPER_RUNGS, EncoderConfig, ModelConfig, PredictorConfig, WorldModel
 from lpwm.plan import CEM, ICEM, MPPI, CEMConfig, ConsensusProblem, ICEMConfig, LatentProblem, MPPIConfig, OracleProblem
 from lpwm.plan.graph import Graphs, signature
 from lpwm.worlds import make
@@ -61,7 +61,7 @@ def searched(solver, problem):
 
 
 @pytest.mark.parametrize("context, path_discount", [(1, 0.0), (3, 0.0), (3, 0.5)])
-@pytest.mark.parametrize("rung", RUNGS)
+@pytest.mark.parametrize("rung", PAPER_RUNGS)
 def test_a_search_stays_on_its_device(rung, context, path_discount):
     out = searched(SOLVERS[0], world_model(rung, context, path_discount=path_discount))
     assert out["actions"].shape == (3, 4, 4) and out["costs"].shape == (3,)

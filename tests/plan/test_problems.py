@@ -9,7 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from lpwm.core.errors import UserError
 from lpwm.model import EncoderConfig, ModelConfig, PredictorConfig, WorldModel
-from lpwm.model.predictors import RUNGS
+from lpwm.model.predictors import PAPER_RUNGS
 from lpwm.plan import CEM, CEMConfig, ConsensusProblem, LatentProblem, OracleProblem, Problem
 from lpwm.plan.consensus import borda, median, ranks
 from lpwm.worlds import make
@@ -48,7 +48,7 @@ class Peak(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("path_discount", [0.0, 1.0])
-@pytest.mark.parametrize("rung", RUNGS)
+@pytest.mark.parametrize("rung", PAPER_RUNGS)
 def test_the_memory_of_a_candidate_is_bounded_within_reason(rung, path_discount):
     """By what scoring really has alive at once: chunks are made of this."""
     encoder = EncoderConfig(image_size=16, patch=8, width=8, depth=1, heads=1, head_dim=8, mlp=8)

@@ -10,8 +10,7 @@ from lpwm.cli import main
 from lpwm.core.errors import UserError
 from lpwm.recipes import recipe, tiny
 from lpwm.sweep import cells as cells_module
-from lpwm.sweep import expand, read_grid, status, worker
-from lpwm.sweep.cells import same_result
+from lpwm.sweep import expand, status, worker
 from lpwm.sweep.engines import local as engine_local
 from lpwm.sweep.grid import Cell, cell_hash, parse_grid
 
@@ -39,7 +38,7 @@ CPU = torch.device("cpu")
 
 def here(root, names, config, watch=lambda: None):
     """The local engine's work in this process: starting others costs seconds."""
-    worker.work(root, CPU, names=names, stack=config.stack_seeds)
+    worker.work(root, CPU, names=names)
     watch()
 
 
@@ -121,17 +120,6 @@ def test_workers_that_cannot_start_are_not_started_for_ever(tmp_path, monkeypatc
     assert status.view(tmp_path).counts["waiting"] == 1
 
 
-def test_small_models_with_several_seeds_on_a_gpu_get_a_hint(grid, capsys):
-    assert sweep(grid, "--dry-run", "--device", "cuda") == 0
-    assert "2 settings of small models have 2 seeds: --stack-seeds" in capsys.readouterr().out
-    for more in (["--device", "cpu"], ["--device", "cuda", "--stack-seeds"]):
-        assert sweep(grid, "--dry-run", *more) == 0
-        assert "--stack-seeds" not in capsys.readouterr().out
-    grid.write_text(GRID.replace("[fixed]", '[fixed]\n"train.accumulate" = 2'))  # cannot be stacked
-    assert sweep(grid, "--dry-run", "--device", "cuda") == 0
-    assert "--stack-seeds" not in capsys.readouterr().out
-
-
 def test_dry_run_lists_every_cell_and_starts_nothing(grid, capsys):
     assert sweep(grid, "--dry-run") == 0
     text = capsys.readouterr().out
@@ -151,9 +139,6 @@ def test_bad_grids_and_settings_start_nothing(grid, capsys):
     assert "GiB" in capsys.readouterr().err
     assert sweep(grid, "--cpus", "0") == 2
     assert main(["sweep", "status", str(grid.parent / "nothing")]) == 2
-    assert not (grid.parent / "out").exists()
-    grid.write_text(GRID.replace("[fixed]", '[fixed]\n"model.predictor.rung" = "shallow-adaln"'))
-    assert sweep(grid, "--stack-seeds") == 2 and "dropout" in capsys.readouterr().err
     assert not (grid.parent / "out").exists()
 
 
@@ -177,21 +162,8 @@ def test_a_dead_run_is_a_result(tmp_path):
     evals = read_evals()
     cell = Cell(cell_hash(config, evals), "dead", config, evals, {})
     result, _ = cells_module.run_cell(cell, tmp_path, CPU)
-    assert "this run is dead" in result["dead"] and result["evals"] == {} and 0 < result["step"] < 60
+    assert "this run is dead" in result.dead and result.evals == {} and 0 < result.step < 60
 
 
 def read_evals():
     return dict(parse_grid(GRID, "g").evals)
-
-
-def test_stacked_and_single_cells_agree(grid):
-    assert sweep(grid, "--stack-seeds") == 0
-    root = grid.parent / "out" / "mini"
-    stacked = {k: json.loads(v) for k, v in records(root).items()}
-    found = expand(read_grid(grid), recipe)
-    assert set(stacked) == {c.hash for c in found}
-    result, _ = cells_module.run_cell(found[0], grid.parent / "alone", CPU)
-    mine = stacked[found[0].hash]["result"]
-    assert mine["run"] == result["run"] and mine["train"]["loss"] == pytest.approx(result["train"]["loss"], rel=1e-3)
-    assert not same_result(stacked[found[0].hash], stacked[found[1].hash])
-    assert status.view(root).counts["done"] == 4

@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from lpwm.core.errors import UserError
 from lpwm.losses import Objective, ObjectiveConfig, RDMRegConfig, SIGRegConfig
 from lpwm.model import EncoderConfig, ModelConfig, PredictorConfig, ProjectorConfig, WorldModel
-from lpwm.model.predictors import RUNGS
+from lpwm.model.predictors import PAPER_RUNGS
 from lpwm.recipes import recipe
 from lpwm.train.cost import Cost, check_memory, estimate
 from lpwm.train.step import clip_loss
@@ -54,7 +54,7 @@ def operations(model: ModelConfig, objective: ObjectiveConfig) -> int:
     return counter.get_total_flops()
 
 
-@pytest.mark.parametrize("rung", RUNGS)
+@pytest.mark.parametrize("rung", PAPER_RUNGS)
 @pytest.mark.parametrize("regularizer", ["rdmreg", "none"])
 def test_operations_and_bytes_are_those_of_a_step(rung: str, regularizer: str) -> None:
     encoder = EncoderConfig(image_size=32, patch=4, width=48, depth=3, heads=2, head_dim=24, mlp=96)

@@ -10,8 +10,8 @@ import torch
 
 from lpwm.cli import demo, main
 from lpwm.core.errors import UserError
+from lpwm.evaluate.config import EvalConfig
 from lpwm.evaluate.evaluate import evaluate
-from lpwm.evaluate.protocol import EvalConfig
 from lpwm.evaluate.runs import load_team
 from lpwm.recipes import dense, tiny
 from lpwm.train import Run, load, pretrained
@@ -127,7 +127,7 @@ def test_results_say_what_made_them(runs, monkeypatch):
         curve=0,
         options={"samples": 8, "elites": 2, "iterations": 1},
     )
-    found = evaluate(team.agents, team.world, quick).as_dict()
+    found = evaluate(team.agents, team.world, quick).to_json()
     entry = found["runs"][0]
     assert entry["recipe"] == "tiny/lpwm" and entry["config"]["train"]["steps"] == 20 and len(entry["data"]) == 32
     assert entry["training"]["minutes"] >= 0 and entry["training"]["source"] == found["source"]

@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from lpwm.core.errors import UserError
-from lpwm.model import RUNGS, EncoderConfig, ModelConfig, PredictorConfig, ProjectorConfig, WorldModel
+from lpwm.model import PAPER_RUNGS, EncoderConfig, ModelConfig, PredictorConfig, ProjectorConfig, WorldModel
 from lpwm.optim.mup import initialize
 from lpwm.train import checkpoint
 from lpwm.worlds.base import WorldSpec
@@ -50,7 +50,7 @@ def same(a, b):
     return all(torch.equal(x, y) for x, y in zip(outputs(a), outputs(b), strict=True))
 
 
-@pytest.mark.parametrize("rung", sorted(RUNGS))
+@pytest.mark.parametrize("rung", sorted(PAPER_RUNGS))
 def test_round_trip_is_the_same_function(tmp_path, rung):
     model = tiny(rung, norm="batch" if "lti" in rung else "layer", proprio=2)
     model.train()

@@ -1,21 +1,66 @@
-"""The predictor ladder: six rungs from a six-block transformer to one linear map.
+"""The predictors, by name; the paper's ladder has six rungs, from a six-block transformer to one linear map.
 
-A predictor maps (z_BKD, e_BKD) -> u_BKD, causal, before the link; `start()` and `step(cache, z, e)` do the same
-one position at a time for rollouts. e is the action embedding. Parameter counts equal the paper's table.
-A predictor without them, or whose `forward` was redefined below them, is rolled out window by window.
+A predictor is a module (z_BKD, e_BKD) -> u_BKD, causal, before the link; e is the action embedding. `lags` says how
+many past codes it reads (the config's `history` if it does not say). `start()` and `step(cache, z, e)` do the same one
+position at a time; a predictor without them, whose `forward` was redefined below them, or whose `step` remembers what
+left the window is rolled out window by window. Nothing here imports torch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Protocol
 
-from torch import Tensor, nn
+from lpwm.core.errors import UserError
+from lpwm.core.registry import Registry
 
-from lpwm.core.errors import UserError, choose
-from lpwm.model.predictors.adaln import AdaLN
-from lpwm.model.predictors.linear import LTI, MLPLTI, MLPLTV
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from lpwm.model.config import PredictorConfig
+
+Build = Callable[["PredictorConfig", int], "nn.Module"]  # (config, latent width)
+
+# From the most to the least expressive.
+TITLES = {
+    "deep-adaln": "Deep-AdaLN(k)",
+    "shallow-adaln": "Shallow-AdaLN(k)",
+    "mlp-ltv": "MLP∘LTV(k)",
+    "mlp-lti": "MLP∘LTI(k)",
+    "lti": "LTI(k)",
+    "lti1": "LTI(1)",
+}
+PAPER_RUNGS = tuple(TITLES)
+PREDICTORS: Registry[Build] = Registry(
+    "predictor",
+    {
+        "deep-adaln": "lpwm.model.predictors.adaln:deep",
+        "shallow-adaln": "lpwm.model.predictors.adaln:shallow",
+        "mlp-ltv": "lpwm.model.predictors.linear:mlp_ltv",
+        "mlp-lti": "lpwm.model.predictors.linear:mlp_lti",
+        "lti": "lpwm.model.predictors.linear:lti",
+        "lti1": "lpwm.model.predictors.linear:lti1",
+    },
+)
+
+
+def register_predictor(name: str, build: Build, title: str = "") -> None:
+    """Make `build(config, latent)`, a function or a class, available as `predictor.rung = name`."""
+    if not callable(build):
+        raise UserError(f"predictor {name!r}: give a class or a function (config, latent) -> module, not {build!r}.")
+    PREDICTORS.register(name, build)
+    if title:
+        TITLES[name] = title
+
+
+def title_of(name: str) -> str:
+    return TITLES.get(name, name)
+
+
+def in_order(names: Iterable[str]) -> list[str]:
+    """Distinct names as tables show them: the paper's ladder from the most expressive, then the others."""
+    seen = set(names)
+    return [r for r in PAPER_RUNGS if r in seen] + sorted(seen.difference(PAPER_RUNGS))
 
 
 class Predictor(Protocol):
@@ -36,59 +81,3 @@ def steps_as_forward(predictor: Any) -> bool:
         return next((i for i, cls in enumerate(order) if name in cls.__dict__), len(order))
 
     return max(depth("start"), depth("step")) < len(order) and depth("step") <= depth("forward")
-
-
-@dataclass(frozen=True)
-class PredictorConfig:
-    """One rung. The fields after `history` concern the rungs that have such a part."""
-
-    rung: str = "deep-adaln"
-    history: int = 3  # k
-    heads: int = 16  # AdaLN
-    head_dim: int = 64  # AdaLN
-    mlp: int = 2048  # AdaLN
-    dropout: float = 0.1  # AdaLN
-    head_hidden: int = 2048  # AdaLN
-    head_norm: Literal["layer", "batch"] = "layer"  # AdaLN
-    position_std: float = 0.02  # AdaLN; 1.0 in the support pipeline
-    rank: int = 16  # MLP∘LTV
-
-    def __post_init__(self) -> None:
-        choose("rung", self.rung, RUNGS)
-        for name in ("history", "heads", "head_dim", "mlp", "head_hidden", "rank"):
-            if getattr(self, name) < 1:
-                raise UserError(f"predictor.{name} = {getattr(self, name)} must be at least 1.")
-        if not 0 <= self.dropout < 1:
-            raise UserError(f"predictor.dropout = {self.dropout} must be in [0, 1).")
-
-    def build(self, latent: int) -> nn.Module:
-        return RUNGS[self.rung](self, latent)
-
-
-def _adaln(depth: int) -> Callable[[PredictorConfig, int], nn.Module]:
-    def build(c: PredictorConfig, latent: int) -> nn.Module:
-        return AdaLN(
-            latent, c.history, depth, c.heads, c.head_dim, c.mlp, c.dropout, c.head_hidden, c.head_norm, c.position_std
-        )
-
-    return build
-
-
-# From the most to the least expressive.
-RUNGS: dict[str, Callable[[PredictorConfig, int], nn.Module]] = {
-    "deep-adaln": _adaln(6),
-    "shallow-adaln": _adaln(1),
-    "mlp-ltv": lambda c, latent: MLPLTV(latent, c.history, c.rank),
-    "mlp-lti": lambda c, latent: MLPLTI(latent, c.history),
-    "lti": lambda c, latent: LTI(latent, c.history),
-    "lti1": lambda c, latent: LTI(latent, 1),
-}
-
-TITLES = {
-    "deep-adaln": "Deep-AdaLN(k)",
-    "shallow-adaln": "Shallow-AdaLN(k)",
-    "mlp-ltv": "MLP∘LTV(k)",
-    "mlp-lti": "MLP∘LTI(k)",
-    "lti": "LTI(k)",
-    "lti1": "LTI(1)",
-}

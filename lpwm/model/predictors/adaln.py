@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from lpwm.model.config import PredictorConfig
 from lpwm.model.frozen import FrozenAdaLN
 from lpwm.model.layers import TwoLayer, linear, short_attention
 
@@ -162,3 +163,17 @@ class AdaLN(nn.Module):
             x, keys = block(x, m, kv[i] if kv else None, final)
             new.append(keys)
         return x, new
+
+
+def _adaln(c: PredictorConfig, latent: int, depth: int) -> AdaLN:
+    return AdaLN(
+        latent, c.history, depth, c.heads, c.head_dim, c.mlp, c.dropout, c.head_hidden, c.head_norm, c.position_std
+    )
+
+
+def deep(config: PredictorConfig, latent: int) -> AdaLN:
+    return _adaln(config, latent, depth=6)
+
+
+def shallow(config: PredictorConfig, latent: int) -> AdaLN:
+    return _adaln(config, latent, depth=1)

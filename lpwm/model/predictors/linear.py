@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from lpwm.model.config import PredictorConfig
 from lpwm.model.frozen import FrozenLTI
 from lpwm.model.layers import linear
 
@@ -133,3 +134,19 @@ def _lag(z_BKD: Tensor, i: int) -> Tensor:
     if i == 0:
         return z_BKD
     return F.pad(z_BKD, (0, 0, i, 0))[..., : z_BKD.shape[-2], :]
+
+
+def mlp_ltv(config: PredictorConfig, latent: int) -> MLPLTV:
+    return MLPLTV(latent, config.history, config.rank)
+
+
+def mlp_lti(config: PredictorConfig, latent: int) -> MLPLTI:
+    return MLPLTI(latent, config.history)
+
+
+def lti(config: PredictorConfig, latent: int) -> LTI:
+    return LTI(latent, config.history)
+
+
+def lti1(config: PredictorConfig, latent: int) -> LTI:
+    return LTI(latent, 1)

@@ -27,7 +27,6 @@ class LocalConfig:
     workers: int = 0  # 0: one per GPU, or as many as the cores allow
     cpus: int = 1  # threads of each
     device: str = "auto"  # of every worker; cuda takes the GPUs in turn
-    stack_seeds: bool = False
     lease: float = LEASE
 
     def __post_init__(self) -> None:
@@ -97,8 +96,6 @@ def start(root: Path, names: Sequence[str], config: LocalConfig, number: int) ->
         "--parent",
         str(os.getpid()),
     ]
-    if config.stack_seeds:
-        command.append("--stack")
     command += ["--only", *names]
     # Its own session: Ctrl-C reaches the engine, which passes it on once; twice would skip the checkpoint.
     log = (root / "logs" / f"local-{number}.log").open("ab")

@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from lpwm.core.errors import UserError
-from lpwm.sweep.grid import Cell, groups
 from lpwm.sweep.ledger import LEASE
-from lpwm.sweep.worker import ledger_of, one_cell, one_stack
+from lpwm.sweep.worker import ledger_of, one_cell
 
 Watch = Callable[[], None]
 
@@ -31,7 +30,6 @@ class RayConfig:
     workers: int = 0  # CPUs of the embedded cluster; 0: this machine's
     retries: int = 3  # per cell, when a worker or a node dies
     device: str = "auto"
-    stack_seeds: bool = False
     lease: float = LEASE
 
     def __post_init__(self) -> None:
@@ -81,9 +79,6 @@ def run(root: Path, names: Sequence[str], config: RayConfig, watch: Watch = lamb
     """Until every cell is done or failed."""
     ledger, root = ledger_of(root, config.lease), root.resolve()
     open_cells = [n for n in names if ledger.status(n).state in ("waiting", "running")]
-    teams = [[n] for n in open_cells]
-    if config.stack_seeds:
-        teams = [[c.hash for c in g] for g in groups([Cell.of_dict(ledger.planned(n)) for n in open_cells])]
     with cluster(config) as ray:
         _check_room(ray, config)
         path = os.pathsep.join(p for p in (os.environ.get("PYTHONPATH", ""),) if p)
@@ -95,7 +90,7 @@ def run(root: Path, names: Sequence[str], config: RayConfig, watch: Watch = lamb
             runtime_env={"env_vars": {"PYTHONPATH": path}} if path else {},
         )(TASK)
         threads = max(1, int(config.cpus))
-        waiting = [task.remote(str(root), team, config.device_of_cell(), threads, config.lease) for team in teams]
+        waiting = [task.remote(str(root), name, config.device_of_cell(), threads, config.lease) for name in open_cells]
         lost: list[str] = []
         try:
             while waiting:
@@ -117,10 +112,8 @@ def run(root: Path, names: Sequence[str], config: RayConfig, watch: Watch = lamb
         raise UserError(f"Ray gave up on {len(left)} cells ({lost[0]}): run the same command again to continue them.")
 
 
-def run_team(root: str, names: list[str], device: str, threads: int, lease: float) -> list[str]:
-    if len(names) > 1:
-        return one_stack(Path(root), names, device, threads, lease)
-    return [one_cell(Path(root), names[0], device, threads, lease)]
+def run_one(root: str, name: str, device: str, threads: int, lease: float) -> str:
+    return one_cell(Path(root), name, device, threads, lease)
 
 
 def _check_room(ray: Any, config: RayConfig) -> None:
@@ -134,4 +127,4 @@ def _check_room(ray: Any, config: RayConfig) -> None:
         )
 
 
-TASK = run_team  # what a Ray task does
+TASK = run_one  # what a Ray task does

@@ -31,7 +31,6 @@ class SlurmConfig:
     memory_gib: int = 16
     options: dict[str, Any] = field(default_factory=dict)  # further sbatch options: partition, account, …
     device: str = "auto"
-    stack_seeds: bool = False
     lease: float = LEASE
     cluster: str = "slurm"  # "local" runs the same jobs here, for trying
 
@@ -92,4 +91,4 @@ def element(root: str, names: list[str], config: SlurmConfig) -> int:
     os.environ["OMP_NUM_THREADS"] = str(config.cpus)
     say = log_to(Path(root), f"slurm-{os.environ.get('SLURM_JOB_ID', os.getpid())}")
     device = pick_device("cpu" if config.device == "auto" and not config.gpus else config.device)
-    return work(Path(root), device, names=names, stack=config.stack_seeds, lease=config.lease, say=say)
+    return work(Path(root), device, names=names, lease=config.lease, say=say)

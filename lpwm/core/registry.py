@@ -1,0 +1,54 @@
+"""Named parts that others can add to: predictors, worlds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib import import_module
+from typing import Any, Generic, TypeVar
+
+from lpwm.core.errors import UserError, choose
+
+T = TypeVar("T")
+
+
+class Registry(Generic[T]):
+    """Names and what they stand for: an object, or "module:attribute", which is imported on first use.
+
+    Without torch a registry of such strings still knows its names.
+    """
+
+    def __init__(self, kind: str, entries: dict[str, T | str] | None = None) -> None:
+        self.kind = kind
+        self._entries: dict[str, T | str] = dict(entries or {})
+
+    def register(self, name: str, entry: T | str) -> None:
+        """Add an entry. A name that is taken is refused, unless by the same entry."""
+        if not isinstance(name, str) or not name:
+            raise UserError(f"a {self.kind} needs a name, not {name!r}.")
+        if name in self._entries and self._entries[name] is not entry:
+            raise UserError(f"a {self.kind} named {name!r} is already registered: choose another name.")
+        self._entries[name] = entry
+
+    def check(self, name: str) -> None:
+        """A sentence with the nearest name, where there is no such entry. Imports nothing."""
+        choose(self.kind, name, self._entries)
+
+    def get(self, name: str) -> T:
+        entry: Any = choose(self.kind, name, self._entries)
+        if isinstance(entry, str):
+            module, _, attribute = entry.partition(":")
+            entry = self._entries[name] = getattr(import_module(module), attribute)
+        return entry
+
+    def names(self) -> tuple[str, ...]:
+        """In the order in which they were registered."""
+        return tuple(self._entries)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._entries
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names())
+
+    def __len__(self) -> int:
+        return len(self._entries)

@@ -1,0 +1,108 @@
+"""What a world model is made of. Nothing here imports torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from lpwm.core.errors import UserError
+from lpwm.core.registry import Registry
+from lpwm.model.predictors import PREDICTORS
+
+if TYPE_CHECKING:
+    from torch import nn
+
+LINKS: Registry[Any] = Registry("link", {name: f"lpwm.model.link:{name}" for name in ("identity", "relu", "reprelu")})
+NONNEGATIVE = frozenset({"relu", "reprelu"})
+
+
+def _at_least_one(config: Any, where: str, *names: str) -> None:
+    for name in names:
+        if getattr(config, name) < 1:
+            raise UserError(f"{where}.{name} = {getattr(config, name)} must be at least 1.")
+
+
+@dataclass(frozen=True)
+class EncoderConfig:
+    """The ViT. The defaults are the ladder pipeline's; `VIT_TINY` is the support pipeline's."""
+
+    image_size: int = 224
+    patch: int = 14
+    width: int = 384
+    depth: int = 12
+    heads: int = 3
+    head_dim: int = 64
+    mlp: int = 768
+    pixels: Literal["half", "imagenet", "white"] = "half"
+
+    def __post_init__(self) -> None:
+        _at_least_one(self, "encoder", "image_size", "patch", "width", "depth", "heads", "head_dim", "mlp")
+        if self.image_size % self.patch:
+            below = max(self.image_size // self.patch, 1) * self.patch
+            raise UserError(
+                f"a {self.image_size}-pixel image is not divisible into patches of {self.patch}: "
+                f"use an image of {below} or {below + self.patch}, or another patch."
+            )
+
+
+VIT_TINY = EncoderConfig(width=192, pixels="imagenet")
+
+
+@dataclass(frozen=True)
+class ProjectorConfig:
+    hidden: int = 2048
+    norm: Literal["layer", "batch"] = "layer"
+
+    def __post_init__(self) -> None:
+        _at_least_one(self, "projector", "hidden")
+
+
+@dataclass(frozen=True)
+class PredictorConfig:
+    """A predictor by name. The fields after `history` concern those that have such a part."""
+
+    rung: str = "deep-adaln"  # a name in PREDICTORS
+    history: int = 3  # k
+    heads: int = 16  # AdaLN
+    head_dim: int = 64  # AdaLN
+    mlp: int = 2048  # AdaLN
+    dropout: float = 0.1  # AdaLN
+    head_hidden: int = 2048  # AdaLN
+    head_norm: Literal["layer", "batch"] = "layer"  # AdaLN
+    position_std: float = 0.02  # AdaLN; 1.0 in the support pipeline
+    rank: int = 16  # MLP∘LTV
+
+    def __post_init__(self) -> None:
+        PREDICTORS.check(self.rung)
+        _at_least_one(self, "predictor", "history", "heads", "head_dim", "mlp", "head_hidden", "rank")
+        if not 0 <= self.dropout < 1:
+            raise UserError(f"predictor.dropout = {self.dropout} must be in [0, 1).")
+
+    def build(self, latent: int) -> nn.Module:
+        return PREDICTORS.get(self.rung)(self, latent)
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """Everything about the networks. Sizes that come from the world (A, proprioception) come at construction."""
+
+    latent: int = 384  # D
+    link: str = "reprelu"  # a name in LINKS
+    encoder: EncoderConfig = field(default_factory=EncoderConfig)
+    projector: ProjectorConfig = field(default_factory=ProjectorConfig)
+    predictor: PredictorConfig = field(default_factory=PredictorConfig)
+    action_encoder: Literal["mlp", "linear"] = "mlp"
+    action_smooth: int = 0  # outputs of the 1×1 convolution before the MLP; 0 = A (ladder), 10 in the support pipeline
+
+    def __post_init__(self) -> None:
+        LINKS.check(self.link)
+        _at_least_one(self, "model", "latent")
+        if self.action_smooth < 0:
+            raise UserError(f"model.action_smooth = {self.action_smooth} must be 0 (= the action's size) or more.")
+        if self.action_encoder not in ("mlp", "linear"):
+            raise UserError(f"unknown action encoder {self.action_encoder!r}: valid names: linear, mlp.")
+
+    @property
+    def sparse(self) -> bool:
+        """Whether codes are non-negative with exact zeros."""
+        return self.link in NONNEGATIVE
