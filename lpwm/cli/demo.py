@@ -16,12 +16,14 @@ from lpwm.cli.collect import progress_bar
 from lpwm.core.config import digest, to_dict
 from lpwm.core.errors import UserError
 from lpwm.core.files import make_folder, write_whole
+from lpwm.core.json import to_json
 from lpwm.evaluate.cache import Store
 from lpwm.evaluate.config import EvalConfig
 from lpwm.evaluate.evaluate import evaluate
 from lpwm.evaluate.evaluator import Evaluator
 from lpwm.evaluate.goals import episode_sets
 from lpwm.evaluate.runs import load_team
+from lpwm.interpret.results import CODE, SUPPORT, Study
 from lpwm.interpret.study import study
 from lpwm.recipes import recipe
 from lpwm.train import Run, load, pick_device
@@ -101,7 +103,7 @@ def run(args: Args) -> int:
     with say.stage(f"plan to {PLANNING.episodes} random and {PLANNING.episodes} held-out goals, beside the controls"):
         evaluation = plan(out, folders, device)
     with say.stage("read the codes: supports, zones, probes"):
-        studies = [read_code(folder, device) for folder in folders]
+        studies = [inspect_code(folder, device) for folder in folders]
     page = out / "report.html"
     with say.stage("write the page"):
         write_page(page, folders, "lpwm demo --pretrained" if args.pretrained else "lpwm demo")
@@ -172,9 +174,10 @@ def plan(out: Path, folders: list[Path], device: Any) -> dict[str, Any]:
     return kept(path, make)
 
 
-def read_code(folder: Path, device: Any) -> dict[str, Any]:
+def inspect_code(folder: Path, device: Any) -> Study:
     loaded = load(folder, device=device)
-    return kept(folder / "interpret" / f"demo-{loaded.step}.json", lambda: study(loaded))
+    path = folder / "interpret" / f"demo-{loaded.step}.json"
+    return Study.from_json(kept(path, lambda: study(loaded).to_json()), str(path))
 
 
 def kept(path: Path, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
@@ -195,7 +198,7 @@ def write_page(page: Path, folders: list[Path], command: str) -> None:
     write(page, gather(folders), title="LpWM demo: sparse and dense", commands=(command,))
 
 
-def table(jobs: list[Run], evaluation: dict[str, Any], studies: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def table(jobs: list[Run], evaluation: dict[str, Any], studies: list[Study]) -> list[dict[str, Any]]:
     """One row per model and control: success with its interval, and what the code says."""
     budget = str(PLANNING.budgets[0])
     rows: dict[str, dict[str, Any]] = {}
@@ -211,8 +214,8 @@ def table(jobs: list[Run], evaluation: dict[str, Any], studies: list[dict[str, A
             "relative_error": result["held_out"]["error_depth"][0],
             "copy_error": result["held_out"]["copy_error_depth"][0],
             "active_fraction": result["train"]["active_fraction"],
-            "zone_from_support": one["probes"]["zone"]["support"],
-            "position_from_code": one["probes"]["position"]["code"],
+            "zone_from_support": to_json(one.probes.zone[SUPPORT]),
+            "position_from_code": to_json(one.probes.position[CODE]),
         }
     return list(rows.values())
 
