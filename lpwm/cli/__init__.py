@@ -88,7 +88,16 @@ def call(argv: list[str]) -> int:
     if argv[0] in ("-V", "--version", "version"):
         print(f"lpwm {__version__}")
         return 0
-    return _call(argv[0], argv[1:], VERBS | PARTS, "lpwm")
+    return _call(argv[0], [_option(word) for word in argv[1:]], VERBS | PARTS, "lpwm")
+
+
+def _option(word: str) -> str:
+    """An option under its name of today."""
+    from lpwm.core.config import RENAMED_OPTIONS
+
+    name, equals, value = word.partition("=")
+    new = RENAMED_OPTIONS.get(name.removeprefix("--"))
+    return f"--{new}{equals}{value}" if new and name.startswith("--") else word
 
 
 def _call(name: str, rest: list[str], verbs: dict[str, Verb], prog: str) -> int:
