@@ -133,7 +133,6 @@ def test_transfer_names_the_best_rate_of_each_width():
 
 
 def test_methods_have_one_name():
-    from lpwm.core.config import to_dict
 
     names = {
         n: method_of(recipe(n))
