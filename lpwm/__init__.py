@@ -1,5 +1,98 @@
-"""LpWM: train, plan with and read sparse world models."""
+"""LpWM: train, plan with and interpret sparse world models.
 
+The names below are public; the rest may change between versions. Each is imported on first use, torch with it.
+`train`, `evaluate`, `interpret`, `report` and `recipes` are rooms of the package and functions at once:
+`lpwm.train("tiny/lpwm")` calls `lpwm.api.train`, and `lpwm.train.Run` is a class in the room.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from lpwm.core.lazy import lazy
 from lpwm.core.version import __version__
 
-__all__ = ["__version__"]
+if TYPE_CHECKING:
+    from lpwm.agent import Agent, load
+    from lpwm.api import collect, evaluate, interpret, recipes, report, train
+    from lpwm.data import read as read_data
+    from lpwm.data import write as write_data
+    from lpwm.model import ModelConfig, WorldModel
+    from lpwm.model.predictors import register_predictor
+    from lpwm.plan import CEM, ICEM, LQR, MPPI, CEMConfig, Gradient, GradientConfig, ICEMConfig, LQRConfig, MPPIConfig
+    from lpwm.recipes import recipe
+    from lpwm.train.run import Run
+    from lpwm.train.run_config import RunConfig
+    from lpwm.worlds import make_world, register_world
+
+_CALLABLE = ("evaluate", "interpret", "recipes", "report", "train")
+
+
+class _Room(ModuleType):
+    """A room that is called as the function of its name in `lpwm.api`."""
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        from lpwm import api
+
+        return getattr(api, self.__name__.removeprefix("lpwm."))(*args, **options)
+
+
+class _House(ModuleType):
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _CALLABLE and isinstance(value, ModuleType):  # as the import system leaves a room here
+            value.__class__ = _Room
+        super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _House
+__getattr__, __dir__, _ = lazy(
+    __name__,
+    {
+        **dict.fromkeys(("Agent", "load"), "agent"),
+        "collect": "api",
+        "read_data": "data:read",
+        "write_data": "data:write",
+        **{name: f":{name}" for name in _CALLABLE},
+        **dict.fromkeys(("ModelConfig", "WorldModel"), "model"),
+        "register_predictor": "model.predictors",
+        **dict.fromkeys(("CEM", "ICEM", "LQR", "MPPI", "Gradient"), "plan"),
+        **dict.fromkeys(("CEMConfig", "GradientConfig", "ICEMConfig", "LQRConfig", "MPPIConfig"), "plan"),
+        "recipe": "recipes",
+        "Run": "train.run",
+        "RunConfig": "train.run_config",
+        **dict.fromkeys(("make_world", "register_world"), "worlds"),
+    },
+)
+__all__ = [
+    "CEM",
+    "ICEM",
+    "LQR",
+    "MPPI",
+    "Agent",
+    "CEMConfig",
+    "Gradient",
+    "GradientConfig",
+    "ICEMConfig",
+    "LQRConfig",
+    "MPPIConfig",
+    "ModelConfig",
+    "Run",
+    "RunConfig",
+    "WorldModel",
+    "__version__",
+    "collect",
+    "evaluate",
+    "interpret",
+    "load",
+    "make_world",
+    "read_data",
+    "recipe",
+    "recipes",
+    "register_predictor",
+    "register_world",
+    "report",
+    "train",
+    "write_data",
+]

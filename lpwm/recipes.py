@@ -1,21 +1,23 @@
 """Named runs, as functions that derive from one another. `lpwm recipes` lists them with their predicted cost.
 
-Names are WORLD/METHOD or WORLD/RUNG/METHOD; pusht-768 is PushT at D=768. Methods: lpwm (sparse), lpwm-tj (with
-temporal Jaccard), lewm (dense, p=2), relu (plain ReLU), vicreg. Where the paper is silent, the choice is stated here.
+Names are WORLD/METHOD or WORLD/RUNG/METHOD. Methods: lpwm (sparse), lpwm-tj (with temporal Jaccard), lewm (dense,
+p=2), relu (plain ReLU), vicreg. A width is an option: `recipe("pusht/lti/lpwm", latent=768)` is the authors' cell at
+D=768, also called pusht-768/lti/lpwm. Where the paper is silent, the choice is stated here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from fnmatch import fnmatch
 from functools import partial
 
-from lpwm.core.errors import choose
+from lpwm.core.errors import UserError, choose, nearest
 from lpwm.losses import ObjectiveConfig, RDMRegConfig
 from lpwm.model import PAPER_RUNGS, VIT_TINY, EncoderConfig, ModelConfig, PredictorConfig, ProjectorConfig
 from lpwm.optim import OptimConfig
-from lpwm.train import DataConfig, RunConfig
-from lpwm.train.loop import TrainConfig
+from lpwm.train.config import TrainConfig
+from lpwm.train.run_config import DataConfig, RunConfig
 
 Recipe = Callable[[], RunConfig]
 
@@ -159,10 +161,9 @@ def small(options: tuple[str, ...] = ()) -> RunConfig:
     random goals within 50 steps went from 57 to 74 % (R=1) and from 50 to 79 % (R=5), with patches of 8, on training
     seed 0 and on episodes that no result uses.
 
-    Pixels are measured from the white background. Centered at ½ it reads +1 in every pixel of every frame, and patches
-    of 16 collapsed or hardly learned (a step of Adam moves all 768 weights of a patch along that constant at once,
-    which is probably why). From white they learn as fast per step as patches of 8 did, and a step of 5 tokens costs half of
-    one of 17. Chosen on training seeds 11 to 13 and episodes that no result uses; all that was tried: results/notes.md.
+    Pixels are measured from the white background: centered at ½ it reads +1 in every pixel of every frame, and patches
+    of 16 collapsed or hardly learned. Chosen on training seeds 11 to 13 and episodes that no result uses
+    (results/notes.md).
     """
     return RunConfig(
         data=DataConfig(world="piecewise", options=options, episodes=3000, steps=40),
@@ -230,7 +231,7 @@ METHODS: dict[str, Callable[[RunConfig], RunConfig]] = {
 }
 
 
-CUBE_JACCARD = (0.005, 0.01, 0.05, 0.1)  # the paper's weights beside 0: cube/lpwm-tj0.1 and so on
+CUBE_JACCARD = (0.005, 0.01, 0.05, 0.1)  # the paper's weights next to 0: cube/lpwm-tj0.1 and so on
 
 
 def cube() -> RunConfig:
@@ -276,12 +277,21 @@ def cube_small() -> RunConfig:
     )
 
 
+def _made(method: str, base: Callable[..., RunConfig], *args: object) -> RunConfig:
+    return METHODS[method](base(*args))
+
+
 def _jaccard(base: Callable[[], RunConfig], weight: float) -> RunConfig:
     return with_jaccard(base(), weight)
 
 
-def _made(method: str, base: Callable[..., RunConfig], *args: object) -> RunConfig:
-    return METHODS[method](base(*args))
+def _ladder_methods(rung: str) -> tuple[str, ...]:
+    """The paper runs VICReg on three rungs."""
+    return ("lpwm", "lewm", "relu", *(("vicreg",) if rung in ("deep-adaln", "mlp-ltv", "mlp-lti") else ()))
+
+
+def _pusht_name(width: int) -> str:
+    return "pusht" if width == PUSHT_WIDTHS[0] else f"pusht-{width}"
 
 
 def _table() -> dict[str, Recipe]:
@@ -295,26 +305,14 @@ def _table() -> dict[str, Recipe]:
     for m in ("lpwm", "lewm"):
         table[f"two-room/{m}"] = partial(_made, m, support, (), "two_room")
     for rung in PAPER_RUNGS:
-        for m in ("lpwm", "lewm", "relu", *(("vicreg",) if rung in ("deep-adaln", "mlp-ltv", "mlp-lti") else ())):
+        for m in _ladder_methods(rung):
             table[f"wall/{rung}/{m}"] = partial(_made, m, ladder, rung)
-        for name, mu in (("lpwm-mu1", -1.0), ("lpwm-mu2", -2.0)):
-            table[f"wall/{rung}/{name}"] = partial(ladder, rung, mu)
-        for m in _pusht_methods(rung):
             for width in PUSHT_WIDTHS:
-                name = "pusht" if width == 384 else f"pusht-{width}"
-                table[f"{name}/{rung}/{m}"] = partial(pusht, m, rung, width)
+                table[f"{_pusht_name(width)}/{rung}/{m}"] = partial(pusht, m, rung, width)
             table[f"pusht-112/{rung}/{m}"] = partial(pusht_112, m, rung)
             table[f"pusht-small/{rung}/{m}"] = partial(pusht_small, m, rung)
-    return table
-
-
-def _pusht_methods(rung: str) -> tuple[str, ...]:
-    """The paper runs VICReg on three rungs."""
-    return ("lpwm", "lewm", "relu", *(("vicreg",) if rung in ("deep-adaln", "mlp-ltv", "mlp-lti") else ()))
-
-
-def _cube_table() -> dict[str, Recipe]:
-    table: dict[str, Recipe] = {}
+        for name, mu in (("lpwm-mu1", -1.0), ("lpwm-mu2", -2.0)):
+            table[f"wall/{rung}/{name}"] = partial(ladder, rung, mu)
     for name, build in (("cube", cube), ("cube-112", cube_112), ("cube-small", cube_small)):
         for m in ("lpwm", "lewm"):
             table[f"{name}/{m}"] = partial(_made, m, build)
@@ -323,8 +321,32 @@ def _cube_table() -> dict[str, Recipe]:
     return table
 
 
-RECIPES: dict[str, Recipe] = _table() | _cube_table()
+RECIPES: dict[str, Recipe] = _table()
+
+# What `lpwm recipes` lists, with the methods lpwm and lewm; the others are variants of these, found by a pattern.
+_MAIN = (
+    *("tiny", "piecewise-2x2", "piecewise-2x2-64", "piecewise-2x2-small", "two-room", "wall", "pusht"),
+    *("pusht-small/mlp-lti", "cube", "cube-112", "cube-small"),
+)
 
 
-def recipe(name: str) -> RunConfig:
-    return choose("recipe", name, RECIPES)()
+def recipes(pattern: str = "") -> tuple[str, ...]:
+    """The names of recipes: the main ones, or all that match a pattern such as "wall/*"."""
+    if not pattern:
+        ends = ("/lpwm", "/lewm")
+        return tuple(n for main in _MAIN for n in RECIPES if n.startswith(f"{main}/") and n.endswith(ends))
+    names = tuple(name for name in RECIPES if fnmatch(name, pattern))
+    if not names:
+        raise UserError(f"no recipe matches {pattern!r}: {nearest(pattern, RECIPES)}.")
+    return names
+
+
+def recipe(name: str, latent: int | None = None) -> RunConfig:
+    """The config of a named run; `latent` gives it another width, on PushT with the authors' λ and η for it."""
+    build = choose("recipe", name, RECIPES)
+    if latent is None:
+        return build()
+    if name.startswith("pusht/") and latent in PUSHT_WIDTHS:
+        return RECIPES[_pusht_name(latent) + name.removeprefix("pusht")]()
+    config = build()
+    return replace(config, model=replace(config.model, latent=latent))

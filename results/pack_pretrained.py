@@ -2,22 +2,96 @@
 
     python results/pack_pretrained.py lpwm=RUN lewm=RUN [--out lpwm/assets/pretrained] [--check]
 
-Matrices become bf16, vectors stay float32; more than 10 MB in all is refused. `--check` plans with both forms on the
+    run.json            as the run has it: config, hash, the data's digest
+    training.json       how long its training took, where
+    log.jsonl           its log, thinned
+    model.safetensors   matrices in bf16, vectors (biases, norms, running statistics) in float32
+    config.json         what the model needs to be used, with the fingerprint of the weights
+
+More than 10 MB in all is refused. `--check` plans with both forms on the
 same random goals (demo's planner) and prints their success side by side.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import shutil
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+
+import torch
 
 from lpwm.cli.demo import PLANNING
 from lpwm.core.errors import UserError
+from lpwm.core.files import disk_errors, fingerprint, make_folder, write_whole
+from lpwm.core.provenance import LOG, SESSIONS, read_log, sessions
 from lpwm.evaluate.evaluate import evaluate
 from lpwm.evaluate.runs import load_team
-from lpwm.train.packed import pack, shipped
+from lpwm.train import Loaded, load
+from lpwm.train.pretrained import FILES, shipped
+from lpwm.train.weights import CONFIG, WEIGHTS, dump, weights_of, write_tensors
+
+LIMIT = 10_000_000  # bytes of all that is shipped
+LOGGED = 120  # records of each kind that are kept: enough for a curve
+
+
+def halved(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Matrices of floats in bf16; vectors are few, and running variances need their digits."""
+    return {name: t.to(torch.bfloat16) if t.is_floating_point() and t.ndim > 1 else t for name, t in tensors.items()}
+
+
+def pack(runs: Mapping[str, str | Path], out: str | Path, limit: int = LIMIT) -> dict[str, int]:
+    """Turn run folders into OUT/NAME/…; bytes of each. Refused, with nothing written, above `limit` bytes in all."""
+    if not runs:
+        raise UserError("which runs are to be packed? give at least one, as NAME=RUN.")
+    loaded = {name: load(path) for name, path in runs.items()}
+    _check_together(loaded)
+    weights = {name: halved(weights_of(one.model)) for name, one in loaded.items()}
+    size = sum(t.nbytes for tensors in weights.values() for t in tensors.values())
+    if size > limit:
+        raise UserError(
+            f"{' and '.join(runs)} take {size / 1e6:.1f} MB in bf16, more than the {limit / 1e6:g} MB that may be "
+            "shipped: train a smaller model (fewer layers, a lighter predictor)."
+        )
+    out = Path(out)
+    sizes = {}
+    for name, one in loaded.items():
+        folder = out / name
+        make_folder(folder)
+        with disk_errors(folder):
+            write_tensors(folder / WEIGHTS, weights[name])
+            config = {**one.model.meta, "files": {WEIGHTS: fingerprint(folder / WEIGHTS)}}
+            (folder / CONFIG).write_bytes(dump(config))
+            (folder / WEIGHTS).chmod(0o644)  # a package is for everybody
+        shutil.copyfile(one.path / "run.json", folder / "run.json")
+        write_whole(folder / SESSIONS, json.dumps(sessions(one.path), indent=1) + "\n")
+        write_whole(folder / LOG, _log(one.path))
+        sizes[name] = sum((folder / file).stat().st_size for file in FILES)
+    if sum(sizes.values()) > limit:
+        raise UserError(f"{out} takes {sum(sizes.values()) / 1e6:.1f} MB with logs, more than {limit / 1e6:g} MB.")
+    return sizes
+
+
+def _check_together(loaded: Mapping[str, Loaded]) -> None:
+    """One world, one data set: a pair is there to be compared."""
+    digests = {json.loads((one.path / "run.json").read_text())["data"] for one in loaded.values()}
+    if len(digests) > 1:
+        raise UserError("the runs to be packed were trained on different data: pack runs of one data set.")
+
+
+def _log(run: Path) -> str:
+    records: list[dict[str, Any]] = read_log(run) if (run / LOG).exists() else []
+    kept: list[dict[str, Any]] = []
+    for kind in ("train", "val", "event"):
+        rows = [r for r in records if r["kind"] == kind]
+        every = max(1, -(-len(rows) // LOGGED))
+        kept += [r for i, r in enumerate(rows) if i % every == 0 or i == len(rows) - 1]
+    kept.sort(key=lambda r: r["step"])
+    return "".join(json.dumps(r) + "\n" for r in kept)
 
 
 def main() -> int:

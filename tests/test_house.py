@@ -16,7 +16,6 @@ ORDER = {
     "core": 0,
     "kernels": 1,
     "stats": 1,
-    "frames": 2,
     "worlds": 2,
     "model": 2,
     "losses": 2,

@@ -1,7 +1,7 @@
 """The command line: parse, build, call.
 
 One file per verb, each with a frozen dataclass of arguments (tyro makes the options from it) and a
-`run(args) -> int`. A verb is imported only when it is called, so `lpwm --help` is instant.
+`run(args) -> int`. Verbs import torch inside their functions, so that help answers at once.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import importlib
 import os
 import sys
 from dataclasses import dataclass
+from typing import Any
 
 from lpwm.core.errors import UserError, nearest
 from lpwm.core.version import __version__
@@ -17,55 +18,118 @@ from lpwm.core.version import __version__
 
 @dataclass(frozen=True)
 class Verb:
-    module: str  # has `Args` and `run`
     help: str
+    module: str = ""  # has `Args` and `run`, and `parse` where the options depend on the first word
+    common: tuple[str, ...] = ()  # the options that --help shows, dots for nested ones; empty: all of them
+    parts: tuple[str, ...] = ()  # verbs of its own
 
+
+_TRAIN = (
+    *("data.world", "data.file", "model.latent", "model.predictor.rung", "model.predictor.history", "model.link"),
+    *("objective.lam", "optim.lr", "train.steps", "train.batch", "train.seed", "out", "resume", "device", "json"),
+)
+_EVAL = (
+    *("runs", "preset", "goals", "episodes", "budgets", "horizon", "receding", "solver", "controls", "consensus"),
+    *("checkpoint", "out", "gif", "device", "json"),
+)
+_SWEEP = ("grid", "out", "dry_run", "engine", "workers", "cpus", "gpus", "device", "retry_failed", "json")
 
 # In the order in which a newcomer meets them.
 VERBS = {
-    "demo": Verb("lpwm.cli.demo", "Two small world models, planned with and read, on one page, in minutes"),
-    "recipes": Verb("lpwm.cli.recipes", "The named runs, with their predicted cost"),
-    "collect": Verb("lpwm.cli.collect", "Collect episodes of a world into a file"),
-    "data": Verb("lpwm.cli.data", "Look into a data set, or convert it"),
-    "train": Verb("lpwm.cli.train", "Train a recipe, or continue a run"),
-    "eval": Verb("lpwm.cli.eval", "Plan with trained models, beside the controls"),
-    "sweep": Verb("lpwm.cli.sweep", "A grid of runs, on this machine, Ray or Slurm; and where it stands"),
-    "interpret": Verb("lpwm.cli.interpret", "Read the codes: supports, zones, probes"),
-    "theory": Verb("lpwm.cli.theory", "The paper's proposition, measured: error against cells, and its bounds"),
-    "report": Verb("lpwm.cli.report", "One page about any set of runs"),
-    "params": Verb("lpwm.cli.params", "The parameter table of the predictor ladder"),
-    "doctor": Verb("lpwm.cli.doctor", "What is installed, which worlds and devices work, how to mend the rest"),
+    "demo": Verb("Train, plan with and inspect two small world models, in minutes", "demo"),
+    "collect": Verb("Collect episodes of a world into a file", "collect"),
+    "data": Verb("Describe a data set, or convert it", "data"),
+    "train": Verb("Train a recipe, or continue a run", "train", _TRAIN),
+    "runs": Verb("List run folders: step, error, age", "runs"),
+    "eval": Verb("Plan with trained models, next to the controls", "eval", _EVAL),
+    "interpret": Verb("Inspect the codes: supports, zones, probes", "interpret"),
+    "report": Verb("Write one page about any set of runs", "report"),
+    "sweep": Verb("Run a grid of trainings, here, on Ray or on Slurm; and its status", "sweep", _SWEEP),
+    "recipes": Verb("List the named runs with their predicted cost", "recipes"),
+    "doctor": Verb("Check what is installed, and which worlds and devices work", "doctor"),
+    "paper": Verb("Tables of the paper: params, theory", parts=("params", "theory")),
+}
+PARTS = {
+    "params": Verb("The parameter table of the predictor ladder", "params"),
+    "theory": Verb("The paper's proposition, measured: error against cells, and bounds", "theory"),
 }
 
 
 def usage() -> str:
     width = max(map(len, VERBS))
     rows = "\n".join(f"  {name:<{width}}  {verb.help}" for name, verb in VERBS.items())
-    title = f"lpwm {__version__}: train, plan with and read sparse world models"
-    return f"{title}\n\nusage: lpwm VERB …   (lpwm VERB --help)\n\n{rows}"
+    title = f"lpwm {__version__}: train, plan with and interpret sparse world models"
+    plugin = "--plugin MODULE, with any verb: first import a module that registers worlds or predictors"
+    return f"{title}\n\nusage: lpwm VERB …   (lpwm VERB --help)\n\n{rows}\n\n{plugin}"
+
+
+def take_plugins(argv: list[str]) -> list[str]:
+    """Load what --plugin names; the arguments without it."""
+    from lpwm.core.plugins import load_plugin
+
+    rest, words = [], iter(argv)
+    for word in words:
+        name, _, value = word.partition("=")
+        if name != "--plugin":
+            rest.append(word)
+            continue
+        value = value or next(words, "")
+        if not value:
+            raise UserError("--plugin needs the name of a module.")
+        load_plugin(value)
+    return rest
 
 
 def call(argv: list[str]) -> int:
-    if not argv or argv[0] in ("-h", "--help", "help"):
+    argv = take_plugins(argv)
+    if not argv or argv[0] in ("-h", "--help", "--help-all", "help"):
         print(usage())
         return 0 if argv else 2
     if argv[0] in ("-V", "--version", "version"):
         print(f"lpwm {__version__}")
         return 0
-    name, rest = argv[0], argv[1:]
-    if name not in VERBS:
-        raise UserError(f"unknown verb {name!r}: {nearest(name, VERBS)}.")
+    return _call(argv[0], argv[1:], VERBS | PARTS, "lpwm")
+
+
+def _call(name: str, rest: list[str], verbs: dict[str, Verb], prog: str) -> int:
+    if name not in verbs:
+        raise UserError(f"unknown verb {name!r}: {nearest(name, [v for v in verbs if v in VERBS] or verbs)}.")
+    verb, prog = verbs[name], f"{prog} {name}"
+    if verb.parts:
+        parts = {part: PARTS[part] for part in verb.parts}
+        if not rest or rest[0] in ("-h", "--help", "--help-all"):
+            rows = "\n".join(f"  {part:<8}  {v.help}" for part, v in parts.items())
+            print(f"usage: {prog} {{{','.join(parts)}}} …\n\n{rows}")
+            return 0 if rest else 2
+        return _call(rest[0], rest[1:], parts, prog)
+    module = importlib.import_module(f"lpwm.cli.{verb.module}")
+    if not {"-h", "--help", "--help-all"} & set(rest):
+        from lpwm.core.plugins import load_installed
+
+        load_installed()
+    elif verb.common and "--help-all" not in rest:
+        return _short_help(module, verb, [w for w in rest if w not in ("-h", "--help")], prog)
+    rest = ["--help" if word == "--help-all" else word for word in rest]
+    if hasattr(module, "parse"):
+        return int(module.run(module.parse(rest)) or 0)
     import tyro
 
-    verb = importlib.import_module(VERBS[name].module)
-    if hasattr(verb, "parse"):  # a verb whose options depend on its first word
-        return int(verb.run(verb.parse(rest)) or 0)
-    args = tyro.cli(verb.Args, args=rest, prog=f"lpwm {name}", description=VERBS[name].help)
-    return int(verb.run(args) or 0)
+    return int(module.run(tyro.cli(module.Args, args=rest, prog=prog, description=verb.help)) or 0)
+
+
+def _short_help(module: Any, verb: Verb, rest: list[str], prog: str) -> int:
+    from lpwm.cli.help import show
+
+    words = [w for w in rest if not w.startswith("-")]
+    default, prog = module.defaults(words, prog) if hasattr(module, "defaults") else (module.Args(), prog)
+    if default is None:  # a part with its own options
+        module.parse([*rest, "--help"])
+    show(default, verb.common, prog, verb.help)
+    return 0
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Exit status: 0 done as asked; 2 the user can mend it (one sentence on stderr); 130 interrupted."""
+    """Exit status: 0 done as asked; 2 the user can fix it (one sentence on stderr); 130 interrupted."""
     try:
         return call(sys.argv[1:] if argv is None else argv)
     except UserError as error:

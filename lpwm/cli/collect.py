@@ -14,10 +14,8 @@ from typing import Annotated, Any
 
 import tyro
 
-from lpwm import worlds
 from lpwm.core.errors import UserError
-from lpwm.data import collect, read
-from lpwm.train import parse_options
+from lpwm.train.run_config import parse_options
 
 
 @dataclass(frozen=True)
@@ -32,13 +30,13 @@ class Args:
     """Transitions of an episode (an episode has one frame more); when not given, the policy's own numbers (PushT's
     pusher makes 100 to 300) or the world's."""
     policy: str | None = None
-    """Who acts; the world's own data policy when not given."""
+    """The policy that acts; the world's own when not given."""
     seed: int = 0
     """Episode i is a function of the seed and i."""
     workers: int | None = None
     """Processes; all cores, if the work is worth starting them, when not given. The contents do not depend on it."""
     pixels: bool = False
-    """Store frames beside the states. States alone are enough for the worlds that render on the device."""
+    """Store frames next to the states. States alone are enough for the worlds that render on the device."""
     size: int | None = None
     """The side of stored frames; the world's own when not given."""
     options: tuple[str, ...] = ()
@@ -83,7 +81,10 @@ def stoppable(kept: Callable[[], str]) -> Iterator[None]:
 def run(args: Args) -> int:
     if args.size is not None and not args.pixels:
         raise UserError("--size is the side of stored frames: it needs --pixels.")
-    world = worlds.make(args.world, **parse_options(args.options))
+    from lpwm.data import collect, read
+    from lpwm.worlds import make_world
+
+    world = make_world(args.world, **parse_options(args.options))
     with progress_bar("episodes", args.episodes) as progress:
         collect(
             world,

@@ -10,14 +10,11 @@ from typing import Annotated, Any
 import tyro
 
 from lpwm.cli.collect import progress_bar
-from lpwm.core.files import size_of
-from lpwm.data import convert, describe, read
-from lpwm.data.info import AHEAD, BUDGET, contact_sheet
 
 
 @dataclass(frozen=True)
 class Info:
-    """Statistics of a data set, and what doing nothing and random actions would score on it."""
+    """Describe a data set, and what doing nothing and random actions score on it."""
 
     file: Annotated[Path, tyro.conf.Positional]
     """An HDF5 file, ours or stable-worldmodel's, a Lance table, or a folder of DINO-WM's."""
@@ -29,7 +26,7 @@ class Info:
 
 @dataclass(frozen=True)
 class Convert:
-    """Write a data set in another form: HDF5 or Lance, with frames or without, of another size."""
+    """Write a data set in another form: HDF5 or Lance, with frames or without."""
 
     file: Annotated[Path, tyro.conf.Positional]
     """What to read: HDF5, ours or stable-worldmodel's, a .lance table, or a folder of DINO-WM's."""
@@ -57,6 +54,9 @@ def run(args: Args) -> int:
 
 
 def _info(args: Info) -> int:
+    from lpwm.data import describe, read
+    from lpwm.data.info import contact_sheet
+
     info = describe(args.file)
     if args.pictures is not None:
         contact_sheet(read(args.file, verify=False), args.pictures)
@@ -65,6 +65,8 @@ def _info(args: Info) -> int:
 
 
 def table(info: dict[str, Any]) -> str:
+    from lpwm.data.info import AHEAD, BUDGET
+
     world = info["world"]
     named = "unknown" if world is None else " ".join(f"{k}={v}" if k != "name" else v for k, v in world.items())
     length = info["length"]
@@ -100,6 +102,9 @@ def table(info: dict[str, Any]) -> str:
 
 
 def _convert(args: Convert) -> int:
+    from lpwm.core.files import size_of
+    from lpwm.data import convert, read
+
     episodes = read(args.file, verify=False).episodes
     with progress_bar("episodes", episodes) as progress:
         digest = convert(

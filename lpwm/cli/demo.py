@@ -1,4 +1,4 @@
-"""lpwm demo: from nothing to a page in minutes: collect, train sparse and dense, plan, read the code, report."""
+"""lpwm demo: from nothing to a page in minutes: collect, train sparse and dense, plan, inspect the codes, report."""
 
 from __future__ import annotations
 
@@ -6,27 +6,21 @@ import json
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from lpwm.cli.collect import progress_bar
-from lpwm.core.config import digest, to_dict
 from lpwm.core.errors import UserError
-from lpwm.core.files import make_folder, write_whole
-from lpwm.evaluate.cache import Store
 from lpwm.evaluate.config import EvalConfig
-from lpwm.evaluate.evaluate import evaluate
-from lpwm.evaluate.evaluator import Evaluator
-from lpwm.evaluate.goals import episode_sets
-from lpwm.evaluate.runs import load_team
-from lpwm.interpret.study import study
 from lpwm.recipes import recipe
-from lpwm.train import Run, load, pick_device
-from lpwm.train.loop import Interrupted
-from lpwm.train.packed import unpack
+from lpwm.train.run_config import pick_device
+
+if TYPE_CHECKING:
+    from lpwm.evaluate.results import Evaluation
+    from lpwm.interpret.results import Study
+    from lpwm.train.run import Run
 
 METHODS = {"lpwm": "sparse LpWM", "lewm": "dense LeWM"}
 
@@ -45,7 +39,7 @@ class Args:
     out: Path | None = None
     """Where everything goes (runs/demo, or runs/demo-pretrained); a demo that is there is continued, stage by stage."""
     pretrained: bool = False
-    """Start from the pair of models in the package instead of training: planning, reading and the page at once."""
+    """Start from the pair of models in the package instead of training: planning, inspecting and the page at once."""
     seed: int = 1
     """Training seed; the episodes it is judged on do not depend on it."""
     fresh: bool = False
@@ -79,6 +73,10 @@ class Stages:
 
 
 def run(args: Args) -> int:
+    from lpwm.train.loop import Interrupted
+    from lpwm.train.pretrained import unpack
+    from lpwm.train.run import Run
+
     device = pick_device(args.device)
     out = prepare(args)
     say = Stages(args.json)
@@ -98,10 +96,10 @@ def run(args: Args) -> int:
             say.say("interrupted; the same command continues.")
             return 130
     folders = [job.folder for job in jobs.values()]
-    with say.stage(f"plan to {PLANNING.episodes} random and {PLANNING.episodes} held-out goals, beside the controls"):
+    with say.stage(f"plan to {PLANNING.episodes} random and {PLANNING.episodes} held-out goals, next to the controls"):
         evaluation = plan(out, folders, device)
-    with say.stage("read the codes: supports, zones, probes"):
-        studies = [read_code(folder, device) for folder in folders]
+    with say.stage("inspect the codes: supports, zones, probes"):
+        studies = [inspect(folder, device) for folder in folders]
     page = out / "report.html"
     with say.stage("write the page"):
         write_page(page, folders, "lpwm demo --pretrained" if args.pretrained else "lpwm demo")
@@ -116,6 +114,9 @@ def run(args: Args) -> int:
 
 def prepare(args: Args) -> Path:
     """The folder of this demo, refused where it holds something else."""
+    from lpwm.core.files import make_folder, write_whole
+    from lpwm.core.json import Reader, read_json
+
     if args.pretrained and args.seed != Args.seed:
         raise UserError("--seed says what is trained, and --pretrained trains nothing: leave one of them out.")
     out = args.out or Path("runs/demo-pretrained" if args.pretrained else "runs/demo")
@@ -124,18 +125,21 @@ def prepare(args: Args) -> Path:
         if not record.exists():
             raise UserError(f"{out} was not made by lpwm demo, so --fresh will not remove it: choose another --out.")
         shutil.rmtree(out)
-    before = json.loads(record.read_text()) if record.exists() else {}
-    if before and before.get("pretrained", False) != args.pretrained:  # both would use the same folders
-        raise UserError(
-            f"{out} holds a demo {'with' if before.get('pretrained') else 'without'} --pretrained: choose another "
-            "--out, or --fresh to start over."
-        )
+    if record.exists():
+        before = Reader(read_json(record), str(record)).bool("pretrained", False)
+        if before != args.pretrained:  # both would use the same folders
+            raise UserError(
+                f"{out} holds a demo {'with' if before else 'without'} --pretrained: choose another --out, or --fresh "
+                "to start over."
+            )
     make_folder(out)
     write_whole(record, json.dumps({"seed": args.seed, "pretrained": args.pretrained}) + "\n")
     return out
 
 
 def trained(args: Args, out: Path, device: Any, say: Stages) -> dict[str, Run]:
+    from lpwm.train.run import Run
+
     jobs = {}
     for method, title in METHODS.items():
         config = recipe(f"piecewise-2x2-small/{method}")
@@ -146,74 +150,69 @@ def trained(args: Args, out: Path, device: Any, say: Stages) -> dict[str, Run]:
     return jobs
 
 
-def plan(out: Path, folders: list[Path], device: Any) -> dict[str, Any]:
+def plan(out: Path, folders: list[Path], device: Any) -> Evaluation:
     """The evaluation of both models on the same episodes, found again if it was made before."""
+    from lpwm.cli.collect import progress_bar
+    from lpwm.core.config import digest, to_dict
+    from lpwm.core.files import make_folder
+    from lpwm.evaluate.cache import Store
+    from lpwm.evaluate.evaluate import evaluate
+    from lpwm.evaluate.evaluator import Evaluator
+    from lpwm.evaluate.goals import episode_sets
+    from lpwm.evaluate.results import Evaluation
+    from lpwm.evaluate.runs import load_team
+
     team = load_team(folders, device=device)
     made_of = [[a.run_hash, a.step] for a in team.agents]
     path = folders[0] / "eval" / f"demo-{digest({'runs': made_of, 'settings': to_dict(PLANNING)})}.json"
-
-    def make() -> dict[str, Any]:
-        store = Store(out / "episodes")
-        sets = episode_sets(team.world, PLANNING, team.data, team.holdout, max(a.frameskip for a in team.agents))
-        jobs = Evaluator(team.agents, team.world, PLANNING, sets, device=device, store=store).jobs()
-        with progress_bar("plans", sum(job.plans for job in jobs)) as progress:
-            found = evaluate(
-                team.agents,
-                team.world,
-                PLANNING,
-                sets=sets,
-                holdout=team.holdout,
-                device=device,
-                store=store,
-                progress=progress,
-            )
-        return found.to_json()
-
-    return kept(path, make)
-
-
-def read_code(folder: Path, device: Any) -> dict[str, Any]:
-    loaded = load(folder, device=device)
-    return kept(folder / "interpret" / f"demo-{loaded.step}.json", lambda: study(loaded))
-
-
-def kept(path: Path, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """What an earlier demo wrote whole, or made now."""
     if path.exists():
-        found: dict[str, Any] = json.loads(path.read_text())
-        return found
-    made = make()
+        return Evaluation.read(path)
+    sets = episode_sets(team.world, PLANNING, team.data, team.holdout, max(a.frameskip for a in team.agents))
+    about: dict[str, Any] = {"sets": sets, "device": device, "store": Store(out / "episodes")}
+    jobs = Evaluator(team.agents, team.world, PLANNING, **about).jobs()
+    with progress_bar("plans", sum(job.plans for job in jobs)) as progress:
+        result = evaluate(team.agents, team.world, PLANNING, holdout=team.holdout, progress=progress, **about)
     make_folder(path.parent)
-    write_whole(path, json.dumps(made, allow_nan=False) + "\n")
-    return made
+    result.to_json(path)
+    return result
+
+
+def inspect(folder: Path, device: Any) -> Study:
+    """The study of a run, found again if it was made before."""
+    from lpwm.core.files import make_folder, write_whole
+    from lpwm.core.json import dump_json, read_json
+    from lpwm.interpret.results import Study
+    from lpwm.interpret.study import study
+    from lpwm.train.run import load
+
+    loaded = load(folder, device=device)
+    path = folder / "interpret" / f"demo-{loaded.step}.json"
+    if path.exists():
+        return Study.from_json(read_json(path), str(path))
+    result = study(loaded)
+    make_folder(path.parent)
+    write_whole(path, dump_json(result))
+    return result
 
 
 def write_page(page: Path, folders: list[Path], command: str) -> None:
     from lpwm.report.gather import gather
     from lpwm.report.page import write
 
-    found = gather(folders)
-    write(
-        page,
-        found.runs,
-        found.evaluations,
-        found.studies,
-        episodes=found.episodes,
-        title="LpWM demo: sparse and dense",
-        notes=found.notes,
-        commands=(command,),
-    )
+    write(page, gather(folders), title="LpWM demo: sparse and dense", commands=(command,))
 
 
-def table(jobs: list[Run], evaluation: dict[str, Any], studies: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One row per model and control: success with its interval, and what the code says."""
-    budget = str(PLANNING.budgets[0])
+def table(jobs: list[Run], evaluation: Evaluation, studies: list[Study]) -> list[dict[str, Any]]:
+    """One row per model and control: success with its interval, and what the code tells."""
+    from lpwm.core.json import to_json
+
     rows: dict[str, dict[str, Any]] = {}
-    for cell in evaluation["cells"]:
-        for row in cell["rows"]:
-            found = rows.setdefault(row["name"], {"name": row["name"], "control": row["control"]})
-            found[cell["goals"]] = {m: row["budgets"][budget][m] for m in ("latched", "terminal")}
-    for job, one in zip(jobs, studies, strict=True):
+    for cell in evaluation.cells:
+        for row in cell.rows:
+            outcome = row.at(PLANNING.budgets[0])
+            record = rows.setdefault(row.name, {"name": row.name, "control": row.control})
+            record[cell.goals] = {"latched": to_json(outcome.latched), "terminal": to_json(outcome.terminal)}
+    for job, study in zip(jobs, studies, strict=True):
         name = next(n for n in rows if n.split()[0] == job.folder.name.removesuffix(f"-{job.hash}"))
         result = job.result()
         rows[name] |= {
@@ -221,8 +220,8 @@ def table(jobs: list[Run], evaluation: dict[str, Any], studies: list[dict[str, A
             "relative_error": result["held_out"]["error_depth"][0],
             "copy_error": result["held_out"]["copy_error_depth"][0],
             "active_fraction": result["train"]["active_fraction"],
-            "zone_from_support": one["probes"]["zone"]["support"],
-            "position_from_code": one["probes"]["position"]["code"],
+            "zone_from_support": to_json(study.probes.zone["support"]),
+            "position_from_code": to_json(study.probes.position["code"]),
         }
     return list(rows.values())
 

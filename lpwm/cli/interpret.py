@@ -1,33 +1,33 @@
 """`lpwm interpret RUN…`: what the codes of runs say, and which part of them says so.
 
-Zones are Piecewise's; --what sparsity reads sparse runs of any world, --what contact those of cube.
+Zones are Piecewise's; --what sparsity takes sparse runs of any world, --what contact those of cube.
 """
 
 from __future__ import annotations
 
-import json as json_
 import shutil
 import sys
-from dataclasses import dataclass
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from lpwm.cli.readings import keep, known, read_each, run_reading
-from lpwm.core.config import digest, to_dict
 from lpwm.core.errors import UserError
-from lpwm.core.version import __version__
-from lpwm.interpret import ProbeConfig, StudyConfig, compare, study
-from lpwm.interpret.supports import check_cell, check_resolution, piecewise_of
-from lpwm.interpret.table import table
-from lpwm.train import Loaded, load, pick_device
+
+if TYPE_CHECKING:
+    from lpwm.interpret.config import StudyConfig
+    from lpwm.train import Loaded
+
+OF_ZONES = ("resolution", "visible", "hidden", "cell", "folds")
 
 
 @dataclass(frozen=True)
 class Args:
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional] = ()
-    """Run folders, of Piecewise unless told by --what; sparse and dense ones stand side by side."""
+    """Run folders, of Piecewise unless told by --what; sparse and dense ones are compared."""
     what: Literal["zones", "sparsity", "contact"] = "zones"
     """zones: supports in the arena and probes; sparsity: active units against the target, rung by width; contact:
     what changes a support on cube episodes."""
@@ -55,7 +55,56 @@ class Args:
     """Print the JSON instead of the table."""
 
 
-def settings(args: Args) -> StudyConfig:
+@dataclass(frozen=True)
+class Task:
+    """What --what does: the settings and the result of one run, the file of several, the text (and pictures)."""
+
+    settings: Callable[[Loaded], Any]
+    inspect: Callable[[Loaded], Any]
+    content: Callable[[list[Any]], dict[str, Any]]
+    finish: Callable[[list[Any]], str]
+
+
+def run(args: Args) -> int:
+    if not args.runs:
+        raise UserError("there is nothing to inspect: give at least one run folder.")
+    if len({p.resolve() for p in args.runs}) != len(args.runs):
+        raise UserError("a run folder is given twice: name each once.")
+    _check(args)
+    from lpwm.core.json import dump_json  # slow to import from here on: torch
+    from lpwm.train import load, pick_device
+
+    device = pick_device(args.device)
+    loaded = [load(path, device=device) for path in args.runs]
+    task = {"zones": _zones, "sparsity": _sparsity, "contact": _contact}[args.what](args, loaded)
+    out = args.out or args.runs[0] / "interpret" / _name(args, loaded)
+    results = inspect_each(args, loaded, task, out)
+    content = dump_json(task.content(results))
+    _write(content, out)
+    print(f"wrote {out}", file=sys.stderr)
+    text = task.finish(results)
+    print(content.rstrip() if args.json else text)
+    return 0
+
+
+def _check(args: Args) -> None:
+    if args.what == "zones":
+        study_config(args)
+        return
+    usual = {f.name: f.default for f in fields(args)}
+    given = [name for name in OF_ZONES if getattr(args, name) != usual[name]]
+    if given:
+        raise UserError(f"--{given[0]} is about zones: leave it out with --what {args.what}.")
+    if args.frames < 1:
+        raise UserError("give at least 1 frame.")
+    if args.what == "sparsity" and args.pictures is not None:
+        raise UserError("--what sparsity makes a table and no pictures: leave --pictures out.")
+
+
+def study_config(args: Args) -> StudyConfig:
+    from lpwm.interpret.config import ProbeConfig, StudyConfig
+    from lpwm.interpret.supports import check_cell
+
     if args.visible and args.hidden:
         raise UserError("zones are drawn or not: give --visible or --hidden, not both.")
     if args.cell is not None:
@@ -70,83 +119,149 @@ def settings(args: Args) -> StudyConfig:
     )
 
 
-def run(args: Args) -> int:
-    if not args.runs:
-        raise UserError("there is nothing to read: give at least one run folder.")
-    if args.what != "zones":
-        return run_reading(args)
-    config = settings(args)
-    device = pick_device(args.device)
-    if len({p.resolve() for p in args.runs}) != len(args.runs):
-        raise UserError("a run folder is given twice: name each once.")
-    loaded = [load(path, device=device) for path in args.runs]
-    for one in loaded:  # before the first is read
-        check_resolution(args.resolution, piecewise_of(one, config.visible).g)
-    out = args.out or args.runs[0] / "interpret" / f"{_name(loaded, config)}.json"
-    before = {_about(s["run"]["hash"], s["run"]["step"], s["settings"], s["lpwm"]): s for s in known(out)}
+def _name(args: Args, loaded: list[Loaded]) -> str:
+    from lpwm.core.config import digest, to_dict
 
-    def read(one: Loaded) -> dict[str, Any]:
-        drawn = {"visible": piecewise_of(one, config.visible).visible}
-        name = _about(one.run_hash, one.step, to_dict(config) | drawn, __version__)
-        return before[name] if name in before else study(one, config)
+    runs = [[one.run_hash, one.step] for one in loaded]
+    if args.what == "zones":
+        return f"{digest({'settings': to_dict(study_config(args)), 'runs': runs})}.json"
+    return f"{args.what}-{digest({'what': args.what, 'frames': args.frames, 'seed': args.seed, 'runs': runs})}.json"
 
-    content = _content(read_each(args, loaded, read, out, _content))
-    keep(content, out)
-    studies, compared = content["studies"], content["comparison"]
+
+def inspect_each(args: Args, loaded: list[Loaded], task: Task, out: Path) -> list[Any]:
+    """One result per run, with a line for each; the folders that will be needed are made first.
+
+    After every run but the last, what there is goes to `out` with the names of those that are "missing", so that an
+    interruption loses the run it falls in and no other, and the same command continues.
+    """
+    from lpwm.cli.collect import progress_bar, stoppable
+    from lpwm.core.files import make_folder
+    from lpwm.core.json import dump_json
+
+    for folder in (args.pictures, out.parent):
+        if folder is not None:
+            make_folder(folder)
+    results: list[Any] = []
+    before, count = known(out), len(loaded)
+
+    def kept() -> str:
+        where = f": they are in {out}, and the same command does the others" if results else ""
+        return f"{len(results)} of {count} runs were inspected{where}."
+
+    with stoppable(kept), progress_bar("runs", count) as progress:
+        for i, one in enumerate(loaded, start=1):
+            began = time.perf_counter()
+            about = (one.run_hash, one.step, task.settings(one))
+            same = (r for r in before if (r.run.hash, r.run.step, r.settings) == about)
+            results.append(next(same, None) or task.inspect(one))
+            if i < count:
+                missing = [Path(other.path).name for other in loaded[i:]]
+                _write(dump_json(task.content(results) | {"missing": missing}), out)
+            spent = time.perf_counter() - began
+            print(f"{i} of {count}: {Path(one.path).name}, {spent:.1f} s", file=sys.stderr, flush=True)
+            progress(i)
+    return results
+
+
+def known(out: Path) -> list[Any]:
+    """The results of an interrupted call that wrote this file."""
+    from lpwm.core.json import read_json
+    from lpwm.core.version import __version__
+    from lpwm.interpret.results import results_of
+
+    try:
+        before = read_json(out)
+        return [r for r in results_of(before, str(out)) if r.lpwm == __version__] if before.get("missing") else []
+    except UserError:
+        return []
+
+
+def _write(content: str, out: Path) -> None:
+    from lpwm.core.files import write_whole
+
+    write_whole(out, content)
+
+
+def _width() -> int:
+    return shutil.get_terminal_size((80, 24)).columns
+
+
+def _drawn(args: Args, draw: Callable[[Path], list[Path]]) -> None:
     if args.pictures is not None:
-        from lpwm.interpret.figures import draw  # slow to import: matplotlib
-
-        for path in draw(studies, args.pictures, config.cells):
+        for path in draw(args.pictures):
             print(f"wrote {path}", file=sys.stderr)
-    if args.json:
-        print(json_.dumps(content, allow_nan=False))
-        return 0
-    print(heading(studies[0]))
-    print(table(compared, studies, shutil.get_terminal_size((120, 24)).columns))
-    if args.cell is not None:
-        print("\n" + cell_lines(studies, args.cell))
-    return 0
 
 
-def _content(studies: list[dict[str, Any]]) -> dict[str, Any]:
-    """Sparse beside dense, in this order."""
-    ordered = sorted(studies, key=lambda s: not s["run"]["sparse"])
-    return {"kind": "lpwm interpretations", "studies": ordered, "comparison": compare(ordered)}
+def _zones(args: Args, loaded: list[Loaded]) -> Task:
+    from dataclasses import replace
 
+    from lpwm.interpret import compare, study
+    from lpwm.interpret.results import STUDIES
+    from lpwm.interpret.supports import check_resolution, piecewise_of
+    from lpwm.interpret.table import cell_lines, heading, table
 
-def _about(*parts: Any) -> str:
-    """All that a study depends on, as a name."""
-    return json_.dumps(parts, sort_keys=True)
+    config = study_config(args)
+    for one in loaded:  # before the first is inspected
+        check_resolution(args.resolution, piecewise_of(one, config.visible).g)
 
+    def ordered(results: list[Any]) -> list[Any]:
+        return sorted(results, key=lambda s: not s.run.sparse)  # sparse first
 
-def _name(loaded: list[Loaded], config: StudyConfig) -> str:
-    return digest({"settings": to_dict(config), "runs": [[one.run_hash, one.step] for one in loaded]})
+    def content(results: list[Any]) -> dict[str, Any]:
+        studies = ordered(results)
+        return {"kind": STUDIES, "studies": studies, "comparison": compare(studies)}
 
+    def finish(results: list[Any]) -> str:
+        from lpwm.report import figures  # slow to import: matplotlib
 
-def heading(first: dict[str, Any]) -> str:
-    world, probes = first["world"]["options"], first["probes"]
-    zones = "visible" if world["visible"] else "hidden"
-    if world["visible"] != first["world"]["trained_visible"]:
-        zones += " (not as in training)"
-    return (
-        f"piecewise {world['g']}×{world['g']}, zones {zones}; {first['grid']['resolution']}² cells; "
-        f"{probes['frames']} held-out frames of {len(probes['trajectories'])} trajectories; "
-        f"commonest zone {100 * probes['majority']:.1f} %"
+        studies = ordered(results)
+        _drawn(args, lambda folder: figures.save(folder, figures.of_studies(studies, config.cells)))
+        text = f"{heading(studies[0])}\n{table(compare(studies), studies, _width())}"
+        return text if args.cell is None else f"{text}\n\n{cell_lines(studies, args.cell)}"
+
+    return Task(
+        lambda one: replace(config, visible=piecewise_of(one, config.visible).visible),
+        lambda one: study(one, config),
+        content,
+        finish,
     )
 
 
-def cell_lines(studies: list[dict[str, Any]], cell: tuple[int, int]) -> str:
-    """The mean Jaccard index of one reference cell with the cells of every zone."""
-    from lpwm.interpret.figures import jaccard_map
+def _sparsity(args: Args, loaded: list[Loaded]) -> Task:
+    from lpwm.interpret.codes import need_support
+    from lpwm.interpret.results import SAMPLES, TABLE, SampleSettings
+    from lpwm.interpret.sparsity import arrange, sparsity, table
 
-    lines = [f"mean Jaccard index of cell {cell[0]} {cell[1]} with the cells of zone"]
-    for one in studies:
-        values, zones = jaccard_map(one, *cell), one["grid"]["zones"]
-        names = sorted({z for row in zones for z in row})
-        own = zones[cell[0]][cell[1]]
-        means = [
-            f"{k}{' (its own)' if k == own else ''} {values[[[z == k for z in row] for row in zones]].mean():.2f}"
-            for k in names
-        ]
-        lines.append(f"  {one['run']['name']}: " + ", ".join(means))
-    return "\n".join(lines)
+    for one in loaded:
+        need_support(one)
+    return Task(
+        lambda one: SampleSettings(args.frames, args.seed),
+        lambda one: sparsity(one, frames=args.frames, seed=args.seed),
+        lambda results: {"kind": SAMPLES, "readings": results, "table": {"kind": TABLE, "groups": arrange(results)}},
+        lambda results: table(arrange(results), _width()),
+    )
+
+
+def _contact(args: Args, loaded: list[Loaded]) -> Task:
+    from lpwm.interpret import contact
+    from lpwm.interpret.codes import need_support
+    from lpwm.interpret.config import ContactConfig
+    from lpwm.interpret.results import SAMPLES
+
+    for one in loaded:
+        need_support(one)
+        contact.factors_of(one)
+    config = ContactConfig(frames=args.frames, seed=args.seed)
+
+    def finish(results: list[Any]) -> str:
+        from lpwm.report import figures  # slow to import: matplotlib
+
+        _drawn(args, lambda folder: figures.save(folder, figures.of_contact(results)))
+        return contact.table(results, _width())
+
+    return Task(
+        lambda one: config,
+        lambda one: contact.contact_study(one, config),
+        lambda results: {"kind": SAMPLES, "readings": contact.sweep(results)},
+        finish,
+    )

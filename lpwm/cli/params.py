@@ -5,11 +5,8 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
-import torch
-
 from lpwm.core.errors import UserError
-from lpwm.model import PAPER_RUNGS, PREDICTORS, ModelConfig, PredictorConfig, WorldModel, title_of
-from lpwm.optim import OptimConfig, table
+from lpwm.model import PAPER_RUNGS, PREDICTORS, ModelConfig, PredictorConfig, title_of
 
 
 @dataclass(frozen=True)
@@ -29,6 +26,8 @@ class Args:
 
 
 def count(rung: str, latent: int, history: int) -> int:
+    import torch
+
     with torch.device("meta"):
         predictor = PredictorConfig(rung=rung, history=history).build(latent)
     return sum(p.numel() for p in predictor.parameters())
@@ -42,6 +41,11 @@ def rounded(rung: str, n: int) -> str:
 
 def run(args: Args) -> int:
     if args.schema:
+        import torch
+
+        from lpwm.model import WorldModel
+        from lpwm.optim import OptimConfig, table
+
         PREDICTORS.check(args.schema)
         with torch.device("meta"):
             config = ModelConfig(

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from fnmatch import fnmatch
 
 import tyro
 
 from lpwm.core.config import to_dict
-from lpwm.core.errors import UserError, nearest
-from lpwm.recipes import RECIPES
-from lpwm.train import RunConfig
+from lpwm.recipes import RECIPES, recipe, recipes
 from lpwm.train.progress import duration
+from lpwm.train.run_config import RunConfig
 
 
 @dataclass(frozen=True)
 class Args:
-    pattern: tyro.conf.Positional[str] = "*"
-    """Only names that match, for instance 'wall/*'."""
+    pattern: tyro.conf.Positional[str] = ""
+    """Only names that match, variants included: 'wall/*', or '*' for all; without it, the main ones."""
     json: bool = False
     """Print configs and costs as JSON."""
 
@@ -36,21 +34,25 @@ def predicted(config: RunConfig) -> dict[str, float]:
 
 
 def run(args: Args) -> int:
-    names = [n for n in RECIPES if fnmatch(n, args.pattern)]
-    if not names:
-        raise UserError(f"no recipe matches {args.pattern!r}: {nearest(args.pattern, RECIPES)}.")
-    rows = {name: predicted(RECIPES[name]()) for name in names}
+    names = recipes(args.pattern)
+    configs = {name: recipe(name) for name in names}
+    costs = {name: predicted(config) for name, config in configs.items()}
     if args.json:
-        print(json.dumps({n: {"cost": rows[n], "config": to_dict(RECIPES[n]())} for n in names}, indent=2))
+        print(json.dumps({n: {"cost": costs[n], "config": to_dict(configs[n])} for n in names}, indent=2))
         return 0
     width = max(map(len, names))
     print(f"{'recipe':<{width}}  {'steps':>6} {'params':>7} {'H200':>8} {'2 cores':>9} {'memory':>8}   (estimates)")
-    for name, r in rows.items():
+    for name, r in costs.items():
         gpu, cpu = duration(60 * r["gpu_minutes"]), duration(60 * r["cpu_minutes"])
         print(
-            f"{name:<{width}}  {RECIPES[name]().train.steps:>6} {r['parameters'] / 1e6:>6.1f}M {gpu:>8} {cpu:>9} "
+            f"{name:<{width}}  {configs[name].train.steps:>6} {r['parameters'] / 1e6:>6.1f}M {gpu:>8} {cpu:>9} "
             f"{r['gpu_gib']:>5.1f} GiB"
         )
     if any("small" in name or "tiny" in name for name in names):
         print("\nsmall and tiny: reduced frames, networks, data and steps; not the paper's settings")
+    if not args.pattern:
+        print(
+            f"{len(RECIPES) - len(names)} variants: lpwm recipes '*'. A width is an option: pusht with --model.latent "
+            "768 takes\nthe authors' λ and η for it."
+        )
     return 0

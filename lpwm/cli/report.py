@@ -15,16 +15,13 @@ from lpwm.core.errors import UserError
 @dataclass(frozen=True)
 class Args:
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional] = ()
-    """Run folders, or one sweep's folder. What lpwm eval and lpwm interpret found about runs is read too."""
+    """Run folders, or one sweep's folder. What lpwm eval and lpwm interpret wrote about them is shown too."""
     also: tuple[Path, ...] = ()
-    """Further files of lpwm eval --out, lpwm interpret --out and lpwm theory, and target studies."""
+    """Further files of lpwm eval --out, lpwm interpret --out and lpwm theory."""
     out: Path | None = None
-    """The page to write, or a folder for report.html; without it, in the run's folder, or beside several runs."""
+    """The page to write, or a folder for report.html; without it, in the run's folder, or next to several runs."""
     figures: Path | None = None
     """Also draw every figure into this folder, as PNG and PDF."""
-    claims: Path | None = None
-    """Instead: read every JSON under this folder and write its README.md (what the paper claims, what was found),
-    claims.json and figures."""
     title: str = ""
     """The page's title."""
     json: bool = False
@@ -45,25 +42,13 @@ def target(args: Args) -> Path:
     return args.out / "report.html"
 
 
-def claims(args: Args) -> int:
-    """The page of claims of a folder of results."""
-    assert args.claims is not None
-    if args.runs or args.also or args.figures:
-        raise UserError("--claims reads a folder of results and takes no runs: give --claims FOLDER alone.")
-
-    from lpwm.report.claims_page import write
-
-    made = write(args.claims, args.out)
-    if args.json:
-        print(json_.dumps({"files": [str(p) for p in made["files"]], "verdicts": made["verdicts"]}))
-        return 0
-    print(f"wrote {made['files'][0]}: " + ", ".join(f"{n} {v}" for v, n in made["verdicts"].items()))
-    return 0
+def parse(argv: list[str]) -> Args:
+    if any(word.partition("=")[0] == "--claims" for word in argv):  # an option of 0.1.0
+        raise UserError("--claims is no longer part of lpwm: in its repository run `python -m results.tool page`.")
+    return tyro.cli(Args, args=argv, prog="lpwm report", description="One page about any set of runs")
 
 
 def run(args: Args) -> int:
-    if args.claims is not None:
-        return claims(args)
     if not args.runs:
         raise UserError("which runs? lpwm report RUN…, folders that lpwm train made.")
     out = target(args)
@@ -74,45 +59,28 @@ def run(args: Args) -> int:
     from lpwm.report.gather import gather
     from lpwm.report.provenance import commands_of
 
-    found = gather(args.runs, args.also)
-    commands = commands_of(found.runs, found.evaluations, found.studies)
-    page.write(
-        out,
-        found.runs,
-        found.evaluations,
-        found.studies,
-        episodes=found.episodes,
-        title=args.title,
-        notes=found.notes,
-        commands=commands,
-        readings=found.readings,
-    )
-    drawn = []
-    if args.figures is not None:
-        drawn = figures.write(
-            args.figures, found.runs, found.evaluations, found.studies, episodes=found.episodes, readings=found.readings
-        )
+    given = gather(args.runs, args.also)
+    page.write(out, given, title=args.title, commands=commands_of(given))
+    drawn = figures.write(args.figures, given) if args.figures is not None else []
     if args.json:
-        print(
-            json_.dumps(
-                {
-                    "page": str(out),
-                    "bytes": out.stat().st_size,
-                    "figures": [str(p) for p in drawn],
-                    "runs": [r["hash"] for r in found.runs],
-                    "evaluations": len(found.evaluations),
-                    "studies": len(found.studies),
-                    "episodes": len(found.episodes),
-                    "readings": [r["kind"] for r in found.readings],
-                    "notes": found.notes,
-                }
-            )
-        )
+        made = {
+            "page": str(out),
+            "bytes": out.stat().st_size,
+            "figures": [str(p) for p in drawn],
+            "runs": [r.hash for r in given.runs],
+            "evaluations": len(given.evaluations),
+            "studies": len(given.studies),
+            "episodes": len(given.episodes),
+            "readings": [r.KIND for r in (*given.contact, *given.sparsity)]
+            + ["lpwm theory"] * (given.theory is not None),
+            "notes": list(given.notes),
+        }
+        print(json_.dumps(made))
         return 0
     print(f"wrote {out} ({out.stat().st_size / 1e6:.1f} MB): open it in a browser.")
     if drawn:
         print(f"wrote {len(drawn)} figures in {args.figures}")
-    for note in found.notes:
+    for note in given.notes:
         print(note)
     return 0
 
@@ -121,13 +89,15 @@ def sweep(args: Args, out: Path) -> int:
     """The page of a sweep: best cells, differences, heat maps, the ladder."""
     if len(args.runs) > 1 or args.also:
         raise UserError("a sweep is reported by itself: give its folder alone.")
-    from lpwm.report import sweep_page
+    from lpwm.report import sweep as room
 
-    made = sweep_page.report(args.runs[0], out, args.title, args.figures)
+    made = room.report(args.runs[0], out, args.title, args.figures)
     if args.json:
         print(json_.dumps(made))
         return 0
-    print(f"wrote {out} and {made['numbers']}: {made['finished']} of {made['cells']} cells are finished.")
-    if made["figures"]:
-        print(f"wrote {len(made['figures'])} figures in {args.figures}")
+    print(
+        f"wrote {out} and {out.with_suffix('.json')}: {made.get('finished')} of {made.get('cells')} cells are finished."
+    )
+    if made.get("figures"):
+        print(f"wrote the figures in {args.figures}")
     return 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,20 +29,20 @@ def run(args: Args) -> int:
     if args.sizes < 0 or args.sizes == 1:
         raise UserError(f"--sizes {args.sizes}: a slope needs at least two grids; 0 takes all.")
 
-    from lpwm.core.files import disk_errors, make_folder  # slow to import: torch, matplotlib
-    from lpwm.report import theory
+    from lpwm.core.files import make_folder, write_whole  # slow to import: torch, matplotlib
+    from lpwm.core.json import dump_json
+    from lpwm.report import figures, theory
     from lpwm.theory.study import StudyConfig
 
     config = StudyConfig(states=args.states, horizon=args.horizon, seed=args.seed)
     make_folder(args.out)
-    found = theory.theory(args.sizes, config)
-    path = args.out / "theory.json"
-    with disk_errors(path):
-        path.write_text(json_.dumps(found, allow_nan=False) + "\n")
-    for file in (path, *theory.write(found, args.out)):
+    study = theory.theory(args.sizes, config)
+    path, text = args.out / "theory.json", dump_json(study)
+    write_whole(path, text)
+    for file in (path, *figures.save(args.out, figures.of_theory(study))):
         print(f"wrote {file}", file=sys.stderr)
-    wrong = theory.check_passed(found)
-    print(json_.dumps(found, allow_nan=False) if args.json else "\n".join(theory.lines(found)))
+    wrong = study.problems()
+    print(text.rstrip() if args.json else "\n\n".join(study.tables()))
     for sentence in wrong:
         print(f"lpwm: {sentence}", file=sys.stderr)
     return 1 if wrong else 0

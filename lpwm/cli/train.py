@@ -12,9 +12,7 @@ import tyro
 
 from lpwm.core.errors import UserError
 from lpwm.recipes import RECIPES, recipe
-from lpwm.train import Run, RunConfig, pick_device
-from lpwm.train.distributed import Ranks
-from lpwm.train.loop import Interrupted
+from lpwm.train.run_config import RunConfig, pick_device
 
 
 @dataclass(frozen=True)
@@ -33,20 +31,37 @@ class Args:
     """Print the result as JSON."""
 
 
+def defaults(words: list[str], prog: str) -> tuple[Args, str]:
+    """The defaults of a recipe's options, for help."""
+    return Args(run=recipe(words[0])) if words else Args(), f"{prog} RECIPE"
+
+
 def parse(argv: list[str]) -> tuple[str, Args]:
-    """The recipe's name comes first; its config is then the default of every option."""
+    """The recipe's name comes first; its config, at the width given, is then the default of every option."""
     name = argv[0] if argv and not argv[0].startswith("-") else ""
     if not name and not any(a.startswith("--resume") or a in ("-h", "--help") for a in argv):
         raise UserError(
             f"which recipe? lpwm train RECIPE, for instance {next(iter(RECIPES))}; lpwm recipes lists them."
         )
-    default = Args(run=recipe(name)) if name else Args()
-    return name, tyro.cli(
-        Args, args=argv[1:] if name else argv, default=default, prog="lpwm train RECIPE", description=__doc__
-    )
+    default = Args(run=recipe(name, _width(argv))) if name else Args()
+    rest = argv[1:] if name else argv
+    return name, tyro.cli(Args, args=rest, default=default, prog="lpwm train RECIPE", description=__doc__)
+
+
+def _width(argv: list[str]) -> int | None:
+    """What --model.latent gives: a recipe may have other settings at another width."""
+    for word, after in zip(argv, [*argv[1:], ""], strict=True):
+        option, _, value = word.partition("=")
+        if option == "--model.latent" and (value or after).isdecimal():
+            return int(value or after) or None
+    return None
 
 
 def run(parsed: tuple[str, Args]) -> int:
+    from lpwm.train.distributed import Ranks
+    from lpwm.train.loop import Interrupted
+    from lpwm.train.run import Run
+
     name, args = parsed
     device = pick_device(args.device)
     ranks = Ranks.from_environment(device.type)

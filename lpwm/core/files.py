@@ -1,4 +1,7 @@
-"""Writing without regret: whole files or none, and a full disk as one sentence.
+"""Every write of a file or folder: whole or absent under its final name, with the user's umask, errors as one sentence.
+
+    write_whole   text or bytes         new_file   HDF5              scratch, put   a folder
+    write_once    the first one wins    replacing  whatever a library writes by name
 
 HDF5 cannot recover from a failed write (closing the file fails, and the process dies at exit), so it never
 sees one: it writes through `Sink`, which remembers the first error and lets the caller raise it.
@@ -8,15 +11,20 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import os
 import shutil
+import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
-
-import h5py
+from typing import TYPE_CHECKING, Any
 
 from lpwm.core.errors import UserError
+
+if TYPE_CHECKING:
+    import h5py
+
+TEMPORARY = ".lpwm-tmp-"  # folders that are being written or deleted
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR}
@@ -49,11 +57,11 @@ def disk_errors(path: Path) -> Iterator[None]:
 class Sink:
     """The file object HDF5 writes to. After the first failed write nothing more is written."""
 
-    def __init__(self, path: Path):
-        self.path = path
+    def __init__(self, path: Path, final: Path):
+        """`final`: the name in error messages."""
+        self.final = final
         self.error: OSError | None = None
-        with disk_errors(path):
-            self._file = path.open("w+b", buffering=0)
+        self._file = path.open("w+b", buffering=0)
 
     def _try(self, call: Any, *args: Any) -> Any:
         if self.error is None:
@@ -87,67 +95,147 @@ class Sink:
         return size or 0
 
     def flush(self) -> None:
-        pass  # raw files hold nothing back; `sync` is what makes them durable
-
-    def sync(self) -> None:
-        self._try(os.fsync, self._file.fileno())
+        pass  # raw files hold nothing back
 
     def close(self) -> None:
         self._file.close()
 
     def check(self) -> None:
         if self.error is not None:
-            raise disk_error(self.error, self.path)
+            raise disk_error(self.error, self.final)
+
+
+def _temporary(path: Path, suffix: str = "") -> Path:
+    """A name of this thread's own in the folder of `path`."""
+    return path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp{suffix}")
 
 
 @contextlib.contextmanager
-def new_file(path: Path, beside: Path | None = None) -> Iterator[tuple[h5py.File, Sink]]:
+def replacing(path: Path, temporary: Path | None = None) -> Iterator[Path]:
+    """A file that appears under `path` whole, when the block ends without an error, or not at all.
+
+    What is written goes to the name that is yielded, which ends like `path` for libraries that choose a format by it.
+    Errors of the operating system become one sentence.
+    """
+    temporary = temporary or _temporary(path, path.suffix)
+    try:
+        with disk_errors(path):
+            yield temporary
+        _rename(temporary, path)
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+def _rename(temporary: Path, path: Path) -> None:
+    with disk_errors(path):
+        sync(temporary)
+        os.replace(temporary, path)
+        sync(path.parent)
+
+
+def _write(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+
+
+def write_whole(path: Path, content: str | bytes) -> None:
+    """Write a file that appears under its name whole, or not at all."""
+    with replacing(path, _temporary(path)) as temporary:
+        _write(temporary, content.encode() if isinstance(content, str) else content)
+
+
+def write_once(path: Path, content: str) -> bool:
+    """Write a file under a name that nobody has: whole, durable, and by one process only. False: the name is taken."""
+    temporary = _temporary(path)
+    with disk_errors(path):
+        try:
+            _write(temporary, content.encode())
+            sync(temporary)
+            os.link(temporary, path)
+        except FileExistsError:
+            if temporary.stat().st_nlink < 2:  # 2: linked after all, and a network disk repeated a lost reply
+                return False
+        finally:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+    sync(path.parent)
+    return True
+
+
+@contextlib.contextmanager
+def new_file(path: Path, folder: Path | None = None) -> Iterator[tuple[h5py.File, Sink]]:
     """An HDF5 file that appears under `path` whole, at the end, or not at all.
 
-    Until then it is a temporary file in the folder `beside` (of the same disk), or in that of `path`.
+    Until then it is a temporary file in `folder` (of the same disk), or in that of `path`.
     """
-    temporary = (beside or path.parent) / f".{path.name}.{os.getpid()}.tmp"
-    sink = Sink(temporary)
+    import h5py
+
+    temporary = _temporary((folder or path.parent) / path.name)
+    with disk_errors(path):
+        sink = Sink(temporary, path)
     try:
         file = h5py.File(sink, "w")
         try:
             yield file, sink
         finally:
             file.close()
-        sink.sync()
         sink.check()
-        sink.close()
-        with disk_errors(path):
-            os.replace(temporary, path)
-            sync_folder(path.parent)
+        _rename(temporary, path)
     finally:
         sink.close()
         temporary.unlink(missing_ok=True)
 
 
-def write_whole(path: Path, content: str | bytes) -> None:
-    """A file that appears under its name whole, or not at all."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+@contextlib.contextmanager
+def scratch(root: Path, name: str) -> Iterator[Path]:
+    """An empty folder under a temporary name in `root`, gone at the end unless it was renamed."""
+    make_folder(root)
+    temporary = root / f"{TEMPORARY}{name}-{os.getpid()}"
+    temporary.mkdir()
     try:
-        with disk_errors(path):
-            with temporary.open("wb") as file:
-                file.write(content.encode() if isinstance(content, str) else content)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-            sync_folder(path.parent)
+        yield temporary
     finally:
-        temporary.unlink(missing_ok=True)
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
-def sync_folder(folder: Path) -> None:
-    """Make a rename durable; not every platform can open a folder."""
-    with contextlib.suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
+def put(temporary: Path, final: Path) -> None:
+    """Give a complete folder its name. One that has the name already is kept as `.old` until this is done."""
+    old = final.with_name(final.name + ".old")
+    if final.exists():
+        remove(old)
+        os.rename(final, old)
+    os.rename(temporary, final)
+    sync(final.parent)
+    remove(old)
+
+
+def remove(folder: Path) -> None:
+    """Delete a folder; one that is half deleted never stands under its own name."""
+    if folder.exists():
+        doomed = folder.with_name(f"{TEMPORARY}{folder.name}-gone-{os.getpid()}")
+        shutil.rmtree(doomed, ignore_errors=True)
+        os.rename(folder, doomed)
+        shutil.rmtree(doomed, ignore_errors=True)
+
+
+def sync(path: Path) -> None:
+    """Flush a file or a folder to the disk; not every platform can open a folder."""
+    try:
+        handle = os.open(path, os.O_RDONLY)
         try:
             os.fsync(handle)
         finally:
             os.close(handle)
+    except OSError:
+        if not path.is_dir():
+            raise
+
+
+def fingerprint(path: Path) -> dict[str, Any]:
+    """{"bytes", "sha256"} of a file."""
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        return {"bytes": file.tell(), "sha256": digest}
 
 
 def refuse_existing(path: Path, overwrite: bool) -> None:

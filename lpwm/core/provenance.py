@@ -1,4 +1,4 @@
-"""What made a number besides its config: the code, the machine, the time it took.
+"""What made a number besides its config: the code, the machine, the time it took, what was logged.
 
 commit    of the checkout that is imported ("+changes" when files differ from it), or $LPWM_COMMIT where there is
           no checkout, or null
@@ -14,15 +14,20 @@ import platform
 import subprocess
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
-import torch
-
+from lpwm.core.config import renamed
+from lpwm.core.errors import UserError
 from lpwm.core.files import write_whole
 from lpwm.core.version import __version__
 
+if TYPE_CHECKING:
+    import torch
+
 SESSIONS = "training.json"
+LOG = "log.jsonl"
 ROOT = Path(__file__).parents[1]
+Kind = Literal["train", "val", "event"]  # of a log record
 
 
 @cache
@@ -41,14 +46,22 @@ def _commit() -> str | None:
             return None
         return done.stdout.strip() if done.returncode == 0 else None
 
-    if git("ls-files", "--error-unmatch", "version.py") is None:  # installed inside somebody else's checkout
+    if git("ls-files", "--error-unmatch", "core/version.py") is None:  # installed inside somebody else's checkout
         return None
     head = git("rev-parse", "HEAD")
     changed = git("status", "--porcelain", "--untracked-files=no", "--", ".")
     return head and head[:12] + ("+changes" if changed else "")
 
 
+def versions() -> dict[str, str]:
+    import torch
+
+    return {"lpwm": __version__, "torch": str(torch.__version__), "python": platform.python_version()}
+
+
 def device_name(device: torch.device) -> str:
+    import torch
+
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"{device.type}, {torch.get_num_threads()} thread{'s' if torch.get_num_threads() != 1 else ''}"
@@ -62,16 +75,37 @@ def add_session(folder: Path, first: int, last: int, seconds: float, device: tor
         "seconds": round(seconds, 1),
         "device": device_name(device),
         "processes": processes,
-        "versions": {"lpwm": __version__, "torch": str(torch.__version__), "python": platform.python_version()},
+        "versions": versions(),
         **origin(),
     }
     write_whole(folder / SESSIONS, json.dumps([*sessions(folder), entry], indent=1) + "\n")
 
 
 def sessions(folder: Path) -> list[dict[str, Any]]:
-    """What was recorded; [] for runs of before, and where the file is damaged (it is a note, not the run)."""
+    """What was recorded; [] for runs without, and where the file is damaged (it is a note, not the run)."""
     try:
-        found = json.loads((folder / SESSIONS).read_text())
+        entries = json.loads((folder / SESSIONS).read_text())
     except (OSError, ValueError):
         return []
-    return found if isinstance(found, list) else []
+    return entries if isinstance(entries, list) else []
+
+
+def read_log(path: str | Path, kind: Kind | None = None) -> list[dict[str, Any]]:
+    """The records of a log.jsonl (or of the run folder that holds it), of one kind or all, torn lines left out."""
+    path = Path(path)
+    path = path / LOG if path.is_dir() else path
+    if not path.exists():
+        raise UserError(f"there is no log {path}: give a run folder, or its {LOG}.")
+    records = (parse_record(line) for line in path.read_text(encoding="utf-8", errors="replace").splitlines())
+    return [r for r in records if r is not None and (kind is None or r["kind"] == kind)]
+
+
+def parse_record(line: str) -> dict[str, Any] | None:
+    """A record of a log, or None for a line that a kill left torn."""
+    try:
+        record = json.loads(line)
+    except ValueError:
+        return None
+    if not isinstance(record, dict) or not isinstance(record.get("step"), int) or "kind" not in record:
+        return None
+    return renamed(record)

@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import Any, Generic, TypeVar
 
 from lpwm.core.errors import UserError, choose
+from lpwm.core.plugins import load_installed
 
 T = TypeVar("T")
 
@@ -14,7 +15,8 @@ T = TypeVar("T")
 class Registry(Generic[T]):
     """Names and what they stand for: an object, or "module:attribute", which is imported on first use.
 
-    Without torch a registry of such strings still knows its names.
+    Without torch a registry of such strings still knows its names. A name that is not known may be that of an
+    installed plugin: these are loaded then.
     """
 
     def __init__(self, kind: str, entries: dict[str, T | str] | None = None) -> None:
@@ -31,10 +33,13 @@ class Registry(Generic[T]):
 
     def check(self, name: str) -> None:
         """A sentence with the nearest name, where there is no such entry. Imports nothing."""
+        if name not in self._entries:
+            load_installed()
         choose(self.kind, name, self._entries)
 
     def get(self, name: str) -> T:
-        entry: Any = choose(self.kind, name, self._entries)
+        self.check(name)
+        entry: Any = self._entries[name]
         if isinstance(entry, str):
             module, _, attribute = entry.partition(":")
             entry = self._entries[name] = getattr(import_module(module), attribute)

@@ -1,33 +1,44 @@
-"""From a simulator, or your own recordings, to training batches."""
+"""From a simulator, or your own recordings, to training batches.
+
+Names are imported on first use, so that the processes that read frames (`lpwm.data.frames`) never import torch.
+"""
 
 from __future__ import annotations
 
-from lpwm.data.clips import Clip, ClipSource, ResidentClips
-from lpwm.data.collect import collect
-from lpwm.data.convert import convert, world_of
-from lpwm.data.episodes import EpisodeData, from_arrays
-from lpwm.data.info import describe
-from lpwm.data.normalize import ActionStats
-from lpwm.data.order import split_episodes, splits
-from lpwm.data.reader import read
-from lpwm.data.store import write
-from lpwm.data.streamed import StreamedClips, open_clips
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "ActionStats",
-    "Clip",
-    "ClipSource",
-    "EpisodeData",
-    "ResidentClips",
-    "StreamedClips",
-    "collect",
-    "convert",
-    "describe",
-    "from_arrays",
-    "open_clips",
-    "read",
-    "split_episodes",
-    "splits",
-    "world_of",
-    "write",
-]
+from lpwm.core.lazy import lazy
+
+if TYPE_CHECKING:
+    from lpwm.data.clips import Clip, ClipSource, ResidentClips
+    from lpwm.data.collecting import collect
+    from lpwm.data.converting import convert, world_of
+    from lpwm.data.episodes import EpisodeData, from_arrays
+    from lpwm.data.formats import read
+    from lpwm.data.info import describe
+    from lpwm.data.normalize import ActionStats
+    from lpwm.data.order import split_episodes, splits
+    from lpwm.data.store import write
+    from lpwm.data.streamed import StreamedClips, open_clips
+
+__getattr__, __dir__, __all__ = lazy(
+    __name__,
+    {
+        "ActionStats": "normalize",
+        "Clip": "clips",
+        "ClipSource": "clips",
+        "EpisodeData": "episodes",
+        "ResidentClips": "clips",
+        "StreamedClips": "streamed",
+        "collect": "collecting",
+        "convert": "converting",
+        "describe": "info",
+        "from_arrays": "episodes",
+        "open_clips": "streamed",
+        "read": "formats",
+        "split_episodes": "order",
+        "splits": "order",
+        "world_of": "converting",
+        "write": "store",
+    },
+)

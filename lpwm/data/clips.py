@@ -8,9 +8,10 @@ clips a step holds is `order`'s business.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -19,10 +20,9 @@ from lpwm.core.errors import UserError
 from lpwm.core.graphs import Graph
 from lpwm.core.memory import free_bytes
 from lpwm.data.episodes import EpisodeData
+from lpwm.data.frames import Frames, StoredFrames
 from lpwm.data.normalize import ActionStats, to_blocks
 from lpwm.data.order import ClipIndex, clip_starts
-from lpwm.data.resize import frame_shape, resize
-from lpwm.frames import StoredFrames
 from lpwm.worlds.base import Renderer, World
 
 _CHUNK = 512  # frames moved to the device at a time
@@ -54,24 +54,47 @@ class ClipSource(Protocol):
         ...
 
     def close(self) -> None:
-        """Give back what the source holds beside memory."""
+        """Release what the source holds besides memory."""
         ...
 
 
 class Clips:
-    """What the sources of clips share: the index, and states and actions in the memory of the device."""
+    """What the sources of clips share: the index, and states and actions in the memory of the device.
+
+    clip_length: frames of a clip, frameskip raw steps apart. batch: clips of the global batch, of which rank r of
+    `ranks` takes its slice. stats: of the actions; those of the training split by default.
+    """
+
+    order_on: str | None = None  # where the order is kept; None: on the device
 
     def __init__(
         self,
         episodes: EpisodeData,
-        index: ClipIndex,
         *,
-        frames: int,
-        frameskip: int,
-        device: torch.device | str,
-        stats: ActionStats | None,
+        clip_length: int,
+        frameskip: int = 5,
+        batch: int,
+        seed: int = 0,
+        split: str = "train",
+        holdout: float = 0.1,
+        device: torch.device | str = "cpu",
+        rank: int = 0,
+        ranks: int = 1,
+        stats: ActionStats | None = None,
     ):
-        self.frames, self.frameskip, self.device, self.index = frames, frameskip, torch.device(device), index
+        self.clip_length, self.frameskip, self.device = clip_length, frameskip, torch.device(device)
+        self.index = index = ClipIndex(
+            episodes,
+            clip_length=clip_length,
+            frameskip=frameskip,
+            batch=batch,
+            seed=seed,
+            split=split,
+            holdout=holdout,
+            rank=rank,
+            ranks=ranks,
+            device=torch.device(self.order_on or device),
+        )
         self.stats = stats or ActionStats.of(_rows_of(episodes, index.train))
         if len(self.stats.mean) != episodes.actions.shape[1]:
             raise UserError(
@@ -80,8 +103,8 @@ class Clips:
             )
         self._states = episodes.states.to(self.device)
         self._actions = self.stats.normalize(episodes.actions).to(self.device)
-        self._frame = torch.arange(frames, device=self.device) * frameskip
-        self._step = torch.arange((frames - 1) * frameskip, device=self.device)
+        self._frame = torch.arange(clip_length, device=self.device) * frameskip
+        self._step = torch.arange((clip_length - 1) * frameskip, device=self.device)
 
     def __len__(self) -> int:
         return len(self.index)
@@ -105,7 +128,7 @@ class Captured:
     """A renderer on CUDA as one graph: the thousand small kernels of a frame cost the host more than the device.
 
     Captured at the third call, for as many states as the second had (the first two let the libraries allocate, and
-    compile where asked); other numbers are drawn as they come.
+    compile); other numbers are drawn as they come.
     """
 
     def __init__(self, draw: Renderer, compiled: bool) -> None:
@@ -130,9 +153,8 @@ class Captured:
 class ResidentClips(Clips):
     """States, or uint8 frames, in the memory of the device; clips are gathered, and rendered, there.
 
-    With a world its renderer draws every frame from the state; without one the stored frames of the split are used.
-    Stored frames of another size than `size` are resized once, when loaded (see `resize`), which is
-    close to but not the same as rendering at that size.
+    With a world its renderer draws every frame from the state; without one the stored frames of the split are used,
+    resized once to `image_size` when loaded (see `resize`): close to but not the same as rendering at that size.
     """
 
     def __init__(
@@ -140,42 +162,22 @@ class ResidentClips(Clips):
         episodes: EpisodeData,
         *,
         world: World | None = None,
-        frames: int,
-        frameskip: int = 5,
-        batch: int,
-        seed: int = 0,
-        size: int | None = None,
-        split: str = "train",
-        holdout: float = 0.1,
-        device: torch.device | str = "cpu",
-        rank: int = 0,
-        ranks: int = 1,
-        stats: ActionStats | None = None,
+        image_size: int | None = None,
         compiled: bool = False,
+        **options: Any,
     ):
-        check_frames(episodes, world, size)
-        index = ClipIndex(
-            episodes,
-            frames=frames,
-            frameskip=frameskip,
-            batch=batch,
-            seed=seed,
-            split=split,
-            holdout=holdout,
-            rank=rank,
-            ranks=ranks,
-            device=torch.device(device),
-        )
-        super().__init__(episodes, index, frames=frames, frameskip=frameskip, device=device, stats=stats)
+        """`options`: those of `Clips`. `compiled`: the renderer goes through torch.compile (CUDA)."""
+        check_frames(episodes, world, image_size)
+        super().__init__(episodes, **options)
         self._draw: Renderer | None = None
         if world is not None:
-            self._draw = world.renderer(size, self.device)
+            self._draw = world.renderer(image_size, self.device)
             if self.device.type == "cuda":
                 self._draw = Captured(self._draw, compiled)
         self._pixels: Tensor | None = None
         if world is None:
             assert episodes.pixels is not None  # checked above
-            self._pixels, self._place = load_frames(episodes, index.chosen, size, self.device)
+            self._pixels, self._place = load_frames(episodes, self.index.chosen, image_size, self.device)
 
     def batch(self, step: int) -> Clip:
         row_bT, states, actions = self._numbers(self.index.at(step))
@@ -235,10 +237,10 @@ def _rows_of(episodes: EpisodeData, chosen: Tensor) -> Tensor:
     return episodes.actions[clip_starts(episodes.lengths[chosen], episodes.offsets[chosen], 1)]
 
 
-def check_frames(episodes: EpisodeData, world: World | None, size: int | None) -> None:
+def check_frames(episodes: EpisodeData, world: World | None, image_size: int | None) -> None:
     """Something to look at: stored frames, or states that this world can render."""
-    if size is not None and size < 1:
-        raise UserError(f"size is {size}: give at least 1.")
+    if image_size is not None and image_size < 1:
+        raise UserError(f"image_size is {image_size}: give at least 1.")
     if world is None and episodes.pixels is None:
         raise UserError("the data have no pixels: give the world that renders their states, or add pixels.")
     if world is not None and world.spec.state_dim != episodes.states.shape[1]:
@@ -246,3 +248,40 @@ def check_frames(episodes: EpisodeData, world: World | None, size: int | None) -
             f"the data have {episodes.states.shape[1]} state entries, the world {world.spec.name!r} has "
             f"{world.spec.state_dim}."
         )
+
+
+def frame_shape(pixels: Frames, size: int | None) -> tuple[int, int]:
+    return (pixels.shape[1], pixels.shape[2]) if size is None else (size, size)
+
+
+def resize(frames: Tensor, shape: tuple[int, int]) -> Tensor:
+    """uint8 (n, 3, h, w) -> uint8 (n, 3, *shape): smaller by averaging areas, larger bilinearly, rounded.
+
+    The weights are whole numbers, the sums exact, and halves are rounded up: the same bits on every device, however
+    many frames are resized together.
+    """
+    height, width = frames.shape[2:]
+    if (height, width) == shape:
+        return frames
+    (rows, above), (columns, below) = (_weights(a, b) for a, b in zip((height, width), shape, strict=True))
+    whole = above * below  # what the weights of one pixel add up to
+    exact = torch.float32 if 255 * whole < 2**24 and frames.device.type == "cpu" else torch.float64
+    sums = rows.to(frames.device, exact) @ frames.to(exact) @ columns.to(frames.device, exact).T
+    return ((2 * sums.to(torch.int64) + whole) // (2 * whole)).to(torch.uint8)
+
+
+@functools.lru_cache(maxsize=16)
+def _weights(size: int, new: int) -> tuple[Tensor, int]:
+    """Whole numbers (new, size) that add up to the second value in every row: what each pixel gives to each new one."""
+    table = torch.zeros(new, size, dtype=torch.float64)
+    if new <= size:  # pixel i covers [i·new, (i+1)·new), new pixel j covers [j·size, (j+1)·size)
+        i, j = torch.arange(size), torch.arange(new)[:, None]
+        overlap = torch.minimum((i + 1) * new, (j + 1) * size) - torch.maximum(i * new, j * size)
+        return overlap.clamp(min=0).to(torch.float64), size
+    at = ((2 * torch.arange(new) + 1) * size - new).clamp(min=0)  # the middle of a new pixel, in 1/(2·new) pixels
+    low = at // (2 * new)
+    part = (at - low * 2 * new).to(torch.float64)
+    rows = torch.arange(new)
+    table[rows, low] += 2 * new - part
+    table[rows, (low + 1).clamp(max=size - 1)] += part
+    return table, 2 * new

@@ -1,7 +1,14 @@
-"""A data set in memory: recorded episodes, one after another.
+"""A data set in memory: recorded episodes, one after another, and its content digest.
 
 N is the number of frames of all episodes together, E of episodes, S of state entries, A of one raw action.
 An episode of L frames has L − 1 transitions: action t leaves frame t, and its last row is NaN.
+
+The digest depends on the columns' names, dtypes, shapes and bytes, and on where episodes begin; not on chunking,
+compression, the number of workers or the version of HDF5. Columns are hashed episode by episode, so that workers can
+hash the frames they rendered:
+
+    column = H(name, dtype, row shape, rows, H(episode 0), H(episode 1), …)
+    file   = H(column of every name, sorted)
 """
 
 from __future__ import annotations
@@ -19,13 +26,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lpwm.core.errors import UserError
-from lpwm.data.digest import combine, hash_column
-from lpwm.frames import Frames
+from lpwm.data.frames import Frames
 from lpwm.worlds.base import WorldSpec
+
+SIZE = 16  # bytes of a hash
 
 
 class Column(Protocol):
-    """A column of N rows: an array in memory, or rows read from a file when asked."""
+    """A column of N rows: an array in memory, or rows read from a file on demand."""
 
     def __getitem__(self, rows: slice) -> NDArray: ...
 
@@ -91,18 +99,20 @@ def from_arrays(
     if frames is not None and (frames.dtype != np.uint8 or len(frames) != lengths.sum()):
         raise UserError("pixels must be uint8 arrays (frames, height, width, 3), as many frames as states.")
     columns = {"state": np.concatenate(states).astype(np.float32), "action": np.concatenate(padded)}
-    digests = {name: hash_column(name, rows, lengths) for name, rows in columns.items()}
-    digests["ep_len"] = hash_column("ep_len", lengths.astype(np.int32), None)
+    digests = hash_columns(columns, lengths)
     if frames is not None:
         digests["pixels"] = hash_column("pixels", frames, lengths)
+    return assemble(columns, lengths, digest=combine(digests), pixels=frames, spec=spec)
+
+
+def assemble(columns: Mapping[str, NDArray], lengths: NDArray[np.int64], **rest: Any) -> EpisodeData:
+    """EpisodeData of the columns `state` and `action`; `rest`: its other fields."""
     return EpisodeData(
-        states=torch.from_numpy(columns["state"]),
-        actions=torch.from_numpy(columns["action"]),
+        states=torch.from_numpy(columns["state"].astype(np.float32, copy=False)),
+        actions=torch.from_numpy(columns["action"].astype(np.float32, copy=False)),
         lengths=torch.from_numpy(lengths),
         offsets=torch.from_numpy(offsets_of(lengths)),
-        pixels=frames,
-        spec=spec,
-        digest=combine(digests),
+        **rest,
     )
 
 
@@ -112,10 +122,10 @@ def spec_to_json(spec: WorldSpec) -> str:
 
 def spec_from_json(text: str) -> WorldSpec:
     """ValueError, KeyError or TypeError when `text` is not the JSON of a WorldSpec."""
-    found = json.loads(text)
-    if not isinstance(found, dict):
+    content = json.loads(text)
+    if not isinstance(content, dict):
         raise TypeError("a world's spec is a JSON object")
-    fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in found.items()}
+    fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in content.items()}
     spec = WorldSpec(**fields)
     if not isinstance(spec.name, str) or not isinstance(spec.options, dict):
         raise TypeError("a world's spec has a name and options")
@@ -145,5 +155,58 @@ def runs_from_json(text: str, count: int) -> Tensor:
 
 
 def held_out_digest(text: str) -> str:
-    """The split is part of what a data set is: the digest of its JSON, beside those of the columns."""
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+    """The split is part of what a data set is: the digest of its JSON, next to those of the columns."""
+    return hashlib.blake2b(text.encode(), digest_size=SIZE).hexdigest()
+
+
+def _bytes(rows: NDArray) -> memoryview | bytes:
+    rows = np.ascontiguousarray(rows, dtype=rows.dtype.newbyteorder("<"))
+    return rows.data.cast("B") if rows.size else b""
+
+
+def hash_episodes(rows: NDArray, lengths: NDArray) -> bytes:
+    """The hashes of consecutive episodes of `rows`, SIZE bytes each."""
+    ends = np.cumsum(lengths)
+    return b"".join(
+        hashlib.blake2b(_bytes(rows[end - length : end]), digest_size=SIZE).digest()
+        for end, length in zip(ends, lengths, strict=True)
+    )
+
+
+class ColumnHash:
+    def __init__(self, name: str, dtype: np.dtype, row_shape: tuple[int, ...]):
+        self.head = f"{name}|{np.dtype(dtype).newbyteorder('<').str}|{tuple(row_shape)}"
+        self.rows = 0
+        self._episodes = hashlib.blake2b(digest_size=SIZE)
+
+    def add(self, rows: int, hashes: bytes) -> None:
+        """Rows hashed by `hash_episodes`."""
+        self.rows += rows
+        self._episodes.update(hashes)
+
+    def digest(self) -> str:
+        text = f"{self.head}|{self.rows}|".encode() + self._episodes.digest()
+        return hashlib.blake2b(text, digest_size=SIZE).hexdigest()
+
+
+def hash_column(name: str, rows: NDArray, lengths: NDArray | None) -> str:
+    """The digest of a whole column in memory; without lengths the column is one piece (`ep_len` itself)."""
+    column = ColumnHash(name, rows.dtype, rows.shape[1:])
+    column.add(len(rows), hash_episodes(rows, np.array([len(rows)]) if lengths is None else lengths))
+    return column.digest()
+
+
+def hash_columns(
+    columns: Mapping[str, NDArray], lengths: NDArray, held_out: str | None = None, ep_len: NDArray | None = None
+) -> dict[str, str]:
+    """The digests of columns in memory, of the lengths (int32 unless the file has them otherwise) and of the split."""
+    digests = {name: hash_column(name, rows, lengths) for name, rows in columns.items()}
+    digests["ep_len"] = hash_column("ep_len", lengths.astype(np.int32) if ep_len is None else ep_len, None)
+    if held_out is not None:
+        digests["held_out"] = held_out_digest(held_out)
+    return digests
+
+
+def combine(columns: Mapping[str, str]) -> str:
+    text = "\n".join(f"{name} {digest}" for name, digest in sorted(columns.items()))
+    return hashlib.blake2b(text.encode(), digest_size=SIZE).hexdigest()

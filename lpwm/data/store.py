@@ -27,8 +27,16 @@ from numpy.typing import NDArray
 from lpwm.core.errors import UserError
 from lpwm.core.files import Sink, make_folder, new_file, refuse_existing
 from lpwm.core.version import __version__
-from lpwm.data.digest import ColumnHash, combine, hash_column, hash_episodes
-from lpwm.data.episodes import held_out_digest, offsets_of, pad_action, spec_to_json
+from lpwm.data.episodes import (
+    ColumnHash,
+    combine,
+    hash_column,
+    hash_episodes,
+    held_out_digest,
+    offsets_of,
+    pad_action,
+    spec_to_json,
+)
 from lpwm.worlds.base import WorldSpec
 
 MADE = ("ep_idx", "step_idx", "ep_len", "ep_offset")  # columns the writer makes itself
@@ -151,12 +159,12 @@ class Writer:
 
 
 @contextmanager
-def writing(path: Path, overwrite: bool = False, beside: Path | None = None) -> Iterator[Writer]:
+def writing(path: Path, overwrite: bool = False, folder: Path | None = None) -> Iterator[Writer]:
     """A Writer whose file appears under `path` when the block ends without an error."""
     path = Path(path)
     refuse_existing(path, overwrite)
     make_folder(path.parent)
-    with new_file(path, beside) as (file, sink):
+    with new_file(path, folder) as (file, sink):
         yield Writer(file, sink)
 
 

@@ -1,4 +1,4 @@
-"""Clips of frames that do not fit into memory: read ahead by worker processes, copied to the device beside its work.
+"""Clips of frames that do not fit into memory: read ahead by worker processes, copied to the device during its work.
 
     step s:  workers read the frames of steps s+1 … s+prefetch−1 into slots of shared memory
              the slot of step s is copied to the device on a stream of its own, and filled again
@@ -19,18 +19,16 @@ from torch import Tensor
 
 from lpwm.core.errors import UserError
 from lpwm.core.memory import free_bytes
-from lpwm.data.clips import Clip, Clips, ResidentClips, check_frames
+from lpwm.data.clips import Clip, Clips, ResidentClips, check_frames, frame_shape, resize
 from lpwm.data.episodes import EpisodeData
-from lpwm.data.normalize import ActionStats
-from lpwm.data.order import ClipIndex, splits
-from lpwm.data.resize import frame_shape, resize
-from lpwm.frames import StoredFrames
-from lpwm.frames.pool import FramePool
+from lpwm.data.frames import StoredFrames
+from lpwm.data.frames.pool import FramePool
+from lpwm.data.order import splits
 from lpwm.worlds.base import World
 
 SOURCES = ("auto", "resident", "streamed")
 _SHARE = 0.5  # of the free memory that resident frames may take: the model comes too
-_TABLE = 9  # bytes of index and order a resident row costs beside its frame
+_TABLE = 9  # bytes of index and order a resident row costs on top of its frame
 
 
 def default_workers() -> int:
@@ -42,51 +40,35 @@ class StreamedClips(Clips):
     """Clips of stored frames, read from their files by worker processes (started by the first batch).
 
     prefetch: batches in memory at once, the one in use included. workers: reading processes; one fewer than cores
-    when not told. Steps may be asked for in any order; in ascending order they are read ahead.
+    by default. Steps may come in any order; in ascending order they are read ahead.
     """
+
+    order_on = "cpu"  # rows are sent to the reading processes
 
     def __init__(
         self,
         episodes: EpisodeData,
         *,
-        frames: int,
-        frameskip: int = 5,
-        batch: int,
-        seed: int = 0,
-        size: int | None = None,
-        split: str = "train",
-        holdout: float = 0.1,
-        device: torch.device | str = "cpu",
-        rank: int = 0,
-        ranks: int = 1,
-        stats: ActionStats | None = None,
+        image_size: int | None = None,
         workers: int | None = None,
         prefetch: int = 4,
+        **options: Any,
     ):
-        check_frames(episodes, None, size)
+        """`options`: those of `Clips`."""
+        check_frames(episodes, None, image_size)
         if not isinstance(episodes.pixels, StoredFrames):
             raise UserError("these frames are in memory already: only frames in files are streamed.")
         if workers is not None and workers < 1:
             raise UserError(f"{workers} reading processes cannot read: give at least 1.")
         if prefetch < 2:
             raise UserError(f"prefetch is {prefetch}: give at least 2 batches, one in use and one being read.")
-        index = ClipIndex(
-            episodes,
-            frames=frames,
-            frameskip=frameskip,
-            batch=batch,
-            seed=seed,
-            split=split,
-            holdout=holdout,
-            rank=rank,
-            ranks=ranks,
-            device=torch.device("cpu"),
-        )
-        super().__init__(episodes, index, frames=frames, frameskip=frameskip, device=device, stats=stats)
-        self._stored, self._shape = episodes.pixels, frame_shape(episodes.pixels, size)
+        super().__init__(episodes, **options)
+        first, last = self.index.slice
+        clips = -(-self.index.batch // options.get("ranks", 1))  # the largest slice of any rank
+        self._stored, self._shape = episodes.pixels, frame_shape(episodes.pixels, image_size)
         self._stored.check()
-        self._count = (index.slice[1] - index.slice[0]) * frames
-        local = -(-batch // ranks) * frames * 3 * self._stored.shape[1] * self._stored.shape[2]
+        self._count = (last - first) * self.clip_length
+        local = clips * self.clip_length * 3 * self._stored.shape[1] * self._stored.shape[2]
         free = free_bytes(torch.device("cpu"))
         if prefetch * local > _SHARE * free:
             raise UserError(
@@ -94,7 +76,7 @@ class StreamedClips(Clips):
                 "of memory that are free: use a smaller train.batch."
             )
         self._workers, self._prefetch = workers or default_workers(), prefetch
-        self._at = torch.arange(frames) * frameskip
+        self._at = torch.arange(self.clip_length) * self.frameskip
         self._pool: FramePool | None = None
         self._slots: dict[int, int] = {}  # step -> slot, oldest first
         self._copied: list[torch.cuda.Event | None] = [None] * prefetch
@@ -111,7 +93,7 @@ class StreamedClips(Clips):
             start_b = start_b.pin_memory().to(self.device, non_blocking=True)
         row_bT, states, actions = self._numbers(start_b)
         if not self._count:  # more ranks than clips
-            return Clip(torch.empty((0, self.frames, 3, *self._shape), dtype=torch.uint8), actions, states)
+            return Clip(torch.empty((0, self.clip_length, 3, *self._shape), dtype=torch.uint8), actions, states)
         self._read_ahead(step)
         assert self._pool is not None
         slot = self._slots[step]
@@ -172,7 +154,7 @@ def _nothing() -> None:
 
 
 def _pin(pool: FramePool) -> Any:
-    """Lock the pool's memory, so that copies run beside everything else; where that is refused they are slower.
+    """Lock the pool's memory, so that copies overlap with everything else; where that is refused they are slower.
 
     Returns what unlocks it again.
     """
@@ -202,34 +184,27 @@ def open_clips(
     *,
     source: str = "auto",
     world: World | None = None,
-    size: int | None = None,
-    split: str = "train",
-    holdout: float = 0.1,
-    device: torch.device | str = "cpu",
+    image_size: int | None = None,
     workers: int | None = None,
     compiled: bool = False,
     **options: Any,
 ) -> ResidentClips | StreamedClips:
     """Clips from memory where they fit (half of what is free on the device), else streamed; or as `source` says.
 
-    compiled: a world's renderer goes through torch.compile (CUDA).
-
-    `options` are those of both sources: frames, frameskip, batch, seed, rank, ranks, stats.
+    `options`: those of `Clips`.
     """
     if source not in SOURCES:
         raise UserError(f"data.source is {source!r}: give {', '.join(SOURCES[:-1])} or {SOURCES[-1]}.")
-    check_frames(episodes, world, size)
+    check_frames(episodes, world, image_size)
     if source == "streamed" and world is not None:
         raise UserError(
             "frames rendered from states are not streamed: leave data.source at auto, or store the frames first "
             "('lpwm data convert FILE OUT --add-pixels')."
         )
-    common = {"size": size, "split": split, "holdout": holdout, "device": device, **options}
-    if world is not None or not isinstance(episodes.pixels, StoredFrames):
-        if source == "streamed":
-            return StreamedClips(episodes, workers=workers, **common)  # says why not
-        return ResidentClips(episodes, world=world, compiled=compiled, **common)
-    need = resident_bytes(episodes, size, split, holdout)
-    if source == "resident" or (source == "auto" and need <= _SHARE * free_bytes(torch.device(device))):
-        return ResidentClips(episodes, **common)
-    return StreamedClips(episodes, workers=workers, **common)
+    if source == "auto" and isinstance(episodes.pixels, StoredFrames) and world is None:
+        need = resident_bytes(episodes, image_size, options.get("split", "train"), options.get("holdout", 0.1))
+        fits = need <= _SHARE * free_bytes(torch.device(options.get("device", "cpu")))
+        source = "resident" if fits else "streamed"
+    if source == "streamed":
+        return StreamedClips(episodes, image_size=image_size, workers=workers, **options)
+    return ResidentClips(episodes, world=world, image_size=image_size, compiled=compiled, **options)

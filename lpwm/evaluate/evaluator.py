@@ -215,6 +215,13 @@ class Evaluator:
                 self.progress(self.plans_done)
         return self.done[name]
 
+    def kept_as(self, jobs: Sequence[Job]) -> tuple[str, ...]:
+        """The names of their records in the store; none where nothing is stored."""
+        if self.store.folder is None or not all(job.storable for job in jobs):
+            return ()
+        depends = [next((n for n in self._names(job) if self.store.has(n)), job.depends) for job in jobs]
+        return tuple(Store.name(d) for d in depends)
+
     def _tick(self) -> None:
         self.plans_done += 1
         if self.progress is not None:
@@ -260,7 +267,11 @@ class Evaluator:
         played = [[self.run(job) for job in line] for line in jobs]
         records = tuple(tuple(record for record, _ in line) for line in played)
         stored = sum(was for line in played for _, was in line)
-        return PlayedRow(name, records, tuple(seeds), tuple(range(len(jobs[0]))), control, planner, stored)
+        names = tuple(self.kept_as(line) for line in jobs)
+        planner_seeds = tuple(range(len(jobs[0])))
+        return PlayedRow(
+            name, records, tuple(seeds), planner_seeds, control, planner, stored, names if all(names) else ()
+        )
 
 
 def by_method(agents: Sequence[Agent]) -> dict[str, list[Agent]]:

@@ -10,7 +10,7 @@ import torch
 from PIL import Image, ImageDraw
 
 from lpwm.core.errors import UserError
-from lpwm.core.files import disk_errors, make_folder
+from lpwm.core.files import make_folder, replacing
 from lpwm.evaluate.episodes import Record
 from lpwm.evaluate.goals import EpisodeSet
 
@@ -39,9 +39,9 @@ def episode_gif(path: str | Path, world: Any, episodes: EpisodeSet, record: Reco
     frames = [_compose(picture, goal, record, index, step) for picture, step in zip(happened, shown, strict=True)]
     path = Path(path)
     make_folder(path.parent)
-    with disk_errors(path):
+    with replacing(path) as temporary:
         frames[0].save(
-            path,
+            temporary,
             format="GIF",
             save_all=True,
             append_images=frames[1:],

@@ -30,6 +30,7 @@ class PlayedRow:
     control: bool
     planner: Mapping[str, Any]  # solver and its options, H, R, warm, context
     stored: int  # records that came from the store
+    names: tuple[tuple[str, ...], ...] = ()  # of the records, in the store
 
     def success(self, measure: str, budget: int) -> np.ndarray:
         """(S, P, E) bool."""
@@ -77,6 +78,7 @@ class PlayedRow:
             },
             wall_s=sum(r.wall_s for row in self.records for r in row),
             stored_records=self.stored,
+            records=self.names,
         )
 
 

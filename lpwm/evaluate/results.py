@@ -77,6 +77,7 @@ class Row:
     mean_latent_distance: dict[str, FloatsSPE]  # "latent": of every frame seen; "predicted": as the plan forecast it
     wall_s: float
     stored_records: int = 0  # of S × P, those that were kept from an earlier call
+    records: tuple[tuple[str, ...], ...] = field(default=(), metadata={"omit": True})  # their names in the store
 
     def at(self, budget: int) -> Outcome:
         return self.budgets[str(budget)]

@@ -3,34 +3,39 @@
 from __future__ import annotations
 
 from lpwm.interpret.compare import compare
-from lpwm.interpret.contact import ContactConfig, Track, contact_study, read_tracks
-from lpwm.interpret.probes import Frames, ProbeConfig, Probes, Score, probe
-from lpwm.interpret.sharpness import Sharpness, sharpness
+from lpwm.interpret.config import ContactConfig, ProbeConfig, StudyConfig
+from lpwm.interpret.contact import Track, contact_study, inspect_tracks
+from lpwm.interpret.probes import Frames, probe
+from lpwm.interpret.results import Contact, Packed, Probes, Score, Sharpness, Sparsity, Study, results_of
+from lpwm.interpret.sharpness import sharpness
 from lpwm.interpret.sparsity import sparsity
-from lpwm.interpret.study import StudyConfig, study
-from lpwm.interpret.supports import Grid, grid, instability, jaccard, pack, support, unpack
+from lpwm.interpret.study import study
+from lpwm.interpret.supports import Grid, grid, instability, jaccard, support
 
 __all__ = [
+    "Contact",
     "ContactConfig",
     "Frames",
     "Grid",
+    "Packed",
     "ProbeConfig",
     "Probes",
     "Score",
     "Sharpness",
+    "Sparsity",
+    "Study",
     "StudyConfig",
     "Track",
     "compare",
     "contact_study",
     "grid",
+    "inspect_tracks",
     "instability",
     "jaccard",
-    "pack",
     "probe",
-    "read_tracks",
+    "results_of",
     "sharpness",
     "sparsity",
     "study",
     "support",
-    "unpack",
 ]

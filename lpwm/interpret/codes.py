@@ -1,4 +1,4 @@
-"""The codes of held-out trajectories, in any world: what the readings that need no zones are made from."""
+"""The codes of held-out trajectories, in any world: what sparsity and contact are measured on."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from lpwm.core import rng
 from lpwm.core.errors import UserError
 from lpwm.data import EpisodeData, splits
-from lpwm.data.resize import resize
-from lpwm.interpret.supports import Bools, Ints, support
+from lpwm.data.clips import resize
+from lpwm.interpret.results import Bools, Ints
+from lpwm.interpret.supports import support
 from lpwm.train import Loaded
 from lpwm.train.monitors import evaluating
 from lpwm.worlds.base import Renderer
@@ -37,18 +38,21 @@ class Episode:
 
 
 def need_support(loaded: Loaded) -> None:
-    """One sentence where a dense code has no support to read."""
+    """One sentence where a dense code has no support."""
     if not loaded.config.model.sparse:
         raise UserError(
-            f"{loaded.path} is dense (link {loaded.config.model.link}), so it has no support to read: give runs with "
-            "link relu or reprelu."
+            f"{loaded.path} is dense (link {loaded.config.model.link}), so it has no support: give runs with link relu "
+            "or reprelu."
         )
+
+
+def held_out(loaded: Loaded, data: EpisodeData) -> Ints:
+    return splits(data, loaded.holdout)[1].numpy()
 
 
 def held_out_numbers(loaded: Loaded, data: EpisodeData, seed: int) -> Ints:
     """The held-out trajectories in an order drawn by key."""
-    _, held = splits(data, loaded.holdout)
-    return np.random.default_rng(rng.seed_of("held-out frames", seed)).permutation(held.numpy())
+    return np.random.default_rng(rng.seed_of("held-out frames", seed)).permutation(held_out(loaded, data))
 
 
 def held_out_episodes(loaded: Loaded, data: EpisodeData, frames: int, seed: int = 0, least: int = 2) -> list[Episode]:
@@ -74,7 +78,7 @@ def held_out_episodes(loaded: Loaded, data: EpisodeData, frames: int, seed: int 
 
 
 def _renderer(loaded: Loaded, data: EpisodeData) -> Renderer | None:
-    """None where frames were recorded. Built once: a simulator's renderer is dear."""
+    """None where frames were recorded. Built once: a simulator's renderer is slow to open."""
     if data.pixels is not None:
         return None
     if loaded.world is None:

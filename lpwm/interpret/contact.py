@@ -5,32 +5,43 @@
 
 Pearson correlations of u with each, pooled over the blocks of all held-out episodes, with percentile intervals when
 whole episodes are drawn with replacement. As the three go together on real episodes, the partial correlation given the
-other two stands beside each, and as a control the correlation when every episode gets the factors of another.
+other two comes with each, and as a control the correlation when every episode gets the factors of another.
 
 The world must name its factors: effector_x, effector_y, effector_z, cube_x, cube_y, cube_z, contact.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
 from lpwm.core.errors import UserError
-from lpwm.core.provenance import device_name, origin
-from lpwm.core.version import __version__
 from lpwm.data import EpisodeData
-from lpwm.interpret.codes import Episode, held_out_episodes, held_out_numbers, need_support
-from lpwm.interpret.probes import ProbeConfig, bootstrap, shuffle_trajectories
-from lpwm.interpret.study import describe
-from lpwm.interpret.supports import Bools, Floats, Ints, instability, pack
+from lpwm.interpret.codes import Episode, held_out, held_out_episodes, need_support
+from lpwm.interpret.config import ContactConfig
+from lpwm.interpret.probes import bootstrap, shuffle_trajectories
+from lpwm.interpret.results import (
+    Bools,
+    Contact,
+    ContactNumbers,
+    Correlation,
+    Example,
+    Floats,
+    Ints,
+    Packed,
+    WorldInfo,
+    rounded,
+    values_of,
+)
+from lpwm.interpret.study import made
+from lpwm.interpret.supports import instability
+from lpwm.interpret.table import columns
+from lpwm.stats import Interval
 from lpwm.train import Loaded
 
-KIND = "lpwm contact"
 FACTORS = ("effector", "cube", "contact")
 NAMES = {
     "effector": ("effector_x", "effector_y", "effector_z"),
@@ -39,17 +50,6 @@ NAMES = {
 }
 LEAST = 8  # episodes: an interval over fewer says nothing
 PAIRS = [(i, j) for i in range(4) for j in range(i, 4)]  # of (instability, effector, cube, contact)
-
-
-@dataclass(frozen=True)
-class ContactConfig:
-    frames: int = 20_000  # held-out frames, at most
-    resamples: int = 2000  # of episodes
-    level: float = 0.95
-    seed: int = 0
-
-    def probe(self) -> ProbeConfig:
-        return ProbeConfig(resamples=self.resamples, level=self.level, seed=self.seed)
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,51 +77,44 @@ class Track:
         )
 
 
-def contact_study(
-    loaded: Loaded, config: ContactConfig | None = None, data: EpisodeData | None = None
-) -> dict[str, Any]:
-    """Correlations, an example episode and its raster of one sparse run, ready for JSON."""
+def contact_study(loaded: Loaded, config: ContactConfig | None = None, data: EpisodeData | None = None) -> Contact:
+    """Correlations, an example episode and its raster of one sparse run."""
     config = config or ContactConfig()
     need_support(loaded)
     factors = factors_of(loaded)
     data = loaded.episodes() if data is None else data
-    check_episodes(len(held_out_numbers(loaded, data, config.seed)), str(loaded.path))
-    episodes = held_out_episodes(loaded, data, config.frames, config.seed)
-    tracks = [track_of(e, factors) for e in episodes]
-    return {
-        "kind": KIND,
-        "lpwm": __version__,
-        **origin(),
-        "device": device_name(next(loaded.model.parameters()).device),
-        "run": describe(loaded),
-        "world": {"name": loaded.spec.name, "options": dict(loaded.spec.options)},
-        "tj_weight": loaded.config.objective.tj_weight,
-        "settings": dataclasses.asdict(config),
-        **read_tracks(tracks, config, str(loaded.path)),
-    }
+    check_episodes(len(held_out(loaded, data)), str(loaded.path))
+    tracks = [track_of(e, factors) for e in held_out_episodes(loaded, data, config.frames, config.seed)]
+    return Contact(
+        **made(loaded),
+        world=WorldInfo(loaded.spec.name, dict(loaded.spec.options)),
+        tj_weight=loaded.config.objective.tj_weight,
+        settings=config,
+        **values_of(inspect_tracks(tracks, config, str(loaded.path))),
+    )
 
 
-def read_tracks(
+def inspect_tracks(
     tracks: Sequence[Track], config: ContactConfig | None = None, name: str = "these codes"
-) -> dict[str, Any]:
+) -> ContactNumbers:
     """The part of a study that needs no run: codes and episodes from anywhere."""
     config = config or ContactConfig()
     check_episodes(len(tracks), name)
-    return {
-        "episodes": len(tracks),
-        "blocks": sum(len(t.active_TD) - 1 for t in tracks),
-        "instability": float(np.concatenate([t.blocks()[:, 0] for t in tracks]).mean()),
-        "active_fraction": float(np.mean([t.active_TD.mean() for t in tracks])),
-        "correlations": correlations(tracks, config),
-        "example": example(tracks),
-    }
+    return ContactNumbers(
+        episodes=len(tracks),
+        blocks=sum(len(t.active_TD) - 1 for t in tracks),
+        instability=float(np.concatenate([t.blocks()[:, 0] for t in tracks]).mean()),
+        active_fraction=float(np.mean([t.active_TD.mean() for t in tracks])),
+        correlations=correlations(tracks, config),
+        example=example(tracks),
+    )
 
 
 def check_episodes(count: int, name: str) -> None:
     if count < LEAST:
         raise UserError(
             f"{name} has {count} held-out episode{'s' if count != 1 else ''}, too few for an interval: hold out at "
-            f"least {LEAST} (data.holdout, data.episodes), or read more frames."
+            f"least {LEAST} (data.holdout, data.episodes), or allow more frames."
         )
 
 
@@ -131,16 +124,16 @@ def factors_of(loaded: Loaded) -> Callable[[torch.Tensor], dict[str, torch.Tenso
     if missing or loaded.world is None:
         raise UserError(
             f"{loaded.path} was trained in {loaded.spec.name}, which does not tell {', '.join(missing) or 'anything'}: "
-            "the contact analysis reads runs of cube."
+            "the contact analysis is for runs of cube."
         )
     return loaded.world.factors
 
 
 def track_of(episode: Episode, factors: Callable[[torch.Tensor], dict[str, torch.Tensor]]) -> Track:
-    found = factors(torch.from_numpy(episode.states_LS))
+    values = factors(torch.from_numpy(episode.states_LS))
 
     def columns(what: str) -> Floats:
-        return torch.stack([found[n].double() for n in NAMES[what]], -1).cpu().numpy()
+        return torch.stack([values[n].double() for n in NAMES[what]], -1).cpu().numpy()
 
     return Track(
         episode.number,
@@ -155,33 +148,31 @@ def track_of(episode: Episode, factors: Callable[[torch.Tensor], dict[str, torch
 # Correlations -----------------------------------------------------------------------------------------------
 
 
-def correlations(tracks: Sequence[Track], config: ContactConfig) -> dict[str, Any]:
-    """{factor: {estimate, low, high, level, unit, partial {…}, shuffled {…}}}; null where a factor never varies."""
+def correlations(tracks: Sequence[Track], config: ContactConfig) -> dict[str, Correlation | None]:
     blocks = [t.blocks() for t in tracks]
     label: Ints = np.repeat(np.arange(len(blocks)), [len(b) for b in blocks])
     together = np.concatenate(blocks)
     mixed = together.copy()
     mixed[:, 1:] = shuffle_trajectories(together[:, 1:], label, (config.seed, "contact"))
     still = together.std(0) < 1e-12
-    out: dict[str, Any] = {}
+
+    def interval(blocks_N4: Floats, score: Callable[[Floats], Floats], name: str) -> Interval:
+        resampled = bootstrap(tally(blocks_N4, label), score, config.probe(), (name,))
+        return replace(resampled, unit="episodes of one checkpoint")
+
+    out: dict[str, Correlation | None] = {}
     for k, name in enumerate(FACTORS, start=1):
         if still[k] or still[0]:
             out[name] = None
             continue
         # A partial correlation given a constant would divide by nothing: condition on what varies.
         given = [j for j in (1, 2, 3) if j != k and not still[j]]
-        found = _interval(together, label, pearson(k), config, name)
-        found["partial"] = _interval(together, label, partial(k, given), config, f"{name} partial")
-        found["shuffled"] = _interval(mixed, label, pearson(k), config, f"{name} shuffled")
-        out[name] = found
+        out[name] = Correlation(
+            **values_of(interval(together, pearson(k), name)),
+            partial=interval(together, partial(k, given), f"{name} partial"),
+            shuffled=interval(mixed, pearson(k), f"{name} shuffled"),
+        )
     return out
-
-
-def _interval(
-    blocks_N4: Floats, label_N: Ints, score: Callable[[Floats], Floats], config: ContactConfig, name: str
-) -> dict[str, Any]:
-    found = bootstrap(tally(blocks_N4, label_N), score, config.probe(), (name,))
-    return dataclasses.asdict(dataclasses.replace(found, unit="episodes of one checkpoint"))
 
 
 def tally(blocks_N4: Floats, label_N: Ints) -> Floats:
@@ -225,7 +216,7 @@ def partial(k: int, given: Sequence[int]) -> Callable[[Floats], Floats]:
 # One episode ------------------------------------------------------------------------------------------------
 
 
-def example(tracks: Sequence[Track]) -> dict[str, Any]:
+def example(tracks: Sequence[Track]) -> Example:
     """The episode to show: of those whose contact begins and ends, the one whose share of contact is the median."""
     share = np.array([t.contact_L.mean() for t in tracks])
     changes = np.array([np.abs(np.diff(t.contact_L.astype(int))).sum() for t in tracks])
@@ -234,27 +225,25 @@ def example(tracks: Sequence[Track]) -> dict[str, Any]:
         pool = np.arange(len(tracks))
     chosen = tracks[int(pool[np.argsort(share[pool], kind="stable")[(len(pool) - 1) // 2]])]
     blocks = chosen.blocks()
-    own = {
-        name: float(np.corrcoef(blocks[:, 0], blocks[:, k])[0, 1])
-        if min(blocks[:, 0].std(), blocks[:, k].std()) > 1e-12
-        else None
-        for k, name in enumerate(FACTORS, start=1)
-    }
-    return {
-        "episode": chosen.number,
-        "frameskip": chosen.frameskip,
-        **{name: np.round(blocks[:, k], 6).tolist() for k, name in enumerate(("instability", *FACTORS))},
-        "windows": windows(chosen.contact_L, chosen.frameskip),
-        "correlations": own,
-        "supports": pack(chosen.active_TD),
-        "unit_order": unit_order(chosen).tolist(),
-    }
+    varies = blocks.std(0) > 1e-12
+    return Example(
+        episode=chosen.number,
+        frameskip=chosen.frameskip,
+        **{name: rounded(blocks[:, k]) for k, name in enumerate(("instability", *FACTORS))},
+        windows=windows(chosen.contact_L, chosen.frameskip),
+        correlations={
+            name: float(np.corrcoef(blocks[:, 0], blocks[:, k])[0, 1]) if varies[0] and varies[k] else None
+            for k, name in enumerate(FACTORS, start=1)
+        },
+        supports=Packed.of(chosen.active_TD),
+        unit_order=tuple(unit_order(chosen).tolist()),
+    )
 
 
-def windows(contact_L: Bools, frameskip: int) -> list[list[float]]:
-    """Where contact begins and ends, in blocks: [[begin, end], …]."""
+def windows(contact_L: Bools, frameskip: int) -> tuple[tuple[float, float], ...]:
+    """Where contact begins and ends, in blocks: ((begin, end), …)."""
     edge = np.flatnonzero(np.diff(np.concatenate(([0], contact_L.astype(int), [0]))))
-    return [[float(a / frameskip), float((b - 1) / frameskip)] for a, b in edge.reshape(-1, 2)]
+    return tuple((float(a / frameskip), float((b - 1) / frameskip)) for a, b in edge.reshape(-1, 2))
 
 
 def unit_order(track: Track) -> Ints:
@@ -272,30 +261,29 @@ def unit_order(track: Track) -> Ints:
 # Several runs -----------------------------------------------------------------------------------------------
 
 
-def sweep(studies: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def sweep(studies: Sequence[Contact]) -> list[Contact]:
     """Studies in the order of their temporal-Jaccard weight; runs of one weight are its training seeds."""
     if not studies:
         raise UserError("there is nothing to compare: give at least one run.")
-    world = studies[0]["world"]
+    first = studies[0]
     for s in studies:
-        if s["world"] != world:
+        if s.world != first.world:
             raise UserError(
-                f"{studies[0]['run']['name']} and {s['run']['name']} were read in {world['name']} {world['options']} "
-                f"and {s['world']['name']} {s['world']['options']}: compare the runs of one world."
+                f"{first.run.name} and {s.run.name} were inspected in {first.world.title} and {s.world.title}: compare "
+                "the runs of one world."
             )
-    return sorted(studies, key=lambda s: (s["tj_weight"], s["run"]["seed"]))
+    return sorted(studies, key=lambda s: (s.tj_weight, s.run.seed))
 
 
-def lines(studies: Sequence[dict[str, Any]]) -> str:
-    """The table of the sweep as text."""
-    out = [f"{'run':<34} {'w_TJ':>6} {'1 − J':>6}  " + "".join(f"{n:<24}" for n in FACTORS) + "episodes"]
+def table(studies: Sequence[Contact], width: int = 80) -> str:
+    """The sweep as text; below each correlation the one given the other two factors."""
+    rows = []
     for s in sweep(studies):
-        cells = "".join(f"{_number(s['correlations'][n]):<24}" for n in FACTORS)
-        out.append(f"{s['run']['name'][:34]:<34} {s['tj_weight']:>6g} {s['instability']:>6.3f}  {cells}{s['episodes']}")
-        given = "".join(f"{_number(s['correlations'][n] and s['correlations'][n]['partial']):<24}" for n in FACTORS)
-        out.append(f"{'  given the other two':<49}{given}".rstrip())
-    return "\n".join(out)
+        each = [s.correlations[n] for n in FACTORS]
+        rows.append([s.run.name, f"{s.tj_weight:g}", f"{s.instability:.3f}", *(_number(c) for c in each)])
+        rows.append(["  given the other two", "", "", *("" if c is None else _number(c.partial) for c in each)])
+    return columns(["run", "w_TJ", "1 − J", *FACTORS], rows, width)
 
 
-def _number(found: dict[str, Any] | None) -> str:
-    return "never varies" if found is None else f"{found['estimate']:+.2f} [{found['low']:+.2f}, {found['high']:+.2f}]"
+def _number(value: Interval | None) -> str:
+    return "never varies" if value is None else f"{value.estimate:+.2f} [{value.low:+.2f}, {value.high:+.2f}]"

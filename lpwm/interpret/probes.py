@@ -1,4 +1,4 @@
-"""Linear probes: what can be read off a code, its support, and its magnitudes given the support.
+"""Linear probes: what a code, its support, and its magnitudes given the support tell.
 
 Every number is of frames whose trajectory the probe has not seen (GroupKFold by trajectory): frames of one
 trajectory resemble one another, so a split by frame would score memory.
@@ -14,40 +14,29 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from lpwm.core import rng
 from lpwm.core.errors import UserError
-from lpwm.interpret.supports import Bools, Floats, Ints, support
-from lpwm.interpret.threads import one_thread
+from lpwm.interpret.config import ProbeConfig
+from lpwm.interpret.results import FEATURES, MAGNITUDES, SUPPORT, Bools, Floats, Ints, Probes, Score, rounded, values_of
+from lpwm.interpret.supports import support
 from lpwm.stats import Interval
 
 if TYPE_CHECKING:
     from sklearn.linear_model import Ridge
 
-ALPHA = 1.0  # ridge penalty on standardized features, summed loss: weak beside thousands of frames
+ALPHA = 1.0  # ridge penalty on standardized features, summed loss: weak against thousands of frames
 C = 1.0  # its counterpart for the logistic probe
-FEATURES = ("code", "support", "magnitudes")
+POSITION = "position"  # the true one, as a probe's input
 
 Key = tuple[int | str, ...]
 Rescore = Callable[[Floats], Floats]  # sums over trajectories (…, columns) -> scores (…)
 
 
-@dataclass(frozen=True)
-class ProbeConfig:
-    folds: int = 5
-    resamples: int = 2000  # of trajectories, for the intervals
-    shuffles: int = 1  # independent shuffled-label controls, pooled
-    level: float = 0.95
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if self.folds < 2 or self.resamples < 100 or self.shuffles < 1:
-            raise UserError("probes need at least 2 folds, 100 resamples and 1 shuffle.")
-
-
 @dataclass(frozen=True, eq=False)
 class Frames:
-    """Held-out frames: their codes and what is to be read off them. Trajectories are contiguous, in time order."""
+    """Held-out frames: their codes and what probes predict. Trajectories are contiguous, in time order."""
 
     z_ND: Floats
     zone_N: Ints
@@ -60,31 +49,7 @@ class Frames:
         return support(self.z_ND, self.sparse)
 
 
-@dataclass(frozen=True, eq=False)
-class Score:
-    """One probe: the held-out score with its interval over trajectories, and the same under shuffled labels.
-
-    `tally_E` holds each trajectory's sums, from which the score of any set of trajectories follows (`rescore`):
-    accuracy: (n, correct). R²: (n, squared error, Σ‖y‖², Σy …).
-    """
-
-    score: Interval
-    shuffled: Interval
-    tally_E: Floats
-    converged: bool = True
-
-
-@dataclass(frozen=True, eq=False)
-class Probes:
-    zone: dict[str, Score]  # by feature set; also "position", what a linear probe makes of the true position
-    position: dict[str, Score]
-    position_given_support: Score  # the share of what the support leaves open that the magnitudes explain
-    majority: float  # the accuracy of always naming the commonest zone
-    frames: int
-    trajectories: tuple[int, ...]
-
-
-@one_thread
+@threadpool_limits.wrap(limits=1)
 def probe(frames: Frames, config: ProbeConfig | None = None) -> Probes:
     """Zone (multinomial logistic, accuracy) and position (ridge, R² over both coordinates) from
 
@@ -107,7 +72,7 @@ def probe(frames: Frames, config: ProbeConfig | None = None) -> Probes:
     for name in FEATURES:
         zone[name] = _zone_score(seen[name], frames, config, name)
         position[name] = _position_score(seen[name], frames, config, name)
-    zone["position"] = _zone_score(seen["position"], frames, config, "position")
+    zone[POSITION] = _zone_score(seen[POSITION], frames, config, POSITION)
     _, counts = np.unique(frames.zone_N, return_counts=True)
     return Probes(
         zone=zone,
@@ -124,7 +89,7 @@ def _check(frames: Frames, config: ProbeConfig) -> None:
     if not (n == len(frames.zone_N) == len(frames.position_NS) == len(frames.trajectory_N)):
         raise UserError("probes need one zone, one position and one trajectory for every code.")
     if not np.isfinite(frames.z_ND).all():
-        raise UserError("the codes are not finite: the run has diverged, so there is nothing to read in it.")
+        raise UserError("the codes are not finite: the run has diverged, so there is nothing to inspect in it.")
     groups = len(_unique(frames.trajectory_N))
     if groups < config.folds:
         raise UserError(
@@ -157,13 +122,13 @@ class Fold:
 def features(frames: Frames, splits: list[tuple[Any, Any]]) -> dict[str, list[Fold]]:
     """The folds of every feature set."""
     z, s = frames.z_ND.astype(np.float64), frames.active_ND.astype(np.float64)
-    seen: dict[str, list[Fold]] = {name: [] for name in (*FEATURES, "position")}
+    seen: dict[str, list[Fold]] = {name: [] for name in (*FEATURES, POSITION)}
     for train, test in splits:
         left = z - regressed(z, s, train)
         for name, x in zip(seen, (z, s, left, frames.position_NS.astype(np.float64)), strict=True):
             # Magnitudes are measured in the code's own scale: a unit that is on in one training frame leaves nothing
             # there, and dividing by that nothing would blow it up in the others.
-            scale = z[train].std(0) if name == "magnitudes" else x[train].std(0)
+            scale = z[train].std(0) if name == MAGNITUDES else x[train].std(0)
             seen[name].append(Fold(train, test, _standardized(x, scale, train)))
     return seen
 
@@ -221,8 +186,8 @@ def _classify(seen: list[Fold], label_N: Ints) -> tuple[Ints, bool]:
 
 
 def _zone_score(seen: list[Fold], frames: Frames, config: ProbeConfig, name: str) -> Score:
-    found, converged = _classify(seen, frames.zone_N)
-    tally = _sum_by(frames.trajectory_N, np.ones(len(found)), found == frames.zone_N)
+    predicted, converged = _classify(seen, frames.zone_N)
+    tally = _sum_by(frames.trajectory_N, np.ones(len(predicted)), predicted == frames.zone_N)
     control = np.zeros_like(tally)
     for k in range(config.shuffles):
         label = shuffle_trajectories(frames.zone_N, frames.trajectory_N, (config.seed, "zone", k))
@@ -231,26 +196,26 @@ def _zone_score(seen: list[Fold], frames: Frames, config: ProbeConfig, name: str
 
 
 def _position_score(seen: list[Fold], frames: Frames, config: ProbeConfig, name: str) -> Score:
-    def tally(y_NS: Floats, found_NS: Floats) -> Floats:
-        error_N = np.square(y_NS - found_NS).sum(1)
+    def tally(y_NS: Floats, predicted_NS: Floats) -> Floats:
+        error_N = np.square(y_NS - predicted_NS).sum(1)
         return _sum_by(frames.trajectory_N, np.ones(len(y_NS)), error_N, np.square(y_NS).sum(1), *y_NS.T)
 
     y_NS = frames.position_NS.astype(np.float64)
     keys = [(config.seed, "position", k) for k in range(config.shuffles)]
     every = [y_NS, *(shuffle_trajectories(y_NS, frames.trajectory_N, key) for key in keys)]
-    # Targets of one regression do not hear of one another, so the true ones and the shuffled share its factorization.
-    found = np.hsplit(_regress(seen, np.hstack(every)), len(every))
-    own, *control = (tally(y, f) for y, f in zip(every, found, strict=True))
+    # The targets of one regression are independent, so true and shuffled ones share its factorization.
+    predicted = np.hsplit(_regress(seen, np.hstack(every)), len(every))
+    own, *control = (tally(y, p) for y, p in zip(every, predicted, strict=True))
     return _score(own, sum(control), r_squared, config, ("position", name))
 
 
 def _partial(seen: dict[str, list[Fold]], frames: Frames, config: ProbeConfig) -> Score:
     """1 − SSE(s, m)/SSE(s). Its control gives every trajectory the magnitudes of another."""
     y_NS = frames.position_NS.astype(np.float64)
-    alone_N = np.square(y_NS - _regress(seen["support"], y_NS)).sum(1)
+    alone_N = np.square(y_NS - _regress(seen[SUPPORT], y_NS)).sum(1)
 
     def tally(rows_N: Ints) -> Floats:
-        pairs = zip(seen["support"], seen["magnitudes"], strict=True)
+        pairs = zip(seen[SUPPORT], seen[MAGNITUDES], strict=True)
         both = [Fold(s.train, s.test, np.hstack((s.x_NF, m.x_NF[rows_N]))) for s, m in pairs]
         error_N = np.square(y_NS - _regress(both, y_NS)).sum(1)
         return _sum_by(frames.trajectory_N, np.ones(len(y_NS)), error_N, alone_N)
@@ -265,7 +230,8 @@ def _score(
     tally_E: Floats, control_E: Any, rescore: Rescore, config: ProbeConfig, key: Key, converged: bool = True
 ) -> Score:
     interval = bootstrap(tally_E, rescore, config, key)
-    return Score(interval, bootstrap(control_E, rescore, config, (*key, "shuffled")), tally_E, converged)
+    shuffled = bootstrap(control_E, rescore, config, (*key, "shuffled"))
+    return Score(**values_of(interval), shuffled=shuffled, converged=converged, tally=rounded(tally_E, 3))
 
 
 def shuffle_trajectories(values_N: Any, trajectory_N: Ints, key: Key) -> Any:

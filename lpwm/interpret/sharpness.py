@@ -5,59 +5,22 @@ Legend: n cells a side, M = n² cells, K zones, D units, P copies of the partiti
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
 
 from lpwm.core import rng
 from lpwm.core.errors import UserError
-from lpwm.interpret.supports import Bools, Floats, Ints, weighted_jaccard
-from lpwm.interpret.threads import one_thread
+from lpwm.interpret.results import Bools, Control, Floats, Ints, Sharpness, ZoneSharpness
+from lpwm.interpret.supports import weighted_jaccard
 from lpwm.stats import Interval
 
 PAIRS = 200_000_000  # of cells, in all resamples of one kind together: seconds
 
 
-@dataclass(frozen=True)
-class ZoneSharpness:
-    """Means over the reference cells of one zone."""
-
-    zone: int
-    cells: int
-    within: float
-    across: float
-    sharpness: float
-
-
-@dataclass(frozen=True)
-class Control:
-    """The same number with the zones put elsewhere: mean and central range of the copies.
-
-    p = (1 + copies at or above the true number) / (1 + copies), where that means something.
-    """
-
-    mean: float
-    low: float
-    high: float
-    copies: int
-    p: float | None = None
-
-
-@dataclass(frozen=True)
-class Sharpness:
-    sharpness: Interval  # over units: would other units of such a code say the same?
-    within: float
-    across: float
-    zones: tuple[ZoneSharpness, ...]
-    shuffled: Control  # zone labels dealt anew to the cells: 0 by construction
-    translated: Control  # borders moved: about what nearness alone gives
-    matched: float  # same zone minus other zone at the same displacement: nearness cancels
-    matched_translated: Control
-
-
-@one_thread
+@threadpool_limits.wrap(limits=1)
 def sharpness(
     active_MD: Bools, zones_nn: Ints, *, resamples: int = 200, level: float = 0.95, seed: int = 0
 ) -> Sharpness:

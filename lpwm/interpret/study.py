@@ -1,90 +1,53 @@
-"""Everything there is to read in a run, as one JSON-ready dictionary; several side by side.
-
-The layout of a study (kind "lpwm interpretation", layout 1):
-
-    run         name, hash, method, seed, step, sparse, link, latent, and `lpwm.evaluate.provenance.of_run`
-    world       name, options (g, scale, visible: as drawn here), trained_visible
-    settings    resolution, visible, frames, folds, resamples, shuffles, level, seed
-    grid        resolution n, x[n], y[n] (cell centers, pixels), zones[n][n],
-                supports {data, shape [n, n, D], bytes_per_row}: base64, one row of bits a cell, the cells row by row
-                    from the top left, unit 0 the most significant bit of the first byte,
-                references [{row, col, zone, jaccard[n][n]}]: the same numbers, to check a page's own against
-    sharpness   sharpness {estimate, low, high, level, unit}, within, across,
-                zones [{zone, cells, within, across, sharpness}],
-                shuffled, translated, matched_translated {mean, low, high, copies, p or null}, matched
-    probes      zone {code, support, magnitudes, position}, position {code, support, magnitudes},
-                position_given_support: each {estimate, low, high, level, unit, converged, shuffled {estimate, low,
-                high, …}, tally[E][columns] (sums of each trajectory)}; majority, frames, trajectories[E]
-    supports    kind ("support" or "sign pattern"), active_fraction, activity[D], dead_units, always_on_units,
-                distinct, frames, instability {estimate, low, high, …}, instability_between, unit_order[D]
-    raster      episode, steps[T], supports {data, shape [T, D], bytes_per_row}, zones[T], positions[T][2],
-                instability[T − 1]
-    seconds     how long it took
-
-J = |a ∧ b| / |a ∨ b| with J(∅, ∅) = 1. `unit_order` puts units beside those that prefer the same zone.
-"""
+"""Supports in the arena, their sharpness, probes and statistics of one Piecewise run."""
 
 from __future__ import annotations
 
-import dataclasses
 import time
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from lpwm.core import rng
-from lpwm.core.config import to_dict
 from lpwm.core.errors import UserError
-from lpwm.core.json import to_json
 from lpwm.core.provenance import device_name, origin
 from lpwm.core.version import __version__
-from lpwm.data import EpisodeData, splits
+from lpwm.data import EpisodeData
 from lpwm.evaluate.provenance import of_run
-from lpwm.interpret.probes import Frames, ProbeConfig, Probes, Score, bootstrap, probe
+from lpwm.interpret.codes import held_out, held_out_numbers
+from lpwm.interpret.config import ProbeConfig, StudyConfig
+from lpwm.interpret.probes import Frames, accuracy, bootstrap, probe
+from lpwm.interpret.results import (
+    Bools,
+    GridMap,
+    Ints,
+    Packed,
+    Raster,
+    Reference,
+    RunInfo,
+    Statistics,
+    Study,
+    WorldInfo,
+    rounded,
+)
 from lpwm.interpret.sharpness import sharpness
 from lpwm.interpret.supports import (
-    Bools,
-    Floats,
     Grid,
-    Ints,
     check_cell,
     check_resolution,
     encode_states,
     grid,
     instability,
-    pack,
     piecewise_of,
     support,
 )
 from lpwm.train import Loaded
 from lpwm.train.run_config import method_digest
 
-KIND, LAYOUT = "lpwm interpretation", 1
 
-
-@dataclass(frozen=True)
-class StudyConfig:
-    resolution: int = 20
-    visible: bool | None = None  # zones drawn or not; None: as in the run's own world
-    cells: tuple[tuple[int, int], ...] = ()  # reference cells (row, col); none: the middle of every zone
-    frames: int = 3000  # at most, from held-out trajectories, one action block apart
-    resamples: int = 200  # of units and of zone labels, for the sharpness
-    probes: ProbeConfig = dataclasses.field(default_factory=ProbeConfig)
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if self.frames < 1 or self.resamples < 20:
-            raise UserError("a study needs at least 1 frame and 20 resamples.")
-
-
-def study(loaded: Loaded, config: StudyConfig | None = None, data: EpisodeData | None = None) -> dict[str, Any]:
-    """Supports on the grid, sharpness, probes and statistics of one run, ready for JSON.
-
-    `data` spares reading the run's data set again when several runs share it.
-    """
+def study(loaded: Loaded, config: StudyConfig | None = None, data: EpisodeData | None = None) -> Study:
+    """`data` spares loading the run's data set again when several runs share it."""
     config, begun = config or StudyConfig(), time.perf_counter()
     world = piecewise_of(loaded, config.visible)
     check_resolution(config.resolution, world.g)
@@ -94,60 +57,48 @@ def study(loaded: Loaded, config: StudyConfig | None = None, data: EpisodeData |
     frames = held_out_frames(loaded, data, config)
     cells = grid(loaded, config.resolution, config.visible)
     sharp = sharpness(cells.active_MD, cells.zones_nn, resamples=config.resamples, seed=config.seed)
-    order = unit_order(cells)
-    return {
-        "kind": KIND,
-        "layout": LAYOUT,
-        "lpwm": __version__,
-        **origin(),
-        "device": device_name(next(loaded.model.parameters()).device),
-        "run": describe(loaded),
-        "world": {
-            "name": loaded.spec.name,
-            "options": dict(world.spec.options),
-            "trained_visible": bool(loaded.spec.options.get("visible", False)),
-        },
-        "settings": to_dict(config) | {"visible": world.visible},
-        "grid": _grid(cells, config.cells or zone_middles(cells)),
-        "sharpness": to_dict(sharp),
-        "probes": probes_dict(probe(frames, config.probes)),
-        "supports": statistics(frames, config.probes) | {"unit_order": order.tolist()},
-        "raster": raster(loaded, data, config),
-        "seconds": round(time.perf_counter() - begun, 2),
-    }
+    trained_visible = bool(loaded.spec.options.get("visible", False))
+    return Study(
+        **made(loaded),
+        world=WorldInfo(loaded.spec.name, dict(world.spec.options), trained_visible),
+        settings=replace(config, visible=world.visible),
+        grid=_grid(cells, config.cells or zone_middles(cells)),
+        sharpness=sharp,
+        probes=probe(frames, config.probes),
+        supports=replace(statistics(frames, config.probes), unit_order=tuple(unit_order(cells).tolist())),
+        raster=raster(loaded, data, config),
+        seconds=round(time.perf_counter() - begun, 2),
+    )
 
 
-def describe(loaded: Loaded) -> dict[str, Any]:
-    """Runs whose configs differ in the training seed alone are one method."""
-    config = loaded.config
-    name = Path(loaded.path).name
-    return {
-        "name": name,
-        "hash": loaded.run_hash,
-        "method": f"{name.removesuffix('-' + loaded.run_hash)} {method_digest(config)[:4]}",
-        "seed": config.train.seed,
-        "step": loaded.step,
-        "sparse": config.model.sparse,
-        "link": config.model.link,
-        "latent": config.model.latent,
-        **to_json(of_run(loaded.path)),
-    }
+def made(loaded: Loaded) -> dict[str, Any]:
+    """What made a result, as its keyword arguments."""
+    device = device_name(next(loaded.model.parameters()).device)
+    return {"lpwm": __version__, **origin(), "device": device, "run": describe(loaded)}
 
 
-def held_out(loaded: Loaded, data: EpisodeData) -> Ints:
-    _, held = splits(data, loaded.holdout)
-    return held.numpy()
+def describe(loaded: Loaded) -> RunInfo:
+    config, name = loaded.config, Path(loaded.path).name
+    return RunInfo(
+        **vars(of_run(loaded.path)),
+        name=name,
+        hash=loaded.run_hash,
+        method=f"{name.removesuffix('-' + loaded.run_hash)} {method_digest(config)[:4]}",
+        seed=config.train.seed,
+        step=loaded.step,
+        sparse=config.model.sparse,
+        link=config.model.link,
+        latent=config.model.latent,
+    )
 
 
 def held_out_frames(loaded: Loaded, data: EpisodeData, config: StudyConfig) -> Frames:
     """Frames one action block apart of held-out trajectories, drawn by key, until there are `config.frames`."""
     world = piecewise_of(loaded, config.visible)
-    episodes = held_out(loaded, data)
-    draw = np.random.default_rng(rng.seed_of("held-out frames", config.seed))
     states: list[torch.Tensor] = []
     names: list[Ints] = []
     total = 0
-    for e in draw.permutation(episodes):
+    for e in held_out_numbers(loaded, data, config.seed):
         rows = data.episode(int(e))[0][:: loaded.frameskip]
         if states and total + len(rows) > config.frames:
             break
@@ -166,12 +117,12 @@ def held_out_frames(loaded: Loaded, data: EpisodeData, config: StudyConfig) -> F
 
 def zone_middles(cells: Grid) -> tuple[tuple[int, int], ...]:
     """The cell nearest to the middle of each zone."""
-    found = []
+    middles = []
     for zone in np.unique(cells.zones_nn):
         rows, cols = np.nonzero(cells.zones_nn == zone)
         near = np.argmin((rows - rows.mean()) ** 2 + (cols - cols.mean()) ** 2)
-        found.append((int(rows[near]), int(cols[near])))
-    return tuple(found)
+        middles.append((int(rows[near]), int(cols[near])))
+    return tuple(middles)
 
 
 def unit_order(cells: Grid) -> Ints:
@@ -182,43 +133,37 @@ def unit_order(cells: Grid) -> Ints:
     return np.lexsort((-rate_KD.max(0), best))
 
 
-def _grid(cells: Grid, references: tuple[tuple[int, int], ...]) -> dict[str, Any]:
-    return {
-        "resolution": cells.resolution,
-        "x": _rounded(cells.x_n, 4),
-        "y": _rounded(cells.y_n, 4),
-        "zones": cells.zones_nn.tolist(),
-        "supports": pack(cells.active_nnD),
-        "references": [
-            {"row": row, "col": col, "zone": int(cells.zones_nn[row, col]), "jaccard": _rounded(cells.map(row, col))}
-            for row, col in references
-        ],
-    }
+def _grid(cells: Grid, references: tuple[tuple[int, int], ...]) -> GridMap:
+    return GridMap(
+        resolution=cells.resolution,
+        x=rounded(cells.x_n, 4),
+        y=rounded(cells.y_n, 4),
+        zones=tuple(map(tuple, cells.zones_nn.tolist())),
+        supports=Packed.of(cells.active_nnD),
+        references=tuple(
+            Reference(row, col, int(cells.zones_nn[row, col]), rounded(cells.map(row, col))) for row, col in references
+        ),
+    )
 
 
-def statistics(frames: Frames, config: ProbeConfig) -> dict[str, Any]:
-    """How many units are on, which never, and how fast supports change along held-out trajectories."""
+def statistics(frames: Frames, config: ProbeConfig) -> Statistics:
     active, rows = frames.active_ND, _trajectories(frames.trajectory_N)
     changes = [instability(active[r]) for r in rows if len(r) > 1]
     if not changes:
         raise UserError("every held-out trajectory has a single frame: use longer episodes or a smaller frameskip.")
     tally = np.array([[len(c), c.sum()] for c in changes])
     activity = active.mean(0)
-    return {
-        "kind": "support" if frames.sparse else "sign pattern",
-        "active_fraction": float(active.mean()),
-        "activity": _rounded(activity, 5),
-        "dead_units": int((activity == 0).sum()),
-        "always_on_units": int((activity == 1).sum()),
-        "distinct": len(np.unique(np.packbits(active, axis=1), axis=0)),
-        "frames": len(active),
-        "instability": dataclasses.asdict(bootstrap(tally, _mean, config, ("instability",))),
-        "instability_between": _between(active, rows),
-    }
-
-
-def _mean(sums: Floats) -> Floats:
-    return sums[..., 1] / sums[..., 0]
+    return Statistics(
+        kind="support" if frames.sparse else "sign pattern",
+        active_fraction=float(active.mean()),
+        activity=rounded(activity, 5),
+        dead_units=int((activity == 0).sum()),
+        always_on_units=int((activity == 1).sum()),
+        distinct=len(np.unique(np.packbits(active, axis=1), axis=0)),
+        frames=len(active),
+        instability=bootstrap(tally, accuracy, config, ("instability",)),
+        instability_between=_between(active, rows),
+    )
 
 
 def _between(active_ND: Bools, rows: list[Ints]) -> float:
@@ -232,41 +177,18 @@ def _trajectories(trajectory_N: Ints) -> list[Ints]:
     return np.split(np.arange(len(trajectory_N)), np.flatnonzero(np.diff(trajectory_N)) + 1)
 
 
-def raster(loaded: Loaded, data: EpisodeData, config: StudyConfig) -> dict[str, Any]:
-    """Every raw step of one held-out episode: of those that visit most zones, the one that changes zone least."""
+def raster(loaded: Loaded, data: EpisodeData, config: StudyConfig) -> Raster:
+    """Of the held-out episodes that visit most zones, the one that changes zone least."""
     world = piecewise_of(loaded, config.visible)
-    episodes = held_out(loaded, data)[:500]
-    paths = {int(e): world.zone(data.episode(int(e))[0]) for e in episodes}
+    paths = {int(e): world.zone(data.episode(int(e))[0]) for e in held_out(loaded, data)[:500]}
     chosen = max(paths, key=lambda e: (len(paths[e].unique()), -int((paths[e].diff() != 0).sum())))
     states, _ = data.episode(chosen)
     active = support(encode_states(loaded, world, states), loaded.config.model.sparse)
-    return {
-        "episode": chosen,
-        "steps": list(range(len(states))),
-        "supports": pack(active),
-        "zones": world.zone(states).tolist(),
-        "positions": _rounded(states.numpy(), 2),
-        "instability": _rounded(instability(active)),
-    }
-
-
-def probes_dict(found: Probes) -> dict[str, Any]:
-    def one(score: Score) -> dict[str, Any]:
-        return dataclasses.asdict(score.score) | {
-            "shuffled": dataclasses.asdict(score.shuffled),
-            "converged": score.converged,
-            "tally": _rounded(score.tally_E, 3),
-        }
-
-    return {
-        "zone": {name: one(s) for name, s in found.zone.items()},
-        "position": {name: one(s) for name, s in found.position.items()},
-        "position_given_support": one(found.position_given_support),
-        "majority": found.majority,
-        "frames": found.frames,
-        "trajectories": list(found.trajectories),
-    }
-
-
-def _rounded(values: Any, digits: int = 6) -> Any:
-    return np.round(np.asarray(values, dtype=np.float64), digits).tolist()
+    return Raster(
+        episode=chosen,
+        steps=tuple(range(len(states))),
+        supports=Packed.of(active),
+        zones=tuple(world.zone(states).tolist()),
+        positions=rounded(states.numpy(), 2),
+        instability=rounded(instability(active)),
+    )

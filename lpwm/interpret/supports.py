@@ -5,7 +5,6 @@ Legend: N frames, T frames of one trajectory, n cells a side, M = n² cells, D l
 
 from __future__ import annotations
 
-import base64
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -15,13 +14,10 @@ import torch
 from numpy.typing import NDArray
 
 from lpwm.core.errors import UserError
+from lpwm.interpret.results import Bools, Floats, Ints
 from lpwm.train import Loaded
 from lpwm.train.monitors import evaluating
 from lpwm.worlds.piecewise import BORDER, FRAME, Piecewise
-
-Bools = NDArray[np.bool_]
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 MAX_RESOLUTION = 64  # 1.7·10⁷ pairs of cells, 0.13 GB in float64
 
@@ -30,11 +26,11 @@ def support(z: Any, sparse: bool = True) -> Bools:
     """1[z > 0], of any shape. `sparse=False` allows negative entries: the sign pattern, a dense code's control."""
     z = np.asarray(z)
     if not np.isfinite(z).all():
-        raise UserError("the codes are not finite: the run has diverged, so there is nothing to read in it.")
+        raise UserError("the codes are not finite: the run has diverged, so there is nothing to inspect in it.")
     if sparse and (z < 0).any():
         raise UserError(
-            "a support is read from a non-negative code, and this one has negative entries: it is dense; ask for the "
-            "sign pattern, its control, with sparse=False."
+            "a support belongs to a non-negative code, and this one has negative entries: it is dense; use its sign "
+            "pattern, with sparse=False."
         )
     return z > 0
 
@@ -70,23 +66,6 @@ def _bools(rows: Any) -> Bools:
     if rows.ndim != 2 or rows.dtype != np.bool_:
         raise UserError("supports are boolean arrays (frames, units): threshold the codes with support(z).")
     return rows
-
-
-def pack(active: Bools) -> dict[str, Any]:
-    """Booleans (…, D) as base64: each row of D bits padded to whole bytes, most significant bit first."""
-    bits = np.packbits(active, axis=-1)
-    return {
-        "data": base64.b64encode(bits.tobytes()).decode("ascii"),
-        "shape": list(active.shape),
-        "bytes_per_row": int(bits.shape[-1]),
-    }
-
-
-def unpack(packed: dict[str, Any]) -> Bools:
-    """What `pack` packed."""
-    *lead, units = packed["shape"]
-    raw = np.frombuffer(base64.b64decode(packed["data"]), dtype=np.uint8)
-    return np.unpackbits(raw.reshape(*lead, packed["bytes_per_row"]), axis=-1, count=units).astype(np.bool_)
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,18 +117,18 @@ def check_cell(row: int, col: int, resolution: int) -> None:
 def check_resolution(resolution: int, zones_per_side: int) -> None:
     if not 2 * zones_per_side <= resolution <= MAX_RESOLUTION:
         raise UserError(
-            f"a grid of {resolution} cells a side cannot be read: use {2 * zones_per_side} (two a zone) to "
+            f"a grid of {resolution} cells a side is too coarse or too fine: use {2 * zones_per_side} (two a zone) to "
             f"{MAX_RESOLUTION}."
         )
 
 
 def piecewise_of(loaded: Loaded, visible: bool | None = None) -> Piecewise:
-    """The run's world with its zones shown or hidden; one sentence where there are no zones to read."""
+    """The run's world with its zones shown or hidden; one sentence where there are no zones."""
     world = loaded.world
     if not isinstance(world, Piecewise):
         raise UserError(
-            f"{loaded.path} was trained in {loaded.spec.name}, which has no zones: lpwm interpret reads runs of "
-            "piecewise."
+            f"{loaded.path} was trained in {loaded.spec.name}, which has no zones: lpwm interpret inspects runs "
+            "of piecewise; --what sparsity takes any sparse run."
         )
     if world.g < 2:
         raise UserError(f"{loaded.path} was trained with a single zone: there is nothing to tell apart.")
@@ -184,7 +163,7 @@ def _cell_states(resolution: int) -> torch.Tensor:
 
 
 def grid(loaded: Loaded, resolution: int = 20, visible: bool | None = None) -> Grid:
-    """The run's codes at the centers of n×n cells; zones drawn as in the run's own world unless told."""
+    """The run's codes at the centers of n×n cells; zones drawn as in the run's own world by default."""
     world = piecewise_of(loaded, visible)
     check_resolution(resolution, world.g)
     z = encode_states(loaded, world, _cell_states(resolution))

@@ -41,8 +41,18 @@ class WorldModel(nn.Module):
         """How many past codes a prediction reads; longer contexts are cut to it."""
         return getattr(self.predictor, "lags", self.config.predictor.history)
 
-    def encode(self, frames: Tensor, proprio: Tensor | None = None) -> Tensor:
-        """Frames (…, 3, h, w), uint8, [proprio (…, P)] -> codes (…, D)."""
+    def encode(self, frames: Tensor, proprio: Tensor | None = None, white: float | None = None) -> Tensor:
+        """Frames (…, 3, h, w), uint8, [proprio (…, P)] -> codes (…, D).
+
+        white: the value of a white pixel, for frames of another type: 255.0, or 1.0 for floats in [0, 1].
+        """
+        if white is not None:
+            frames = frames * (255.0 / white)
+        elif frames.dtype != torch.uint8:
+            raise UserError(
+                f"frames are {str(frames.dtype).removeprefix('torch.')}, whose range is not known: give uint8, or "
+                "encode(frames, white=1.0) for floats in [0, 1] and white=255.0 for floats in [0, 255]."
+            )
         lead = frames.shape[:-3]
         flat = None if proprio is None else proprio.reshape(-1, proprio.shape[-1])
         return self.link(self.encoder(frames.reshape(-1, *frames.shape[-3:]), flat)).reshape(*lead, -1)
@@ -149,9 +159,9 @@ class WorldModel(nn.Module):
         license: str = "mit",
     ) -> str:
         """Upload the model with a card that states what is in its config; the address it has then."""
-        from lpwm.train import hub
+        from lpwm.train import pretrained
 
-        return hub.push(self, repo_id, meta, private, token, commit_message, license)
+        return pretrained.push(self, repo_id, meta, private, token, commit_message, license)
 
 
 def action_encoder(config: ModelConfig, action_dim: int) -> nn.Module:

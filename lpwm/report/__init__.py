@@ -1,4 +1,4 @@
-"""What was found, to look at: one self-contained page, and the same as static figures.
+"""What other verbs wrote, to look at: one self-contained page, and static figures. No weights are loaded.
 
-`page.write` needs only dictionaries; `gather.gather` reads them from run folders.
+`gather` reads the files; `page.write` and `figures.write` take what it gathered.
 """

@@ -1,8 +1,7 @@
 """One HTML file with everything in it: opens from disk, asks no network, in any browser of the last years.
 
-Tables, notes and provenance are written here, so that they read without a script; arena, episodes and curves are
-drawn in the browser from the data at the end of the file. `write` takes plain dictionaries: run folders are
-`gather.gather`'s affair.
+Tables, notes and provenance come from the templates, so that they stand without a script; arena, episodes and curves
+are drawn in the browser from the data at the end of the file. Everything from files is escaped.
 """
 
 from __future__ import annotations
@@ -10,60 +9,56 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+import platform
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
-from html import escape
 from importlib import resources
 from pathlib import Path
-from string import Template
 from typing import Any
+
+import jinja2
+from markupsafe import Markup
 
 from lpwm.core.errors import UserError
 from lpwm.core.files import make_folder, write_whole
+from lpwm.core.json import fields_json, to_json
 from lpwm.core.version import __version__
-from lpwm.report import palette, plots, provenance, sections
-from lpwm.report.found import found_of
-from lpwm.report.reading import study_data
+from lpwm.interpret.contact import FACTORS, sweep
+from lpwm.interpret.results import Raster, Study
+from lpwm.interpret.sparsity import arrange
+from lpwm.report import palette, view
+from lpwm.report.curves import Plot, plots
+from lpwm.report.data import Gathered
+from lpwm.report.figures import of_contact, of_theory, png
+from lpwm.report.figures.codes import FEATURES
+from lpwm.report.figures.contact import TITLE as FACTOR_TITLES
 from lpwm.report.scene import scene
+from lpwm.report.scene import title as world_title
+from lpwm.report.view import Report
 
 SCRIPTS = ("base.js", "arena.js", "raster.js", "episodes.js", "plots.js", "start.js")
 LIMIT = 6_000_000  # bytes
 
 
-def write(
-    out: str | Path,
-    runs: Sequence[Mapping[str, Any]],
-    evaluations: Sequence[Mapping[str, Any]] = (),
-    studies: Sequence[Mapping[str, Any]] = (),
-    *,
-    episodes: Sequence[Mapping[str, Any]] = (),
-    readings: Sequence[Mapping[str, Any]] = (),
-    title: str = "",
-    notes: Sequence[str] = (),
-    commands: Sequence[str] = (),
-    when: datetime | None = None,
-) -> Path:
-    """Write the page and return its path.
+@dataclass(frozen=True)
+class Section:
+    """A part of the page: templates/NAME.html, or without data the command that measures it."""
 
-    runs         name, hash, data, version, config, world, train and val records (`gather.run_of`)
-    evaluations  what `lpwm eval` writes;  studies: what `lpwm interpret` writes
-    episodes     trajectories to replay (`gather.stored_episodes`, `gather.evaluated_episodes`)
-    readings     sparsity, contact, target studies, the proposition (`readings.pick`)
-    commands     the command lines that made all this, for the footer
-    """
-    text = render(
-        runs,
-        evaluations,
-        studies,
-        episodes=episodes,
-        readings=readings,
-        title=title,
-        notes=notes,
-        commands=commands,
-        when=when,
-    )
-    data = text.encode()
+    name: str
+    title: str
+    there: bool
+    measures: str = ""
+    command: str = ""
+    remark: str = ""
+
+
+def write(
+    out: str | Path, given: Gathered, *, title: str = "", commands: Sequence[str] = (), when: datetime | None = None
+) -> Path:
+    """Write the page and return its path. commands: the command lines that made all this, for the footer."""
+    data = render(given, title=title, commands=commands, when=when).encode()
     if len(data) > LIMIT:
         raise UserError(
             f"the page would have {len(data) / 1e6:.1f} MB, more than {LIMIT / 1e6:.0f}: report fewer runs at a time."
@@ -74,72 +69,149 @@ def write(
     return path
 
 
-def render(
-    runs: Sequence[Mapping[str, Any]],
-    evaluations: Sequence[Mapping[str, Any]] = (),
-    studies: Sequence[Mapping[str, Any]] = (),
-    *,
-    episodes: Sequence[Mapping[str, Any]] = (),
-    readings: Sequence[Mapping[str, Any]] = (),
-    title: str = "",
-    notes: Sequence[str] = (),
-    commands: Sequence[str] = (),
-    when: datetime | None = None,
-) -> str:
+def render(given: Gathered, *, title: str = "", commands: Sequence[str] = (), when: datetime | None = None) -> str:
     """The page as text."""
-    if not runs:
+    if not given.runs:
         raise UserError("a report needs at least one run.")
-    made = (when or datetime.now(UTC)).strftime("%d %B %Y, %H:%M UTC").lstrip("0")
-    found = found_of(runs, evaluations, studies, episodes, readings)
-    replayed = []
-    for entry in found.ordered(episodes):
-        name, color = found.look(entry)
-        replayed.append({**entry, "name": name, "color": color})
-    body = sections.body(found)
-    data = {
-        "colors": {"light": palette.LIGHT, "dark": palette.DARK, "map": palette.stops()},
-        "studies": [study_data(found, s) for s in found.studies],
-        "episodes": replayed,
-        "scenes": _scenes(replayed),
-        "plots": plots.plots(found),
-    }
-    return Template(_asset("page.html")).substitute(
-        title=escape(title or "World models, trained and read"),
-        lead=sections.lead(found),
-        made=escape(made),
-        version=escape(__version__),
-        css=_asset("page.css"),
-        nav=body.nav,
-        sections=body.html,
-        notes="".join(f'<p class="note">{escape(n)}</p>' for n in notes),
-        provenance=provenance.provenance(found, commands),
-        data=_json(data),
+    report = Report(given)
+    drawn = plots(report)
+    by_section = {name: [p for p in drawn if p.section == name] for name in ("training", "distance", "horizon")}
+    sections = sections_of(report, by_section)
+    return template("page.html").render(
+        report=report,
+        title=title or "World models, trained and inspected",
+        lead=lead(report),
+        made=stamp(when),
+        sections=[s for s in sections if s.there],
+        missing=[s for s in sections if s.measures and not s.there],
+        plots=by_section,
+        data=data_of(report, drawn),
+        figures=of_contact(given.contact, given.evaluations) | of_theory(given.theory),
+        arranged=arrange(given.sparsity) if given.sparsity else (),
+        contact_studies=sweep(given.contact) if given.contact else (),
+        commands=commands,
+        scripts=SCRIPTS,
         plotly=_plotly(),
-        script="\n".join(_asset(name) for name in SCRIPTS),
+        python=platform.python_version(),
     )
 
 
-def _scenes(episodes: Sequence[Mapping[str, Any]]) -> list[dict[str, Any] | None]:
-    """The scene of each group of episodes, in their order."""
-    known: dict[str, dict[str, Any] | None] = {}
-    out = []
-    for entry in episodes:
-        key = json.dumps(entry["world"], sort_keys=True)
-        if key not in known:
-            known[key] = scene(entry["world"])
-        out.append(known[key])
-    return out
+def sections_of(report: Report, drawn: Mapping[str, Sequence[Plot]]) -> list[Section]:
+    given, inspect, plan = report.given, "lpwm interpret RUN…", "lpwm eval RUN…"
+    played = any(not e.control for e in given.episodes)
+    training, curves, horizons = (drawn.get(name) for name in ("training", "distance", "horizon"))
+    unless_open, cube = " (without --preset open)", any(r.world.name == "cube" for r in given.runs)
+    of_cube = ("What changes the support", "lpwm interpret --what contact RUN…") if cube else ()
+    rows: tuple[tuple[Any, ...], ...] = (
+        ("results", "How well it plans", report.headline, "How well it plans", plan),
+        ("training", "Training", training, "Training curves", "lpwm train", " writes log.jsonl"),
+        ("arena", "Supports in the arena", given.studies, "Supports in the arena", inspect),
+        ("probes", "What the code says", given.studies, "Probes", inspect),
+        ("episodes", "Episodes", played, "Episodes to replay", plan, " (keeps them next to the runs)"),
+        ("distance", "Latent and state distance", curves, "Latent against state distance", plan, unless_open),
+        ("horizon", "Success against horizon", horizons, "Success against horizon", f"{plan} --preset horizons"),
+        ("raster", "Support raster", any(s.raster for s in given.studies), "The support raster", inspect),
+        ("sparsity", "How sparse", given.sparsity),
+        ("contact", "What changes the support", given.contact, *of_cube),
+        ("theory", "The proposition", given.theory is not None),
+    )
+    return [Section(name, title, bool(there), *rest) for name, title, there, *rest in rows]
 
 
-def _json(data: Any) -> str:
-    """JSON that cannot end the script element it stands in; NaN is refused rather than written."""
-    text = json.dumps(data, allow_nan=False, separators=(",", ":"), ensure_ascii=False)
-    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+def lead(report: Report) -> str:
+    """The sentence under the title."""
+    where = dict.fromkeys(world_title(r.file.world) for r in report.runs)
+    words = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+    counts = [(sum(r.file.sparse == sparse for r in report.runs), name) for sparse, name in palette.LABEL.items()]
+    counted = [(n, kind) for n, kind in counts if n]
+    what = " and ".join(f"{words[n] if n < len(words) else n} {kind}" for n, kind in counted)
+    models = "world models" if counted[-1][0] > 1 else "world model"
+    return f"{what.capitalize()} {models} of {'; '.join(where)}, trained from pixels."
+
+
+# What the browser draws from --------------------------------------------------------------------------------
+
+
+def data_of(report: Report, drawn: Sequence[Plot]) -> dict[str, Any]:
+    episodes, scenes = [], []
+    for entry in report.ordered(report.given.episodes):
+        name, color = report.look(entry)
+        episodes.append({**fields_json(entry), "name": name, "color": color})
+        scenes.append(scene(entry.world))
+    return {
+        "colors": {"light": palette.LIGHT, "dark": palette.DARK, "map": palette.stops()},
+        "studies": [_study(report, s) for s in report.given.studies],
+        "episodes": episodes,
+        "scenes": scenes,
+        "plots": drawn,
+    }
+
+
+def _study(report: Report, study: Study) -> dict[str, Any]:
+    grid = study.grid
+    return {
+        "label": report.study_label(study),
+        "sparse": study.run.sparse,
+        "color": report.color(study),
+        "n": grid.resolution,
+        "x": grid.x,
+        "y": grid.y,
+        "zones": [z for row in grid.zones for z in row],
+        "supports": grid.supports,
+        "order": study.supports.unit_order,
+        **({"raster": _raster(study.raster)} if study.raster else {}),
+    }
+
+
+def _raster(raster: Raster) -> dict[str, Any]:
+    names = ("episode", "supports", "zones", "instability")
+    return {name: getattr(raster, name) for name in names}
+
+
+# Templates --------------------------------------------------------------------------------------------------
+
+
+def stamp(when: datetime | None = None) -> str:
+    return (when or datetime.now(UTC)).strftime("%d %B %Y, %H:%M UTC").lstrip("0")
 
 
 @cache
-def _asset(name: str) -> str:
-    return (resources.files("lpwm.report") / "assets" / name).read_text(encoding="utf-8")
+def template(name: str) -> jinja2.Template:
+    loader = jinja2.PackageLoader("lpwm.report")
+    made = jinja2.Environment(
+        loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+    )
+    made.filters |= {
+        "asset": _asset,
+        "fixed": view.fixed,
+        "interval": view.interval,
+        "median_steps": view.median_steps,
+        "percent": view.percent,
+        "place": lambda v: f"{3 + 94 * min(max(v, 0.0), 1.0):.1f}",
+        "png": png,
+        "drawn_png": lambda figure: png(lambda: figure, dpi=130),
+        "script_json": _script_json,
+        "short": view.short,
+    }
+    made.globals |= {
+        "version": __version__,
+        "label": palette.LABEL,
+        "feature_titles": FEATURES,
+        "factors": FACTORS,
+        "factor_titles": FACTOR_TITLES,
+    }
+    return made.get_template(name)
+
+
+def _script_json(data: Any) -> Markup:
+    """JSON that cannot end the script element it stands in."""
+    text = json.dumps(to_json(data), allow_nan=False, separators=(",", ":"), ensure_ascii=False)
+    return Markup(text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029"))
+
+
+@cache
+def _asset(name: str) -> Markup:
+    return Markup((resources.files("lpwm.report") / "assets" / name).read_text(encoding="utf-8"))
 
 
 @cache

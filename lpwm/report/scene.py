@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from lpwm import worlds
 from lpwm.core.errors import UserError
+from lpwm.interpret.results import WorldInfo
 from lpwm.worlds import wall as wall_world
 from lpwm.worlds.piecewise import BORDER, FRAME, LINE, RADIUS, Piecewise
 from lpwm.worlds.two_room import CENTER, TwoRoom
 from lpwm.worlds.wall import Wall
 
-Rect = list[float]  # x, y, width, height
+Numbers = list[list[float]]
 
 
-def _border() -> list[Rect]:
+@dataclass(frozen=True)
+class Scene:
+    name: str
+    frame: float
+    within: float  # success radius
+    dot: float
+    walls: Numbers  # x, y, width, height
+    lines: Numbers  # x, y, x, y
+    pushes: Numbers  # x, y, dx, dy
+
+
+def _border() -> Numbers:
     side, low, high = FRAME - 2 * (BORDER - LINE), BORDER - LINE, FRAME - BORDER
     return [[low, low, side, LINE], [low, high, side, LINE], [low, low, LINE, side], [high, low, LINE, side]]
 
@@ -56,28 +69,26 @@ def _wall(world: Wall) -> dict[str, Any]:
 
 
 DRAWN: dict[type, Callable[[Any], dict[str, Any]]] = {Piecewise: _piecewise, TwoRoom: _two_room, Wall: _wall}
-
-
 NAMES = {"two_room": "TwoRoom", "wall": "Wall", "pusht": "PushT", "cube": "Cube"}
 
 
-def scene(world: Mapping[str, Any]) -> dict[str, Any] | None:
-    """{"name", "options"} -> frame, success radius, dot, walls, zone lines and pushes; None where it is not known."""
+def scene(world: WorldInfo) -> Scene | None:
+    """None where it is not known."""
     try:
-        made = worlds.make(world["name"], **world.get("options", {}))
+        made = worlds.make(world.name, **world.options)
     except UserError:
         return None
     spec = made.spec
-    if spec.name == "cube":  # metres, seen at a slant: no path lies on its frames
+    if spec.name == "cube":  # meters, seen at a slant: no path lies on its frames
         return None
-    drawn = DRAWN.get(type(made), lambda _: {"walls": [], "dot": spec.frame / 40})(made)
-    return {"name": spec.name, "frame": spec.frame, "within": spec.success_within, "lines": [], "pushes": [], **drawn}
+    drawn: dict[str, Any] = {"walls": [], "lines": [], "pushes": [], "dot": spec.frame / 40}
+    drawn |= DRAWN.get(type(made), lambda _: {})(made)
+    return Scene(spec.name, spec.frame, spec.success_within, **drawn)
 
 
-def title(world: Mapping[str, Any]) -> str:
+def title(world: WorldInfo) -> str:
     """`Piecewise 2×2, zones invisible`; other worlds by their names."""
-    options = world.get("options") or {}
-    if world["name"] == "piecewise":
-        g = options.get("g", 2)
-        return f"Piecewise {g}×{g}, zones {'visible' if options.get('visible') else 'invisible'}"
-    return NAMES.get(world["name"], str(world["name"]))
+    if world.name == "piecewise":
+        g, visible = world.options.get("g", 2), world.options.get("visible")
+        return f"Piecewise {g}×{g}, zones {'visible' if visible else 'invisible'}"
+    return NAMES.get(world.name, world.name)

@@ -34,7 +34,7 @@ from lpwm.core.config import digest, from_dict, to_dict
 from lpwm.core.errors import UserError, nearest
 from lpwm.core.json import from_json, parse_json
 from lpwm.evaluate.config import EvalConfig, preset
-from lpwm.train.run_config import RunConfig
+from lpwm.train.run_config import RunConfig, override
 
 # Name -> what it is. Each is grids/NAME.toml in this folder.
 GRIDS = {
@@ -322,22 +322,6 @@ def _place(grid: Grid, key: str) -> tuple[str, str]:
     if key in grid.fixed:
         return "fixed", key
     return "axes", next((a.key for a in grid.axes if key in a.fields), key)
-
-
-def override(base: RunConfig, overrides: Mapping[str, Any]) -> RunConfig:
-    """The config with dotted fields set; a wrong name, type or value is a UserError."""
-    data = to_dict(base)
-    for key, value in overrides.items():
-        *path, leaf = key.split(".")
-        at: Any = data
-        for part in path:
-            inner = at.get(part) if isinstance(at, dict) else None
-            if not isinstance(inner, dict):
-                options = [k for k, v in at.items() if isinstance(v, dict)] if isinstance(at, dict) else []
-                raise UserError(f"unknown field {key!r} of a run: {nearest(part, options)}.")
-            at = inner
-        at[leaf] = value
-    return from_dict(RunConfig, data)
 
 
 def _refuse_twins(grid: Grid, one: Cell, two: Cell) -> NoReturn:

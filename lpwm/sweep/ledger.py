@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from lpwm.core.errors import UserError
-from lpwm.core.files import disk_errors, make_folder, sync_folder
+from lpwm.core.files import make_folder, write_once, write_whole
 from lpwm.core.json import dump_json, from_json, read_json, to_json
 from lpwm.core.provenance import origin
 from lpwm.core.rng import seed_of
@@ -255,26 +255,7 @@ class Ledger:
 
     def _once(self, path: Path, content: Any) -> bool:
         """Write a file under a name that nobody has: whole, durable, and by one process only. False: taken."""
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
-        with disk_errors(path):
-            try:
-                _write(temporary, content)
-                os.link(temporary, path)
-            except FileExistsError:
-                if temporary.stat().st_nlink < 2:  # 2: linked after all; a network disk repeated a lost request
-                    return False
-            finally:
-                with contextlib.suppress(OSError):
-                    temporary.unlink()
-        sync_folder(path.parent)
-        return True
-
-
-def _write(path: Path, content: Any) -> None:
-    with path.open("w") as file:
-        file.write(dump_json(content))
-        file.flush()
-        os.fsync(file.fileno())
+        return write_once(path, dump_json(content))
 
 
 def _read(path: Path, cls: type[T]) -> T:
@@ -356,7 +337,4 @@ class Claim:
             return
         self.ended = True
         content = replace(self.content, state=state, why=why, detail=detail, finished=time.time())
-        temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}.end.tmp")
-        with disk_errors(self.path):
-            _write(temporary, content)
-            os.replace(temporary, self.path)
+        write_whole(self.path, dump_json(content))

@@ -44,29 +44,101 @@ class StudyConfig:
             raise UserError("a theory study needs at least 100 states, 1 step and 1 action sequence.")
 
 
-def converge(system: System, sizes: Sequence[int] = (), config: StudyConfig | None = None) -> dict[str, Any]:
-    """One-step and H-step errors of a smooth system on [0, 1]^d over grids of growing N, beside their bounds."""
+@dataclass(frozen=True)
+class GridErrors:
+    """One grid: errors after one step (worst, mean) and after H ("far"), and their bounds."""
+
+    cells: int
+    epsilon: float
+    worst: float
+    mean: float
+    bound: float
+    far_worst: float
+    far_mean: float
+    far_bound: float
+    far_beyond: float  # share of states above the bound
+    holds: bool
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Convergence:
+    """A smooth system over grids of growing N."""
+
+    name: str
+    d: int
+    lipschitz: float
+    horizon: int
+    states: int
+    rows: tuple[GridErrors, ...]
+    slope_worst: float
+    slope_mean: float
+    slope_far: float
+
+    @property
+    def holds(self) -> bool:
+        return all(r.holds for r in self.rows)
+
+
+@dataclass(frozen=True)
+class BorderErrors(GridErrors):
+    """The same with states whose center lies in another piece ("cut") and the rest ("whole") apart."""
+
+    n: int
+    cut: float  # share of states
+    worst_cut: float | None
+    worst_whole: float
+    parted: float  # share of states that lie in another piece than their decoded codes within H steps
+    beyond: float
+    cut_cells: float  # share of cells
+
+
+@dataclass(frozen=True)
+class Borders:
+    """A map with jumps over grids of growing N."""
+
+    name: str
+    d: int
+    lipschitz: float
+    horizon: int
+    states: int
+    rows: tuple[BorderErrors, ...]
+    slope_whole: float
+
+
+@dataclass(frozen=True)
+class ErrorMap:
+    """One-step errors on points × points states of a square, the worst action of each."""
+
+    n: int
+    epsilon: float
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    error: tuple[tuple[float, ...], ...]
+
+
+def converge(system: System, sizes: Sequence[int] = (), config: StudyConfig | None = None) -> Convergence:
+    """One-step and H-step errors of a smooth system on [0, 1]^d over grids of growing N, next to their bounds."""
     config = config or StudyConfig()
-    sizes = tuple(sizes) or SIZES[system.d]
     x_Md, sequences = _draws(config, (0.0,) * system.d, (1.0,) * system.d, len(system.actions_AK))
     rows = []
-    for n in sizes:
+    for n in sizes or SIZES[system.d]:
         model = OneHot.of(system.f, Grid.unit(system.d, n), system.actions_AK)
         one = _one_step(model, system.f, x_Md, system.lipschitz)
         far = [measure(model, system.f, x_Md, s, system.lipschitz) for s in sequences]
-        rows.append(_row(model, one, far))
-    cells = [r["cells"] for r in rows]
-    return {
-        "name": system.name,
-        "d": system.d,
-        "lipschitz": system.lipschitz,
-        "horizon": config.horizon,
-        "states": config.states,
-        "rows": rows,
-        "slope_worst": slope(cells, [r["worst"] for r in rows]),
-        "slope_mean": slope(cells, [r["mean"] for r in rows]),
-        "slope_far": slope(cells, [r["far_mean"] for r in rows]),
-    }
+        rows.append(GridErrors(**_errors(model, one, far)))
+    cells = [r.cells for r in rows]
+    return Convergence(
+        name=system.name,
+        d=system.d,
+        lipschitz=system.lipschitz,
+        horizon=config.horizon,
+        states=config.states,
+        rows=tuple(rows),
+        slope_worst=slope(cells, [r.worst for r in rows]),
+        slope_mean=slope(cells, [r.mean for r in rows]),
+        slope_far=slope(cells, [r.far_mean for r in rows]),
+    )
 
 
 def borders(
@@ -80,8 +152,8 @@ def borders(
     *,
     lipschitz: float = 1.0,
     config: StudyConfig | None = None,
-) -> dict[str, Any]:
-    """The same for a map with jumps, states apart whose center lies in another piece ("cut") and the rest ("whole")."""
+) -> Borders:
+    """The same for a map that is Lipschitz only within the pieces that `label` tells apart."""
     config = config or StudyConfig()
     actions_AK = np.asarray(actions_AK, dtype=np.float64)
     x_Md, sequences = _draws(config, low, high, len(actions_AK))
@@ -90,30 +162,22 @@ def borders(
         model = OneHot.of(f, Grid(low, high, n), actions_AK)
         one = _one_step(model, f, x_Md, lipschitz)
         far = [measure(model, f, x_Md, s, lipschitz) for s in sequences]
-        cell = model.encode(x_Md)
-        cut = label(x_Md) != label(model.decode(cell))
+        cut = label(x_Md) != label(model.decode(model.encode(x_Md)))
         error = one.error_HM[1].reshape(len(actions_AK), -1).max(0)  # the worst action of each state
         rows.append(
-            _row(model, one, far)
-            | {
-                "n": n,
-                "cut": float(cut.mean()),
-                "worst_cut": float(error[cut].max()) if cut.any() else None,
-                "worst_whole": float(error[~cut].max()),
-                "parted": float(np.mean([_parted(model, f, label, x_Md, s) for s in sequences])),
-                "beyond": float((error > one.bound_H[1] * (1 + ROUNDING)).mean()),
-                "cut_cells": float(_cut_cells(model, label)),
-            }
+            BorderErrors(
+                **_errors(model, one, far),
+                n=n,
+                cut=float(cut.mean()),
+                worst_cut=float(error[cut].max()) if cut.any() else None,
+                worst_whole=float(error[~cut].max()),
+                parted=float(np.mean([_parted(model, f, label, x_Md, s) for s in sequences])),
+                beyond=float((error > one.bound_H[1] * (1 + ROUNDING)).mean()),
+                cut_cells=_cut_cells(model, label),
+            )
         )
-    return {
-        "name": name,
-        "d": len(low),
-        "lipschitz": lipschitz,
-        "horizon": config.horizon,
-        "states": config.states,
-        "rows": rows,
-        "slope_whole": slope([r["cells"] for r in rows], [r["worst_whole"] for r in rows]),
-    }
+    whole = slope([r.cells for r in rows], [r.worst_whole for r in rows])
+    return Borders(name, len(low), lipschitz, config.horizon, config.states, tuple(rows), whole)
 
 
 def _parted(model: OneHot, f: Map, label: Label, x_Md: Floats, actions_H: NDArray[np.int64]) -> float:
@@ -125,8 +189,7 @@ def _parted(model: OneHot, f: Map, label: Label, x_Md: Floats, actions_H: NDArra
     return float(parted.mean())
 
 
-def error_map(f: Map, grid: Grid, actions_AK: Floats, points: int) -> dict[str, Any]:
-    """One-step errors on points × points states of a square, the worst action of each: for a picture."""
+def error_map(f: Map, grid: Grid, actions_AK: Floats, points: int) -> ErrorMap:
     if grid.d != 2:
         raise UserError(f"an error map is drawn in 2 dimensions, not {grid.d}.")
     model = OneHot.of(f, grid, actions_AK)
@@ -135,13 +198,7 @@ def error_map(f: Map, grid: Grid, actions_AK: Floats, points: int) -> dict[str, 
     states = grid.low + np.stack((x, y), -1).reshape(-1, 2) * grid.side
     errors = [measure(model, f, states, [a], 1.0).error_HM[1] for a in range(len(model.actions_AK))]
     worst = np.max(errors, axis=0).reshape(points, points)
-    return {
-        "n": grid.n,
-        "epsilon": grid.epsilon,
-        "low": list(grid.low),
-        "high": list(grid.high),
-        "error": np.round(worst, 2).tolist(),
-    }
+    return ErrorMap(grid.n, grid.epsilon, grid.low, grid.high, tuple(map(tuple, np.round(worst, 2).tolist())))
 
 
 def _draws(config: StudyConfig, low: Any, high: Any, actions: int) -> tuple[Floats, NDArray[np.int64]]:
@@ -152,11 +209,12 @@ def _draws(config: StudyConfig, low: Any, high: Any, actions: int) -> tuple[Floa
 
 def _one_step(model: OneHot, f: Map, x_Md: Floats, lipschitz: float) -> Errors:
     """Every state under every action, after one step: errors (2, A·M), actions first."""
-    found = [measure(model, f, x_Md, [a], lipschitz) for a in range(len(model.actions_AK))]
-    return Errors(np.concatenate([e.error_HM for e in found], axis=1), found[0].bound_H)
+    each = [measure(model, f, x_Md, [a], lipschitz) for a in range(len(model.actions_AK))]
+    return Errors(np.concatenate([e.error_HM for e in each], axis=1), each[0].bound_H)
 
 
-def _row(model: OneHot, one: Errors, far: list[Errors]) -> dict[str, Any]:
+def _errors(model: OneHot, one: Errors, far: list[Errors]) -> dict[str, Any]:
+    """The fields of `GridErrors`."""
     return {
         "cells": model.cells,
         "epsilon": model.quantizer.epsilon,

@@ -6,25 +6,27 @@ from lpwm.core.lazy import lazy
 from lpwm.train.config import HealthConfig, TrainConfig
 
 if TYPE_CHECKING:
-    from lpwm.train.run import Loaded, Run, load, read_record
+    from lpwm.train.prepare import prepare_data
+    from lpwm.train.run import Loaded, Run, load
     from lpwm.train.run_config import (
         DataConfig,
         RunConfig,
         half_precision,
         parse_options,
         pick_device,
-        prepare_data,
+        read_record,
         run_hash,
     )
 
 __getattr__, __dir__, __all__ = lazy(
     __name__,
     {
-        **dict.fromkeys(("Loaded", "Run", "load", "read_record"), "run"),
+        **dict.fromkeys(("Loaded", "Run", "load"), "run"),
         **dict.fromkeys(
-            ("DataConfig", "RunConfig", "half_precision", "parse_options", "pick_device", "prepare_data", "run_hash"),
+            ("DataConfig", "RunConfig", "half_precision", "parse_options", "pick_device", "read_record", "run_hash"),
             "run_config",
         ),
+        "prepare_data": "prepare",
     },
 )
 __all__ += ["HealthConfig", "TrainConfig"]

@@ -1,34 +1,83 @@
 """Checkpoints of a run: everything that resuming exactly needs, in a folder that is also a pretrained model.
 
-    model.safetensors       weights and buffers (batch norms' running statistics)
-    config.json             what the model needs to be used: see `lpwm.train.pretrained`
-    optimizer.safetensors   every tensor of the optimizer's state, as "<parameter>/<key>"
-    state.json              step, the run's config and hash, seed, optimizer groups, metric, versions, checksums
+    RUN/checkpoints/step-00001234/
+        model.safetensors       weights and buffers (batch norms' running statistics)
+        config.json             what the model needs to be used: see `lpwm.train.weights`
+        optimizer.safetensors   every tensor of the optimizer's state, as "<parameter>/<key>"
+        state.json              step, the run's config and hash, seed, optimizer groups, metric, versions, checksums
 
 Everything random is keyed by (seed, step) and every rate is a function of the step, so these two are the state of
-the generators and of the schedule. How a folder is written whole, and verified, is `lpwm.train.folders`.
+the generators and of the schedule.
+
+The folder is sealed: `state.json` is written last and holds the SHA-256 and the byte count of every other file, and its
+own checksum. It is written under a temporary name, every file flushed, then renamed. So whatever moment a process is
+killed at, a folder under its final name is whole; and what is cut or altered later (a full disk, a bad copy, a flipped
+bit) is seen before anything is read from it.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections.abc import Mapping
+import re
+import shutil
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from lpwm.core.config import to_dict
+from lpwm.core.config import renamed, to_dict
 from lpwm.core.errors import UserError
-from lpwm.train import folders
-from lpwm.train.folders import FORMAT, OLD_OPTIMIZER, OPTIMIZER, WEIGHTS, Checkpoint, Damaged, best, existing, latest
-from lpwm.train.pretrained import check_shapes, read_tensors, stored_dtype, unwrap, versions, write_model, write_tensors
+from lpwm.core.files import TEMPORARY, fingerprint, put, remove, scratch, sync
+from lpwm.core.provenance import versions
+from lpwm.train.weights import (
+    CONFIG,
+    FORMAT,
+    WEIGHTS,
+    Damaged,
+    check_file,
+    check_shapes,
+    check_size,
+    dump,
+    read_json,
+    read_tensors,
+    stored_dtype,
+    unwrap,
+    write_model,
+    write_tensors,
+)
 
 __all__ = ["Checkpoint", "Damaged", "best", "existing", "latest", "read", "restore", "save"]
 
+STATE = "state.json"
+OPTIMIZER = "optimizer.safetensors"
+OLD_OPTIMIZER = "optimiser.safetensors"  # as 0.1.0 called it
+CHECKPOINTS = "checkpoints"
+_FIELDS: dict[str, Any] = {"step": int, "run": dict, "run_hash": str, "metric": float | None, "files": dict}
+_NAME = re.compile(r"step-(\d{8,})(\.old)?")  # `.old`: being replaced by the same step; good until that is done
 # How a group is computed, not what: these belong to the device a run is resumed on.
 _IMPLEMENTATION = {"params", "param_names", "foreach", "fused", "capturable", "differentiable"}
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A verified checkpoint; `refused` says, a sentence each, which newer (or better) ones were passed over."""
+
+    folder: Path
+    state: dict[str, Any]
+    refused: list[str] = field(default_factory=list)
+
+    @property
+    def step(self) -> int:
+        return self.state["step"]
+
+    @property
+    def metric(self) -> float | None:
+        return self.state["metric"]
 
 
 def save(
@@ -49,10 +98,11 @@ def save(
     """
     if keep < 1:
         raise UserError(f"keep = {keep}: at least one checkpoint must be kept.")
-    root = folders.root_of(folder)
+    root = root_of(folder)
     metric = float(metric) if metric is not None and math.isfinite(metric) else None
     final = root / f"step-{step:08d}"
-    with folders.scratch(root, final.name) as temporary:
+    sweep(root)
+    with scratch(root, final.name) as temporary:
         write_model(temporary, model, meta, run_hash)
         state: dict[str, Any] = {
             "format": FORMAT,
@@ -62,22 +112,22 @@ def save(
             "rng": {"seed": run.get("seed"), "step": step},
             "schedule": {"step": step},
             "metric": metric,
-            "best": folders.best_so_far(root, step, metric),
+            "best": _best_so_far(root, step, metric),
             "versions": versions(),
             "optimizer": None,
         }
         if optimizer is not None:
             tensors, state["optimizer"] = _pack(unwrap(model), optimizer)
             write_tensors(temporary / OPTIMIZER, tensors)
-        folders.seal(temporary, state)
-        folders.put(temporary, final)
-    folders.prune(root, step, keep)
+        _seal(temporary, state)
+        put(temporary, final)
+    _prune(root, step, keep)
     return final
 
 
 def read(folder: Path | str) -> Checkpoint:
     """One particular checkpoint, verified; a damaged one is a UserError that names what is wrong with it."""
-    return Checkpoint(Path(folder), folders.verify(Path(folder)))
+    return Checkpoint(Path(folder), verify(Path(folder)))
 
 
 @torch.no_grad()
@@ -193,9 +243,159 @@ def _refill(current: Any, saved: Any) -> Any:
 
 
 def _place(current: Any, tensor: Tensor, device: torch.device) -> Tensor:
-    same = isinstance(current, Tensor) and (current.dtype, current.shape, current.device) == (
-        tensor.dtype,
-        tensor.shape,
-        device,
+    if isinstance(current, Tensor) and (current.dtype, current.shape) == (tensor.dtype, tensor.shape):
+        return current.copy_(tensor) if current.device == device else tensor.to(device)
+    return tensor.to(device)
+
+
+def _seal(folder: Path, state: dict[str, Any]) -> None:
+    """Flush every file of `folder`, then write `state.json` with their fingerprints and its own checksum."""
+    files = sorted(p for p in folder.iterdir() if p.is_file())
+    for path in files:
+        sync(path)
+    state = {**state, "files": {path.name: fingerprint(path) for path in files}}
+    state["checksum"] = hashlib.sha256(dump(state)).hexdigest()
+    (folder / STATE).write_bytes(dump(state))
+    sync(folder / STATE)
+    sync(folder)
+
+
+def _glance(folder: Path) -> dict[str, Any]:
+    """`state.json` with its own checksum and the sizes of all files tested, which costs nothing; or Damaged."""
+    path = folder / STATE
+    state = read_json(path)
+    if state.get("format") != FORMAT:
+        raise Damaged(
+            f"{path} is no checkpoint state of format {FORMAT} (it says {state.get('format')!r}): "
+            "use the version of lpwm that wrote it."
+        )
+    rest = {name: value for name, value in state.items() if name != "checksum"}
+    if state.get("checksum") != hashlib.sha256(dump(rest)).hexdigest() or path.read_bytes() != dump(state):
+        raise Damaged(f"{path} was altered after it was written.")
+    for name, kind in _FIELDS.items():
+        if name not in state:
+            raise Damaged(f"{path} lacks the field {name!r}.")
+        if not isinstance(state[name], kind):
+            raise Damaged(f"{path} has a field {name!r} of the wrong type, {type(state[name]).__name__}.")
+    for name in (WEIGHTS, CONFIG):
+        if name not in state["files"]:
+            raise Damaged(f"{path} does not list {name}.")
+    for name, wanted in state["files"].items():
+        check_size(folder, name, wanted)
+    return state
+
+
+def verify(folder: Path) -> dict[str, Any]:
+    """The state of a sealed folder whose files are all what was written; else Damaged."""
+    state = _glance(folder)
+    for name, wanted in state["files"].items():
+        check_file(folder, name, wanted)
+    return renamed(state)
+
+
+def sweep(root: Path) -> None:
+    """Remove what killed processes left: temporary folders, and set-aside ones whose successor is in place.
+
+    A run, or a model's folder, has one writer.
+    """
+    for path in root.iterdir() if root.is_dir() else ():
+        if path.name.startswith(TEMPORARY):
+            shutil.rmtree(path, ignore_errors=True)
+        elif _NAME.fullmatch(path.name) and path.suffix == ".old" and path.with_suffix("").exists():
+            remove(path)
+
+
+def root_of(run_folder: Path | str) -> Path:
+    """RUN/checkpoints; both RUN and RUN/checkpoints are understood."""
+    run_folder = Path(run_folder)
+    return run_folder if run_folder.name == CHECKPOINTS else run_folder / CHECKPOINTS
+
+
+def _step_of(folder: Path) -> int:
+    match = _NAME.fullmatch(folder.name)
+    assert match, folder
+    return int(match[1])
+
+
+def existing(run_folder: Path | str) -> list[Path]:
+    """Folders of checkpoints, newest first; nothing is verified. Empty when the run has none yet."""
+    root = root_of(run_folder)
+    folders = [p for p in root.iterdir() if _NAME.fullmatch(p.name)] if root.is_dir() else []
+    return sorted(folders, key=lambda p: (_step_of(p), p.suffix != ".old"), reverse=True)
+
+
+def _first_sound(run_folder: Path | str, folders: list[Path], refused: list[str]) -> Checkpoint:
+    for folder in folders:
+        try:
+            state = verify(folder)
+            if state["step"] != _step_of(folder):
+                raise Damaged(f"{folder} was renamed: it holds step {state['step']}.")
+            return Checkpoint(folder, state, refused)
+        except (Damaged, OSError) as error:
+            refused.append(_refusal(folder, error))
+    if not refused:
+        raise UserError(
+            f"{run_folder} has no checkpoint: give the folder of a run that has saved one, or start the run again."
+        )
+    raise UserError(
+        f"{run_folder} has no usable checkpoint ({' '.join(refused).rstrip('.')}): restore the folder from "
+        "a copy or start the run again."
     )
-    return current.copy_(tensor) if same else tensor.to(device)
+
+
+def latest(run_folder: Path | str) -> Checkpoint:
+    """The newest checkpoint of a run that is whole. Those refused before it are in `.refused`."""
+    return _first_sound(run_folder, existing(run_folder), [])
+
+
+def best(run_folder: Path | str) -> Checkpoint:
+    """The checkpoint with the lowest metric (of equals the later) that is whole."""
+    refused: list[str] = []
+    metrics = {folder: state["metric"] for folder, state in _sound(run_folder, refused).items()}
+    if metrics and all(m is None for m in metrics.values()):
+        raise UserError(f"no checkpoint of {run_folder} has a metric to be best in: use the latest.")
+    ranked = sorted((f for f in metrics if metrics[f] is not None), key=lambda f: (metrics[f], -_step_of(f)))
+    return _first_sound(run_folder, ranked, refused)
+
+
+CHOICES: dict[str, Callable[[Path | str], Checkpoint]] = {"latest": latest, "best": best}
+
+
+def _sound(run_folder: Path | str, refused: list[str] | None = None) -> dict[Path, dict[str, Any]]:
+    """The states of the checkpoints that look whole, newest first; of the others a sentence each in `refused`."""
+    states = {}
+    for folder in existing(run_folder):
+        try:
+            states[folder] = _glance(folder)
+        except (Damaged, OSError) as error:
+            if refused is not None:
+                refused.append(_refusal(folder, error))
+    return states
+
+
+def _refusal(folder: Path, error: Exception) -> str:
+    return f"checkpoint {folder.name} is refused: {str(error).rstrip('.')}."
+
+
+def _prune(root: Path, step: int, keep: int) -> None:
+    """After a save at `step`: keep the last `keep` and the best up to it, remove the other sound ones.
+
+    Damaged ones do not count, so they never crowd out sound ones, and stay until their step is saved again. Later
+    ones are left alone: no run saves behind its own end, so they are damaged or not ours to delete.
+    """
+    states = {folder: state for folder, state in _sound(root).items() if _step_of(folder) <= step}
+    scored = [f for f in states if states[f]["metric"] is not None]
+    kept = set(list(states)[:keep])
+    if scored:
+        kept.add(min(scored, key=lambda f: (states[f]["metric"], -_step_of(f))))
+    for folder in states.keys() - kept:
+        with suppress(OSError):  # the save itself stands; the next one tries again
+            remove(folder)
+
+
+def _best_so_far(root: Path, step: int, metric: float | None) -> dict[str, Any] | None:
+    """{"step", "metric"} of the lowest metric among the checkpoints up to `step` and the one being saved."""
+    scores = [(metric, -step)] if metric is not None else []
+    earlier = (state for state in _sound(root).values() if state["step"] < step)
+    scores += [(state["metric"], -state["step"]) for state in earlier if state["metric"] is not None]
+    return {"step": -min(scores)[1], "metric": min(scores)[0]} if scores else None

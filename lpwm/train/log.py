@@ -1,4 +1,4 @@
-"""The one place a run's numbers leave through: JSONL and TensorBoard always, Weights & Biases and a console by choice.
+"""What a run logs: JSONL and TensorBoard always, Weights & Biases and a console by choice.
 
 `log.jsonl` holds one JSON object per record: step, time (seconds since 1970), kind ("train", "val" or "event"), then
 its values. A record of step s belongs to the state after s steps, so a run that resumes from a checkpoint of step s
@@ -14,20 +14,18 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Literal, TextIO
+from typing import Any, TextIO
 
 import torch
 from torch import Tensor
 
-from lpwm.core.config import renamed
 from lpwm.core.errors import UserError
 from lpwm.core.files import disk_errors, make_folder, write_whole
+from lpwm.core.provenance import LOG, Kind, parse_record, read_log
 from lpwm.train.progress import Progress
 
-Kind = Literal["train", "val", "event"]
 Value = Tensor | float | int | bool | str | None | Sequence[float]
-LOG = "log.jsonl"
+__all__ = ["LOG", "Kind", "Logger", "flatten", "keep_until", "read_log", "to_host"]
 _RECENT = 8  # log points over which the rate is taken
 
 
@@ -69,7 +67,11 @@ class Logger:
         with disk_errors(self._path):
             self._file = self._path.open("a", encoding="utf-8")
         if tensorboard:
-            self._board = _board(folder, start_step)
+            from torch.utils.tensorboard import SummaryWriter  # slow to import, and only the first rank needs it
+
+            # Events from this step on, written by a run that was killed, are hidden by the reader.
+            purge = start_step + 1 if start_step > 0 else 0
+            self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=purge)
         if module is not None:
             # The folder names the run, so that a resumed run continues its own curves.
             self._wandb = module.init(
@@ -123,9 +125,7 @@ class Logger:
     def __enter__(self) -> Logger:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _write(self, step: int, kind: str, record: Mapping[str, Any]) -> None:
@@ -175,16 +175,6 @@ def flatten(record: Mapping[str, Any]) -> dict[str, float]:
     return out
 
 
-def read_log(path: str | Path, kind: Kind | None = None) -> list[dict[str, Any]]:
-    """The records of a log.jsonl (or of the run folder that holds it), of one kind or all, torn lines left out."""
-    path = Path(path)
-    path = path / LOG if path.is_dir() else path
-    if not path.exists():
-        raise UserError(f"there is no log {path}: give a run folder, or its {LOG}.")
-    records = (_parse(line) for line in path.read_text(encoding="utf-8", errors="replace").splitlines())
-    return [r for r in records if r is not None and (kind is None or r["kind"] == kind)]
-
-
 def keep_until(path: Path, step: int) -> None:
     """Drop the records after `step` (all of them when it is 0) and torn lines: the whole file changes, or nothing."""
     if not path.exists():
@@ -193,23 +183,12 @@ def keep_until(path: Path, step: int) -> None:
         lines = path.read_bytes().split(b"\n")
         kept = []
         for raw in lines:
-            record = _parse(raw.decode("utf-8", errors="replace"))
+            record = parse_record(raw.decode("utf-8", errors="replace"))
             if record is not None and step > 0 and record["step"] <= step:
                 kept.append(raw + b"\n")
         if b"".join(kept) == b"\n".join(lines):
             return
         write_whole(path, b"".join(kept))
-
-
-def _parse(line: str) -> dict[str, Any] | None:
-    """A record, or None for a line that a kill left torn."""
-    try:
-        record = json.loads(line)
-    except ValueError:
-        return None
-    if not isinstance(record, dict) or not isinstance(record.get("step"), int) or "kind" not in record:
-        return None
-    return renamed(record)
 
 
 def _plain(value: Any) -> Any:
@@ -221,13 +200,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_plain(v) for v in value]
     return value
-
-
-def _board(folder: Path, start_step: int) -> Any:
-    from torch.utils.tensorboard import SummaryWriter  # slow to import, and only the first rank needs it
-
-    # Events from this step on, written by a run that was killed, are hidden by the reader.
-    return SummaryWriter(str(folder / "tensorboard"), purge_step=start_step + 1 if start_step > 0 else 0)
 
 
 def _import_wandb() -> Any:

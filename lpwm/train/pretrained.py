@@ -1,171 +1,48 @@
-"""A world model as a folder: `model.safetensors` (weights and buffers) and `config.json` (all else it needs).
+"""Models to use and to share: a folder, a run, the Hugging Face Hub, and the runs shipped with the package.
 
-A checkpoint is such a folder too. Nothing is ever unpickled: safetensors is a table of names, shapes and bytes.
+`huggingface_hub` is imported when it is called for, so a machine without it can train and plan. The card states what
+config.json says and nothing else.
 
-config.json: format, model (its config), action_dim, proprio_dim, history, world (its spec or null), normalization
-({"mean", "std"} of raw actions, or null), frameskip, image_size, run_hash, versions, files (the weights' fingerprint),
-and whatever else the caller's `meta` holds.
+A shipped run is a run folder of five small files, which `lpwm eval`, `lpwm interpret` and `lpwm report` read like any
+(results/pack_pretrained.py makes them). Its data set is collected anew, and its digest compared with the run's.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import platform
 import re
+import shutil
+import tempfile
 import warnings
 from collections.abc import Mapping
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
 
-from lpwm.core.config import from_dict, renamed, to_dict
+from lpwm.core.config import from_dict
 from lpwm.core.errors import UserError, choose
-from lpwm.core.version import __version__
+from lpwm.core.files import disk_errors, scratch, sync
+from lpwm.core.provenance import LOG, SESSIONS
+from lpwm.model.predictors import title_of
 from lpwm.model.world_model import ModelConfig, WorldModel
-from lpwm.train import folders
-from lpwm.train.folders import CHOICES, CONFIG, FORMAT, STATE, WEIGHTS
+from lpwm.train.checkpoint import CHECKPOINTS, CHOICES, STATE, root_of, sweep, verify
+from lpwm.train.weights import (
+    CONFIG,
+    WEIGHTS,
+    check_file,
+    check_shapes,
+    read_config,
+    read_json,
+    read_shapes,
+    read_tensors,
+    write_model,
+)
 
-_REQUIRED = {"model": dict, "action_dim": int, "proprio_dim": int}
-_OPTIONAL = {"world": None, "normalization": None, "frameskip": None, "run_hash": None}
+FILES = ("run.json", SESSIONS, LOG, WEIGHTS, CONFIG)  # of a shipped run
+_PATTERNS = ["*.safetensors", "*.json", "*.md"]  # downloaded
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-_HALF = (torch.float16, torch.bfloat16)
-
-
-def versions() -> dict[str, str]:
-    return {"lpwm": __version__, "torch": torch.__version__, "python": platform.python_version()}
-
-
-def unwrap(model: nn.Module) -> nn.Module:
-    """The module inside `torch.compile` and DistributedDataParallel, whose names carry no prefix."""
-    for wrapper in ("_orig_mod", "module") * 2:  # either may be around the other
-        inner = getattr(model, wrapper, None)
-        model = inner if isinstance(inner, nn.Module) else model
-    return model
-
-
-def stored_dtype(tensor: Tensor) -> torch.dtype:
-    """Half precisions are stored as float32, which holds them exactly; all others as they are."""
-    return torch.float32 if tensor.dtype in _HALF else tensor.dtype
-
-
-def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Each tensor on its own, on the CPU, contiguous: safetensors refuses tensors that share memory."""
-    seen: set[int] = set()
-    plain = {}
-    for name, tensor in tensors.items():
-        tensor = tensor.detach().to("cpu").contiguous()
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() in seen or storage.nbytes() != tensor.nbytes:
-            tensor = tensor.clone()
-        seen.add(tensor.untyped_storage().data_ptr())
-        plain[name] = tensor
-    try:
-        save_file(plain, path)
-    except SafetensorError as error:  # it reports errors of the disk in its own words
-        number = re.search(r"os error (\d+)", str(error))
-        if number is None:
-            raise
-        raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from error
-
-
-def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Every tensor of a safetensors file, in memory of its own; anything else is refused unread."""
-    try:
-        return {name: tensor.clone() for name, tensor in load_file(path).items()}
-    except FileNotFoundError:
-        raise UserError(f"{path} is missing.") from None
-    except (SafetensorError, OSError) as error:
-        raise UserError(_no_safetensors(path, error)) from None
-
-
-def read_shapes(path: Path) -> dict[str, tuple[int, ...]]:
-    """Names and shapes from the header alone."""
-    try:
-        with safe_open(path, framework="pt") as file:
-            return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
-    except FileNotFoundError:
-        raise UserError(f"{path} is missing.") from None
-    except (SafetensorError, OSError) as error:
-        raise UserError(_no_safetensors(path, error)) from None
-
-
-def _no_safetensors(path: Path, error: Exception) -> str:
-    return (
-        f"{path} is not a whole safetensors file ({str(error).rstrip('.')}): it was cut, altered or made by another "
-        "program, and other formats are never opened because they can run code."
-    )
-
-
-def weights_of(model: nn.Module) -> dict[str, Tensor]:
-    """Parameters and persistent buffers under their names, half precisions as float32."""
-    return {name: t.detach().to(stored_dtype(t)) for name, t in unwrap(model).state_dict().items()}
-
-
-def check_shapes(where: Path, found: Mapping[str, tuple[int, ...]], model: nn.Module) -> None:
-    """The names and shapes of a file are those of the model; otherwise the first difference, as a sentence."""
-    wanted = {name: tuple(t.shape) for name, t in unwrap(model).state_dict().items()}
-    for name, shape in wanted.items():
-        if name not in found:
-            raise UserError(f"{where} has no {name!r}, which the model has: they are of different configurations.")
-        if found[name] != shape:
-            raise UserError(
-                f"{name!r} has shape {found[name]} in {where} but {shape} in the model: they are of different "
-                "configurations."
-            )
-    for name in found:
-        if name not in wanted:
-            raise UserError(f"{where} has {name!r}, which the model lacks: they are of different configurations.")
-
-
-def write_model(
-    folder: Path, model: nn.Module, meta: Mapping[str, Any] | None = None, run_hash: str | None = None
-) -> None:
-    """Write model.safetensors, then config.json, which holds the fingerprint of the former."""
-    inner = unwrap(model)
-    assert isinstance(inner, WorldModel), type(inner)
-    config = {
-        **_OPTIONAL,
-        "image_size": inner.config.encoder.image_size,
-        **to_dict(dict(meta or {})),
-        "format": FORMAT,
-        "model": to_dict(inner.config),
-        "action_dim": inner.action_dim,
-        "proprio_dim": inner.proprio_dim,
-        "history": inner.history,
-        "versions": versions(),
-    }
-    if run_hash is not None:
-        config["run_hash"] = run_hash
-    try:
-        json.dumps(config, allow_nan=False)
-    except (TypeError, ValueError) as error:
-        raise UserError(f"the model's meta cannot be written as JSON: {str(error).rstrip('.')}.") from None
-    write_tensors(folder / WEIGHTS, weights_of(inner))
-    config["files"] = {WEIGHTS: folders.fingerprint(folder / WEIGHTS)}
-    (folder / CONFIG).write_bytes(folders.dump(config))
-
-
-def read_config(folder: Path) -> dict[str, Any]:
-    """config.json with its required fields tested and its optional ones filled with null."""
-    path = folder / CONFIG
-    config = folders.read_json(path)
-    if "format" not in config:
-        raise UserError(f"{path} is not of an LpWM world model: it has no 'format'.")
-    if config["format"] != FORMAT:
-        raise UserError(
-            f"{path} is of format {config['format']!r}, and this lpwm ({__version__}) reads {FORMAT}: upgrade lpwm."
-        )
-    for name, kind in _REQUIRED.items():
-        if name not in config:
-            raise UserError(f"{path} lacks the field {name!r}: save the model again with save_pretrained.")
-        if type(config[name]) is not kind or (kind is int and config[name] < 0):
-            raise UserError(f"{path}: {name} = {config[name]!r} must be of type {kind.__name__}.")
-    return {**_OPTIONAL, **renamed(config)}
 
 
 def save_pretrained(model: WorldModel, folder: str | os.PathLike[str], meta: Mapping[str, Any] | None = None) -> Path:
@@ -175,14 +52,14 @@ def save_pretrained(model: WorldModel, folder: str | os.PathLike[str], meta: Map
         raise UserError(f"{folder} is a checkpoint of a run, which is never overwritten: choose another folder.")
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is a file: give the name of a folder.")
-    folder.mkdir(parents=True, exist_ok=True)
-    with folders.scratch(folder, "model") as temporary:
+    sweep(folder)
+    with scratch(folder, "model") as temporary:
         write_model(temporary, model, model.meta if meta is None else meta)
         for name in (WEIGHTS, CONFIG):
-            folders.sync(temporary / name)
+            sync(temporary / name)
         for name in (WEIGHTS, CONFIG):  # a kill in between leaves weights that the config refuses, never a mixture
             os.replace(temporary / name, folder / name)
-        folders.sync(folder)
+        sync(folder)
     return folder
 
 
@@ -192,16 +69,16 @@ def locate(path: str | os.PathLike[str], checkpoint: str = "latest") -> Path | N
     folder = Path(path).expanduser()
     if folder.is_dir():
         if (folder / STATE).exists():
-            folders.verify(folder)
+            verify(folder)
             return folder
         if (folder / CONFIG).exists():
             return folder
-        if folders.root_of(folder).is_dir():
-            found = choose_one(folder)
-            for sentence in found.refused:
-                warnings.warn(f"{sentence[:-1]}; {found.folder.name} is used.", stacklevel=4)
-            return found.folder
-        raise UserError(f"{folder} holds no model: neither {CONFIG} nor {folders.CHECKPOINTS}/ is in it.")
+        if root_of(folder).is_dir():
+            chosen = choose_one(folder)
+            for sentence in chosen.refused:
+                warnings.warn(f"{sentence[:-1]}; {chosen.folder.name} is used.", stacklevel=4)
+            return chosen.folder
+        raise UserError(f"{folder} holds no model: neither {CONFIG} nor {CHECKPOINTS}/ is in it.")
     if folder.exists():
         raise UserError(f"{folder} is a file: give the folder that holds {CONFIG} and {WEIGHTS}.")
     if isinstance(path, str) and _HUB_NAME.fullmatch(path):
@@ -240,13 +117,11 @@ def load(
     target = device_of(device)
     folder = locate(path, checkpoint)
     if folder is None:
-        from lpwm.train import hub
-
-        folder = hub.download(str(path), revision, token)
+        folder = download(str(path), revision, token)
     config = read_config(folder)
     files = config.get("files")
     if isinstance(files, dict) and WEIGHTS in files:
-        folders.check_file(folder, WEIGHTS, files[WEIGHTS])
+        check_file(folder, WEIGHTS, files[WEIGHTS])
     shapes = read_shapes(folder / WEIGHTS)
     with torch.device("meta"):  # compare before anything is allocated
         check_shapes(folder / WEIGHTS, shapes, build(config, folder))
@@ -254,3 +129,167 @@ def load(
     model.load_state_dict(read_tensors(folder / WEIGHTS))
     model.meta = config
     return model.eval().to(target)
+
+
+def _library() -> Any:
+    try:
+        import huggingface_hub
+    except ImportError:
+        raise UserError("the hub needs huggingface_hub: pip install huggingface_hub.") from None
+    return huggingface_hub
+
+
+# Class of the library's error -> why. By name, since the classes moved between versions; the first that fits.
+_WHY = {
+    "GatedRepoError": "its owner must grant you access: ask for it on its page, then `hf auth login`",
+    "RepositoryNotFoundError": "there is no such model, or it is private: check the name, or log in with "
+    "`hf auth login`",
+    "RevisionNotFoundError": "it has no such revision: give a branch, tag or commit of it",
+    "LocalTokenNotFoundError": "you are not logged in: run `hf auth login` or pass token=",
+    "HFValidationError": "this is no valid name: give owner/name",
+}
+
+
+def _sentence(name: str, what: str, error: Exception) -> str:
+    """Why the hub did not do it."""
+    kinds = {cls.__name__ for cls in type(error).__mro__}
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    why = next((why for kind, why in _WHY.items() if kind in kinds), "")
+    if status in (401, 403) and not kinds & {"GatedRepoError", "RepositoryNotFoundError"}:
+        why = "your token was refused: check it with `hf auth whoami` and that it may write here"
+    elif not why and status is not None:
+        why = f"the hub answered with status {status}: try again later"
+    return f"{what} {name!r}: {why or f'the hub cannot be reached ({type(error).__name__}): check the network'}."
+
+
+def download(name: str, revision: str | None = None, token: str | None = None) -> Path:
+    """The local folder of a hub model; only safetensors, JSON and Markdown files are fetched."""
+    library = _library()
+    try:
+        folder = library.snapshot_download(name, revision=revision, allow_patterns=_PATTERNS, token=token)
+    except Exception as error:  # of the network, the hub or the disk: none of them ours
+        raise UserError(
+            _sentence(name, "there is no folder of this name here, and the hub does not give", error)
+        ) from error
+    return Path(folder)
+
+
+def push(
+    model: WorldModel,
+    name: str,
+    meta: Mapping[str, Any] | None = None,
+    private: bool = False,
+    token: str | None = None,
+    commit_message: str = "Upload an LpWM world model",
+    license: str = "mit",
+) -> str:
+    """Upload model.safetensors, config.json and README.md (the card); the address of the model."""
+    library = _library()
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        write_model(folder, model, model.meta if meta is None else meta)
+        (folder / "README.md").write_text(card(name, model, read_config(folder), license), encoding="utf-8")
+        try:
+            url = library.create_repo(name, private=private, token=token, repo_type="model", exist_ok=True)
+            library.upload_folder(
+                repo_id=name,
+                folder_path=folder,
+                commit_message=commit_message,
+                token=token,
+                repo_type="model",
+                allow_patterns=[WEIGHTS, CONFIG, "README.md"],
+            )
+        except Exception as error:
+            raise UserError(_sentence(name, "cannot upload", error)) from error
+    return str(url)
+
+
+def _cell(value: Any) -> str:
+    return " ".join(str(value).replace("|", "\\|").split())
+
+
+def card(name: str, model: WorldModel, config: Mapping[str, Any], license: str = "mit") -> str:
+    """The model card: front matter, what it is, a table of its configuration, how to load it."""
+    c, world = model.config, config.get("world")
+    rung, vit = c.predictor.rung, c.encoder
+    world_name = world.get("name") if isinstance(world, dict) else None
+    tags = ["world-model", "jepa", "planning", *(["sparse"] if c.sparse else []), f"lpwm-{rung}"]
+    norm = config.get("normalization")
+    norms = f"mean {norm.get('mean')}, std {norm.get('std')}" if isinstance(norm, dict) else None
+    rows = {
+        "world": world_name,
+        "world options": world.get("options") if isinstance(world, dict) else None,
+        "parameters": f"{sum(p.numel() for p in model.parameters()):,}",
+        "latent width": c.latent,
+        "link": c.link,
+        "predictor": title_of(rung),
+        "history (frames)": model.history,
+        "encoder": f"ViT, {vit.depth} layers, width {vit.width}, patch {vit.patch}, pixels '{vit.pixels}'",
+        "image": f"{config.get('image_size')} × {config.get('image_size')} pixels",
+        "projector": f"hidden {c.projector.hidden}, {c.projector.norm} norm",
+        "action block (entries)": model.action_dim,
+        "frameskip": config.get("frameskip"),
+        "action normalization": norms,
+        "proprioception (entries)": model.proprio_dim or None,
+        "run": config.get("run_hash"),
+        "versions": ", ".join(f"{k} {v}" for k, v in config.get("versions", {}).items()),
+    }
+    table = "\n".join(f"| {key} | {_cell(value)} |" for key, value in rows.items() if value not in (None, {}, ""))
+    kind = "sparse (non-negative codes with exact zeros)" if c.sparse else "dense"
+    of_world = f" of the world `{_cell(world_name)}`" if world_name else ""
+    return f"""---
+license: {_cell(license)}
+library_name: lpwm
+pipeline_tag: robotics
+tags:
+{chr(10).join(f"- {tag}" for tag in tags)}
+---
+
+# {name.rpartition("/")[2]}
+
+A {kind} latent world model{of_world}, trained with LpWM. It encodes frames as codes and predicts the code that follows
+an action, for planning in latent space.
+
+| | |
+|---|---|
+{table}
+
+## Use
+
+```python
+from lpwm.model import WorldModel
+
+model = WorldModel.from_pretrained("{name}")
+codes = model.encode(frames)  # uint8 (…, 3, {vit.image_size}, {vit.image_size}) -> (…, {c.latent})
+model.meta  # what is in config.json: the world, the action normalization, the frameskip
+```
+
+Actions are given to the model in blocks of {model.action_dim} entries{", z-scored as above" if norms else ""}.
+This card lists what is stored with the weights; no results of evaluations are stored with them.
+"""
+
+
+def shipped() -> Path:
+    """The folder of packed runs inside the package."""
+    return Path(str(resources.files("lpwm"))) / "assets" / "pretrained"
+
+
+def available() -> list[str]:
+    root = shipped()
+    return sorted(p.name for p in root.iterdir() if (p / CONFIG).exists()) if root.is_dir() else []
+
+
+def unpack(name: str, root: str | Path) -> Path:
+    """A copy of a shipped run as ROOT/NAME-HASH, whole or absent; one that is there already is used."""
+    source = shipped() / name
+    if not (source / CONFIG).exists():
+        are = f"are {', '.join(available())}" if available() else "is none"
+        raise UserError(f"no pretrained {name!r} is installed here (there {are}): train one with lpwm demo.")
+    run = read_json(source / "run.json")
+    target = Path(root) / f"{name}-{run['hash']}"
+    if not target.exists():
+        with disk_errors(target), scratch(Path(root), name) as temporary:
+            for file in FILES:
+                shutil.copyfile(source / file, temporary / file)
+            temporary.rename(target)
+    return target

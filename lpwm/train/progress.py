@@ -25,7 +25,7 @@ _SHOWN = (
 def progress_line(
     step: int, total: int, rate: float, numbers: Mapping[str, float], width: int, waited: float = 0.0
 ) -> str:
-    """One line of at most `width` columns, in ASCII. `waited`: seconds since the log point it tells of."""
+    """One line of at most `width` columns, in ASCII. `waited`: seconds since its log point."""
     parts = [f"{step}/{total}"]
     if math.isfinite(rate) and rate > 0:
         parts.append(f"{rate:.0f}/s" if rate >= 10 else f"{rate:.2g}/s")
@@ -103,7 +103,7 @@ class Progress:
 
 
 class _Line:
-    """Asks for the line when it is drawn, so that it fits the terminal of that moment."""
+    """Computes the line when it is drawn, so that it fits the terminal of that moment."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
@@ -112,12 +112,12 @@ class _Line:
         from rich.text import Text
 
         text = Text(self._progress.line(options.max_width), no_wrap=True, overflow="crop")
-        text.highlight_words(["loss", "err", "copy", "dim", "on", "act", "tv", "dead", "ETA"], "dim")
+        text.highlight_words([*(label for _, label, _ in _SHOWN), "ETA"], "dim")
         yield text
 
 
 def _validation(numbers: Mapping[str, float]) -> str:
-    """The held-out errors at the first and the last depth, beside the copy predictor's."""
+    """The held-out errors at the first and the last depth, with the copy predictor's."""
     depths = [int(n.rpartition("_")[2]) for n in numbers if n.startswith("error_depth_")]
     shown = [
         f"depth {d} err {numbers[f'error_depth_{d}']:.2g}"

@@ -12,7 +12,7 @@ import contextlib
 import json
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from lpwm.core.files import make_folder, write_whole
 from lpwm.core.provenance import add_session
 from lpwm.core.version import __version__
 from lpwm.data import ActionStats, EpisodeData, ResidentClips, StreamedClips, open_clips, world_of
-from lpwm.frames import StoredFrames
+from lpwm.data.frames import StoredFrames
 from lpwm.losses import Objective
 from lpwm.losses.rdmreg import floor
 from lpwm.model import WorldModel
@@ -37,7 +37,8 @@ from lpwm.train.depth import depth_errors, held_out_clips, held_out_range
 from lpwm.train.distributed import Ranks
 from lpwm.train.log import LOG, Logger, read_log
 from lpwm.train.loop import Callbacks, train
-from lpwm.train.run_config import RunConfig, half_precision, prepare_data, run_hash
+from lpwm.train.prepare import prepare_data
+from lpwm.train.run_config import RunConfig, half_precision, read_record, run_hash
 from lpwm.train.step import Stepper
 from lpwm.worlds import WorldSpec
 
@@ -106,10 +107,10 @@ class Run:
         """Clips of a split, from memory or streamed: as data.source says, or as they fit."""
         c, ranks = self.config, ranks or Ranks()
         options: dict[str, Any] = {
-            "frames": c.frames,
+            "clip_length": c.frames,
             "batch": c.train.batch,
             "seed": c.train.seed,
-            "size": c.model.encoder.image_size,
+            "image_size": c.model.encoder.image_size,
             "rank": ranks.rank,
             "ranks": ranks.ranks,
             "compiled": c.train.compile in ("auto", "on"),
@@ -139,6 +140,7 @@ class Run:
         return {
             "world": to_dict(self.data.spec) if self.data.spec else None,
             "normalization": stats.as_dict(),
+            "action_bounds": action_bounds(self.data),
             "frameskip": self.config.data.frameskip,
             "image": self.config.model.encoder.image_size,
             "data_digest": self.data.digest,
@@ -249,7 +251,7 @@ class Run:
             frameskip=c.data.frameskip,
             holdout=c.data.holdout,
             device=source.device,
-            size=c.model.encoder.image_size,
+            image_size=c.model.encoder.image_size,
             batch=min(c.train.batch, 64),
             stats=source.stats,
         )
@@ -314,7 +316,7 @@ class Loaded:
     model: WorldModel
     config: RunConfig
     spec: WorldSpec
-    world: worlds.World | None
+    world: worlds.World | None  # None: trained on recordings of a world that is not known
     stats: ActionStats
     frameskip: int
     image: int
@@ -335,12 +337,12 @@ def load(path: str | Path, device: str | torch.device = "cpu", checkpoint: str =
     config = from_dict(RunConfig, record["config"])
     model = WorldModel.from_pretrained(str(folder), device=str(device), checkpoint=checkpoint)
     meta = model.meta
-    spec = from_dict(WorldSpec, meta["world"])
+    spec = spec_of(meta)
     return Loaded(
         model=model,
         config=config,
         spec=spec,
-        world=worlds.make(spec.name, **spec.options),
+        world=worlds.make_world(spec.name, **spec.options) if meta["world"] is not None else None,
         stats=ActionStats.from_dict(meta["normalization"]),
         frameskip=meta["frameskip"],
         image=meta["image"],
@@ -349,6 +351,28 @@ def load(path: str | Path, device: str | torch.device = "cpu", checkpoint: str =
         path=folder,
         holdout=config.data.holdout,
     )
+
+
+def spec_of(meta: Mapping[str, Any]) -> WorldSpec:
+    """The spec of a model's world; for recordings of an unknown one, what is known: the bounds of its actions."""
+    if meta["world"] is not None:
+        return from_dict(WorldSpec, meta["world"])
+    bounds = meta.get("action_bounds")
+    if bounds is None:  # as written by version 0.1.0: most of what was recorded
+        stats = ActionStats.from_dict(meta["normalization"])
+        low, high = ([m + k * s for m, s in zip(stats.mean, stats.std, strict=True)] for k in (-3, 3))
+    else:
+        low, high = bounds["low"], bounds["high"]
+    names = tuple(f"action {i}" for i in range(len(low)))
+    return WorldSpec("recordings", {}, (), names, tuple(low), tuple(high), meta["image_size"], episode=0)
+
+
+def action_bounds(data: EpisodeData) -> dict[str, list[float]]:
+    """The world's, or the least and the largest recorded."""
+    if data.spec is not None:
+        return {"low": list(data.spec.action_low), "high": list(data.spec.action_high)}
+    rows = data.actions[torch.isfinite(data.actions).all(1)]
+    return {"low": rows.amin(0).tolist(), "high": rows.amax(0).tolist()}
 
 
 @contextlib.contextmanager
@@ -364,26 +388,3 @@ def _out_of_memory(cost: Cost, batch: int, device: torch.device) -> Any:
             f"{device} ran out of memory with {batch} clips per process: train.batch {fits} should fit, "
             "or use train.accumulate."
         ) from None
-
-
-def read_record(folder: Path) -> dict[str, Any]:
-    """run.json of a run folder, as this version writes it."""
-    try:
-        record = json.loads((folder / "run.json").read_text())
-        kernels = record["config"]["train"].get("kernels")
-        if isinstance(kernels, bool):  # as it was written before "auto"
-            record["config"]["train"]["kernels"] = "auto" if kernels else "off"
-        return {key: record[key] for key in ("hash", "name", "data", "version", "config")}
-    except (FileNotFoundError, NotADirectoryError):
-        raise UserError(_no_run(folder)) from None
-    except (ValueError, KeyError, TypeError):
-        raise UserError(f"{folder / 'run.json'} is damaged: restore it, or start the run again.") from None
-
-
-def _no_run(folder: Path) -> str:
-    if not folder.exists():
-        return f"{folder} does not exist: give the folder of a run, as lpwm train named it."
-    inside = sorted(found.parent for found in folder.glob("*/run.json"))
-    if inside:
-        return f"{folder} is not a run but holds {len(inside)}: give their folders, for instance {inside[0]}."
-    return f"{folder} is not a run: it has no run.json. lpwm train makes one."

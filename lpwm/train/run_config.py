@@ -1,33 +1,29 @@
-"""What makes a model: `RunConfig` composes the components' configs, and `prepare_data` finds or collects its data."""
+"""What makes a model: `RunConfig` composes the components' configs. Nothing here imports torch."""
 
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
-import torch
-
-from lpwm import worlds
 from lpwm.core.config import digest, from_dict, hashed, to_dict
 from lpwm.core.errors import UserError, nearest
-from lpwm.core.files import make_folder
-from lpwm.core.memory import free_bytes
-from lpwm.core.version import __version__
-from lpwm.data import EpisodeData, collect, read
-from lpwm.data.collect import Busy
-from lpwm.data.streamed import SOURCES
-from lpwm.losses import ObjectiveConfig
-from lpwm.model import ModelConfig
-from lpwm.optim import OptimConfig
-from lpwm.train.cost import Cost, check_memory, estimate
-from lpwm.train.distributed import Ranks
-from lpwm.train.loop import TrainConfig
+from lpwm.losses.config import ObjectiveConfig
+from lpwm.model.config import ModelConfig
+from lpwm.optim.config import OptimConfig
+from lpwm.train.config import TrainConfig
 
-PIXELS = ("auto", "stored", "rendered")
+if TYPE_CHECKING:
+    import torch
+
+    from lpwm.train.cost import Cost
+    from lpwm.train.distributed import Ranks
+    from lpwm.worlds import World
+
+Pixels = Literal["auto", "stored", "rendered"]
+Source = Literal["auto", "resident", "streamed"]
 
 
 @dataclass(frozen=True)
@@ -43,17 +39,17 @@ class DataConfig:
     file: str = ""  # a recorded data set instead: a file, or a folder of DINO-WM's or a Lance table
     holdout: float = 0.1  # share of the trajectories held out, where the data set does not say which
     frameskip: int = 5
-    pixels: Literal["auto", "stored", "rendered"] = "auto"  # auto: stored frames, unless rendering is cheaper
-    source: Literal["auto", "resident", "streamed"] = "auto"  # auto: frames in memory if they fit
+    pixels: Pixels = "auto"  # auto: stored frames, unless rendering is cheaper
+    source: Source = "auto"  # auto: frames in memory if they fit
     workers: int = 0  # processes that read streamed frames; 0: one fewer than cores
     frames: int = 0  # collect frames of this side too, for a world that is slow to draw; 0: states alone
 
     def __post_init__(self) -> None:
         if min(self.episodes, self.frameskip) < 1 or self.steps < 0:
             raise UserError("data.episodes and data.frameskip must be at least 1, data.steps too or 0.")
-        for name, value, valid in (("pixels", self.pixels, PIXELS), ("source", self.source, SOURCES)):
-            if value not in valid:
-                raise UserError(f"unknown data.{name} {value!r}: {nearest(value, valid)}.")
+        for name, value, kind in (("pixels", self.pixels, Pixels), ("source", self.source, Source)):
+            if value not in get_args(kind):
+                raise UserError(f"unknown data.{name} {value!r}: {nearest(value, get_args(kind))}.")
         if self.workers < 0:
             raise UserError(f"data.workers = {self.workers} must be at least 0, which is one fewer than cores.")
         if self.frames and self.frames < 8:
@@ -61,8 +57,10 @@ class DataConfig:
         if not 0 < self.holdout < 1:
             raise UserError(f"data.holdout = {self.holdout} is a share of the trajectories, between 0 and 1.")
 
-    def build_world(self) -> worlds.World:
-        return worlds.make(self.world, **parse_options(self.options))
+    def build_world(self) -> World:
+        from lpwm.worlds import make_world
+
+        return make_world(self.world, **parse_options(self.options))
 
 
 def parse_options(pairs: tuple[str, ...]) -> dict[str, Any]:
@@ -104,14 +102,36 @@ class RunConfig:
         return max(self.model.predictor.history, self.objective.rollout_steps) + 1
 
     def cost(self, action_dim: int, half: bool) -> Cost:
+        """The predicted cost of a step with action blocks of this size; `half`: activations in bf16."""
+        from lpwm.train.cost import estimate
+
         return estimate(self.model, self.objective, action_dim, self.frames, self.train.batch, half)
 
     def check_fits(self, device: torch.device, ranks: Ranks, action_dim: int) -> tuple[Cost, int]:
         """The predicted cost and the clips in memory at once; a sentence with the batch that fits if they do not."""
+        from lpwm.core.memory import free_bytes
+        from lpwm.train.cost import check_memory
+
         cost = self.cost(action_dim * self.data.frameskip, half_precision(self.train.precision, device))
         local = -(-self.train.batch // ranks.ranks // self.train.accumulate)
         check_memory(cost, local, free_bytes(device), str(device))
         return cost, local
+
+
+def override(base: RunConfig, overrides: Mapping[str, Any]) -> RunConfig:
+    """The config with dotted fields set; a wrong name, type or value is a UserError."""
+    data = to_dict(base)
+    for key, value in overrides.items():
+        *path, leaf = key.split(".")
+        at: Any = data
+        for part in path:
+            inner = at.get(part) if isinstance(at, dict) else None
+            if not isinstance(inner, dict):
+                options = [k for k, v in at.items() if isinstance(v, dict)] if isinstance(at, dict) else []
+                raise UserError(f"unknown field {key!r} of a run: {nearest(part, options)}.")
+            at = inner
+        at[leaf] = value
+    return from_dict(RunConfig, data)
 
 
 def run_hash(config: RunConfig, data_digest: str) -> str:
@@ -129,8 +149,16 @@ def method_digest(config: RunConfig | Mapping[str, Any]) -> str:
     return digest(replace(config, train=replace(config.train, seed=0)))
 
 
-def pick_device(name: str) -> torch.device:
+def half_precision(precision: str, device: torch.device) -> bool:
+    return precision == "bf16" or (precision == "auto" and device.type == "cuda")
+
+
+def pick_device(name: str | torch.device) -> torch.device:
     """auto: CUDA where there is one."""
+    import torch
+
+    if isinstance(name, torch.device):
+        return name
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name.startswith("cuda") and not torch.cuda.is_available():
@@ -141,45 +169,24 @@ def pick_device(name: str) -> torch.device:
         raise UserError(f"unknown device {name!r}: use auto, cpu, cuda or cuda:N.") from None
 
 
-def prepare_data(config: DataConfig, folder: Path, progress: Callable[[int], None] | None = None) -> EpisodeData:
-    """The run's data set: the given file, or one collected into `folder` under the hash of its description."""
-    if config.file:
-        return read(config.file)
-    world = config.build_world()
-    steps, policy = config.steps or None, config.policy or None
-    name = digest(
-        {
-            "spec": to_dict(world.spec),
-            "n": config.episodes,
-            "steps": steps,
-            "policy": policy,
-            "seed": config.seed,
-            "version": __version__,
-            **({"frames": config.frames} if config.frames else {}),
-        }
-    )
-    path = folder / f"{config.world}-{name}.h5"
-    while not path.exists():
-        make_folder(folder)
-        try:
-            collect(
-                world,
-                path,
-                episodes=config.episodes,
-                steps=steps,
-                policy=policy,
-                seed=config.seed,
-                workers=None,
-                pixels=config.frames > 0,
-                size=config.frames or None,
-                progress=progress,
-            )
-        except UserError as error:
-            if not isinstance(error, Busy) and not path.exists():
-                raise
-            time.sleep(0.5)  # another run wants the same data and was here first
-    return read(path)
+def read_record(folder: Path) -> dict[str, Any]:
+    """run.json of a run folder, as this version writes it."""
+    try:
+        record = json.loads((folder / "run.json").read_text())
+        kernels = record["config"]["train"].get("kernels")
+        if isinstance(kernels, bool):  # as it was written before "auto"
+            record["config"]["train"]["kernels"] = "auto" if kernels else "off"
+        return {key: record[key] for key in ("hash", "name", "data", "version", "config")}
+    except (FileNotFoundError, NotADirectoryError):
+        raise UserError(_no_run(folder)) from None
+    except (ValueError, KeyError, TypeError):
+        raise UserError(f"{folder / 'run.json'} is damaged: restore it, or start the run again.") from None
 
 
-def half_precision(precision: str, device: torch.device) -> bool:
-    return precision == "bf16" or (precision == "auto" and device.type == "cuda")
+def _no_run(folder: Path) -> str:
+    if not folder.exists():
+        return f"{folder} does not exist: give the folder of a run, as lpwm train named it."
+    inside = sorted(found.parent for found in folder.glob("*/run.json"))
+    if inside:
+        return f"{folder} is not a run but holds {len(inside)}: give their folders, for instance {inside[0]}."
+    return f"{folder} is not a run: it has no run.json. lpwm train makes one."

@@ -1,36 +1,68 @@
-"""The worlds, by name."""
+"""The worlds, by name. Nothing is imported before it is used: neither torch nor a simulator."""
 
 from __future__ import annotations
 
-import dataclasses
-from typing import Any
+import inspect
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
-from lpwm.core.errors import UserError, choose, nearest
-from lpwm.worlds.base import Key, Live, Renderer, SimWorld, TensorWorld, World, WorldSpec, row_keys
-from lpwm.worlds.cube.world import Cube
-from lpwm.worlds.piecewise import Piecewise
-from lpwm.worlds.policies import POLICIES, Policy, make_policy, rollout
-from lpwm.worlds.pusht.world import PushT
-from lpwm.worlds.two_room import TwoRoom
-from lpwm.worlds.wall import Wall
+from lpwm.core.errors import UserError, nearest
+from lpwm.core.lazy import lazy
+from lpwm.core.registry import Registry
 
-WORLDS: dict[str, type[Any]] = {"cube": Cube, "piecewise": Piecewise, "pusht": PushT, "two_room": TwoRoom, "wall": Wall}
+if TYPE_CHECKING:
+    from lpwm.worlds.base import Key, Live, Renderer, SimWorld, TensorWorld, World, WorldSpec, row_keys
+    from lpwm.worlds.cube.world import Cube
+    from lpwm.worlds.piecewise import Piecewise
+    from lpwm.worlds.policies import POLICIES, Policy, make_policy, rollout
+    from lpwm.worlds.pusht.world import PushT
+    from lpwm.worlds.two_room import TwoRoom
+    from lpwm.worlds.wall import Wall
+
+WORLDS: Registry[Callable[..., Any]] = Registry(
+    "world",
+    {
+        "cube": "lpwm.worlds.cube.world:Cube",
+        "piecewise": "lpwm.worlds.piecewise:Piecewise",
+        "pusht": "lpwm.worlds.pusht.world:PushT",
+        "two_room": "lpwm.worlds.two_room:TwoRoom",
+        "wall": "lpwm.worlds.wall:Wall",
+    },
+)
 
 
-def make(name: str, **options: Any) -> Any:
-    """`make("piecewise", g=3)`: the named world with these options; lists (from JSON) count as tuples."""
-    build = choose("world", name, WORLDS)
-    fields = {f.name: f for f in dataclasses.fields(build)}
+def register_world(name: str, world: Callable[..., Any] | str) -> None:
+    """Make a world known by name: a class (its options are the arguments it is built with), or "module:attribute".
+
+    `spec.name` of what it builds must be this name, and `spec.options` the options: so a run finds its world again.
+    `lpwm.testing.check_world(name)` checks the rest of the contract.
+    """
+    WORLDS.register(name, world)
+
+
+def make_world(name: str, **options: Any) -> Any:
+    """`make_world("piecewise", g=3)`: the named world with these options; lists (from JSON) count as tuples."""
+    build = WORLDS.get(name)
+    parameters = inspect.signature(build).parameters
     for option, value in options.items():
-        if option not in fields:
-            hint = nearest(option, fields) if fields else "it has none"
+        if option not in parameters:
+            hint = nearest(option, parameters) if parameters else "it has none"
             raise UserError(f"world {name!r} has no option {option!r}: {hint}.")
-        options[option] = _checked(name, option, value, type(fields[option].default))
-    return build(**options)
+        options[option] = _checked(name, option, value, parameters[option].default)
+    world = build(**options)
+    if world.spec.name != name:
+        raise UserError(
+            f"the world registered as {name!r} has spec.name {world.spec.name!r}, under which nobody would find it "
+            "again: give both the same name."
+        )
+    return world
 
 
-def _checked(name: str, option: str, value: Any, kind: type) -> Any:
-    """The value as the option's own kind, or one sentence."""
+def _checked(name: str, option: str, value: Any, default: Any) -> Any:
+    """The value as the default's own kind, or one sentence."""
+    if default is None or default is inspect.Parameter.empty:
+        return value
+    kind = type(default)
     if kind is tuple and isinstance(value, list):
         value = tuple(value)
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
@@ -40,19 +72,42 @@ def _checked(name: str, option: str, value: Any, kind: type) -> Any:
     return value
 
 
+make = make_world
+
+__getattr__, __dir__, _ = lazy(
+    __name__,
+    {
+        **dict.fromkeys(
+            ("Key", "Live", "Renderer", "SimWorld", "TensorWorld", "World", "WorldSpec", "row_keys"), "base"
+        ),
+        **dict.fromkeys(("POLICIES", "Policy", "make_policy", "rollout"), "policies"),
+        "Cube": "cube.world",
+        "Piecewise": "piecewise",
+        "PushT": "pusht.world",
+        "TwoRoom": "two_room",
+        "Wall": "wall",
+    },
+)
 __all__ = [
     "POLICIES",
     "WORLDS",
+    "Cube",
     "Key",
     "Live",
+    "Piecewise",
     "Policy",
+    "PushT",
     "Renderer",
     "SimWorld",
     "TensorWorld",
+    "TwoRoom",
+    "Wall",
     "World",
     "WorldSpec",
     "make",
     "make_policy",
+    "make_world",
+    "register_world",
     "rollout",
     "row_keys",
 ]

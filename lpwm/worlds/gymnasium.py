@@ -45,29 +45,50 @@ Float = NDArray[np.float32]
 
 
 class _Batch:
-    """N environments of a world, with hidden state or without."""
+    """N environments of a world, with hidden state or without: their states and goals (N, S), and their generators."""
 
     def __init__(self, world: World, n: int, workers: int | None = 1) -> None:
         self.world, self.workers = world, workers
-        self.states = torch.zeros((n, world.spec.state_dim))
+        self.states = self.goals = torch.zeros((n, world.spec.state_dim))
         self._live: Live | None = None
 
-    def restart(self, rows: Tensor, states: Tensor) -> None:
-        self.states = self.states.index_copy(0, rows, states)
+    def reset(
+        self, rows: NDArray[np.int64], generators: list[np.random.Generator], options: dict[str, Any] | None
+    ) -> None:
+        """New starts and goals of these rows: drawn with their own generators, or given in `options`."""
+        states, goals = _draw(self.world, generators, options, rows)
+        where = torch.as_tensor(rows)
+        self.states, self.goals = self.states.index_copy(0, where, states), self.goals.index_copy(0, where, goals)
         if isinstance(self.world, SimWorld):
             if self._live is None:
                 assert len(rows) == len(self.states)  # the first reset is everybody's
                 self._live = self.world.open(states, self.workers)
             else:
-                self._live.restart(rows, states)
+                self._live.restart(where, states)
             self.states = self._live.states
 
-    def step(self, action: Tensor) -> None:
+    def step(self, action: Float) -> NDArray[np.bool_]:
+        """Actions (N, A); which environments are at their goals."""
+        action_NA = torch.as_tensor(np.asarray(action, dtype=np.float32))
         if isinstance(self.world, SimWorld):
             assert self._live is not None
-            self.states = self._live.step(action)
+            self.states = self._live.step(action_NA)
         else:
-            self.states = self.world.step(self.states, action)
+            self.states = self.world.step(self.states, action_NA)
+        return self.world.success(self.states, self.goals).numpy()
+
+    def observe(self) -> tuple[Float, dict[str, Any]]:
+        info = {
+            "state": self.states.numpy().copy(),
+            "proprio": self.states[:, list(self.world.spec.proprio)].numpy(),
+            "goal_state": self.goals.numpy().copy(),
+            "distance": self.world.distance(self.states, self.goals).numpy(),
+        }
+        return torch.cat((self.states, self.goals), dim=1).numpy(), info
+
+    def frames(self, size: int | None) -> NDArray[np.uint8]:
+        """(N, size, size, 3)."""
+        return self.world.render(self.states, size).permute(0, 2, 3, 1).numpy()
 
     def close(self) -> None:
         if self._live is not None:
@@ -87,33 +108,25 @@ class WorldEnv(gymnasium.Env[Float, Float]):
         self.size = size
         self.observation_space, self.action_space = _spaces(self.world.spec)
         self._batch = _Batch(self.world, 1)
-        self._goal = self._batch.states
-
-    @property
-    def _state(self) -> Tensor:
-        return self._batch.states
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Float, dict[str, Any]]:
         super().reset(seed=seed)
-        state, self._goal = _draw(self.world, [self.np_random], options, [0])
-        self._batch.restart(torch.zeros(1, dtype=torch.int64), state)
+        self._batch.reset(np.zeros(1, dtype=np.int64), [self.np_random], options)
         return self._observe()
 
     def step(self, action: Float) -> tuple[Float, float, bool, bool, dict[str, Any]]:
-        action_1A = torch.as_tensor(np.asarray(action, dtype=np.float32)).unsqueeze(0)
-        self._batch.step(action_1A)
-        reached = bool(self.world.success(self._state, self._goal))
+        reached = bool(self._batch.step(np.asarray(action)[None]))
         observation, info = self._observe()
         return observation, float(reached), reached, False, info
 
     def render(self) -> NDArray[np.uint8] | None:
-        return _frames(self.world, self._state, self.size)[0] if self.render_mode else None
+        return self._batch.frames(self.size)[0] if self.render_mode else None
 
     def close(self) -> None:
         self._batch.close()
 
     def _observe(self) -> tuple[Float, dict[str, Any]]:
-        observation, info = _observe(self.world, self._state, self._goal)
+        observation, info = self._batch.observe()
         return observation[0], {name: value[0] for name, value in info.items()}
 
 
@@ -148,14 +161,9 @@ class WorldVectorEnv(VectorEnv[Float, Float, Any]):
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
         self._batch = _Batch(self.world, num_envs, workers)
-        self._goal = self._batch.states
         self._steps = np.zeros(num_envs, dtype=np.int64)
         self._done = np.zeros(num_envs, dtype=bool)
         self._generators = [seeding.np_random()[0] for _ in range(num_envs)]
-
-    @property
-    def _state(self) -> Tensor:
-        return self._batch.states
 
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
@@ -173,12 +181,11 @@ class WorldVectorEnv(VectorEnv[Float, Float, Any]):
         self, actions: Float
     ) -> tuple[Float, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
         fresh = self._done
-        self._batch.step(torch.as_tensor(np.asarray(actions, dtype=np.float32)))
+        reached = self._batch.step(actions) & ~fresh
         self._steps += 1
         if fresh.any():
             self._restart(np.flatnonzero(fresh), None)
         observation, info = self._observe()
-        reached = self.world.success(self._state, self._goal).numpy() & ~fresh
         late = np.zeros(self.num_envs, dtype=bool)
         if self.max_episode_steps is not None:
             late = (self._steps >= self.max_episode_steps) & ~fresh
@@ -193,18 +200,15 @@ class WorldVectorEnv(VectorEnv[Float, Float, Any]):
 
     def frames(self) -> NDArray[np.uint8]:
         """What all environments look like now, (N, size, size, 3)."""
-        return _frames(self.world, self._state, self.size)
+        return self._batch.frames(self.size)
 
     def _restart(self, rows: NDArray[np.int64], options: dict[str, Any] | None) -> None:
-        state, goal = _draw(self.world, [self._generators[i] for i in rows], options, rows)
-        where = torch.as_tensor(rows)
-        self._batch.restart(where, state)
-        self._goal = self._goal.index_copy(0, where, goal)
+        self._batch.reset(rows, [self._generators[i] for i in rows], options)
         self._steps[rows] = 0
         self._done = np.zeros(self.num_envs, dtype=bool)
 
     def _observe(self) -> tuple[Float, dict[str, Any]]:
-        observation, info = _observe(self.world, self._state, self._goal)
+        observation, info = self._batch.observe()
         present = {f"_{name}": np.ones(self.num_envs, dtype=bool) for name in info}
         return observation, {**info, **present}
 
@@ -244,22 +248,6 @@ def _given(value: Any, drawn: Tensor, rows: Any) -> Tensor:
     if array.shape[-1:] != drawn.shape[1:] or array.ndim > 2 or (array.ndim == 2 and len(array) != len(rows)):
         raise UserError(f"reset needs states of shape {tuple(drawn.shape)}, not {array.shape}.")
     return torch.tensor(np.broadcast_to(array, tuple(drawn.shape)).copy())
-
-
-def _observe(world: World, state: Tensor, goal: Tensor) -> tuple[Float, dict[str, Any]]:
-    proprio = list(world.spec.proprio)
-    info = {
-        "state": state.numpy().copy(),
-        "proprio": state[:, proprio].numpy(),
-        "goal_state": goal.numpy().copy(),
-        "distance": world.distance(state, goal).numpy(),
-    }
-    return torch.cat((state, goal), dim=1).numpy(), info
-
-
-def _frames(world: World, state: Tensor, size: int | None) -> NDArray[np.uint8]:
-    frames: NDArray[np.uint8] = world.render(state, size).permute(0, 2, 3, 1).numpy()
-    return frames
 
 
 def register_worlds() -> None:

@@ -1,4 +1,4 @@
-"""Piecewise: an open room whose g×g zones each push the dot their own way (method: the paper's appendix).
+"""Piecewise: an open room whose g×g zones each push the dot in a direction of their own (the paper's appendix).
 
     p' = clamp(p + 5·clip(a, ±1) + b[zone(p)], 21, 203),   b_i = scale·(cos, sin)(2πi/g²)
 

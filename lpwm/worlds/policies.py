@@ -74,6 +74,18 @@ class Random(_Forgetful):
 
 
 @dataclass(frozen=True)
+class Still(_Forgetful):
+    """The action nearest zero."""
+
+    world: World
+
+    def act(self, state: Tensor, goal: Tensor, carried: Tensor, keys: Tensor, t: int) -> tuple[Tensor, Tensor]:
+        spec = self.world.spec
+        low, high = state.new_tensor(spec.action_low), state.new_tensor(spec.action_high)
+        return state.new_zeros(len(state), spec.action_dim).clamp(low, high), carried
+
+
+@dataclass(frozen=True)
 class PiecewiseExpert(_Forgetful):
     """a = clip((goal − p − b[zone(p)])/5 + noise·ε, ±1): the motion equation, inverted."""
 
@@ -100,9 +112,9 @@ class TwoRoomExpert(_Forgetful):
         away, nearest_door = torch.linalg.vector_norm(doors - state.unsqueeze(1), dim=-1).min(1)
         other_room = (state[:, 0] > CENTER) != (goal[:, 0] > CENTER)
         by_door = (other_room & (away > self.reached)).unsqueeze(1)
-        way = torch.where(by_door, doors[nearest_door], goal) - state
-        way = way / torch.linalg.vector_norm(way, dim=-1, keepdim=True).clamp(min=1e-8)
-        return (way + self.noise * rng.normal_at(_at(keys, t), 2)).clamp(-1.0, 1.0), carried
+        toward = torch.where(by_door, doors[nearest_door], goal) - state
+        toward = toward / torch.linalg.vector_norm(toward, dim=-1, keepdim=True).clamp(min=1e-8)
+        return (toward + self.noise * rng.normal_at(_at(keys, t), 2)).clamp(-1.0, 1.0), carried
 
 
 @dataclass(frozen=True)
@@ -143,7 +155,7 @@ def _von_mises_table(concentration: float, cells: int = 8192) -> tuple[Tensor, T
     return angle.to(torch.float32), (below / below[-1]).to(torch.float32)
 
 
-# world -> name -> what builds the policy from the world
+# world -> name -> what builds the policy from the world. A world from outside brings its own as `policies`.
 POLICIES: dict[str, dict[str, Callable[..., Policy]]] = {
     "cube": {"random": Random, "expert": CubeExpert},
     "piecewise": {"random": Random, "expert": PiecewiseExpert},
@@ -156,7 +168,8 @@ POLICIES: dict[str, dict[str, Callable[..., Policy]]] = {
 def make_policy(world: World, name: str | None = None, **options: Any) -> Policy:
     """A policy of this world by name; without one, the policy its data are made with."""
     spec = world.spec
-    build = choose(f"policy of {spec.name}", name or spec.policy, POLICIES[spec.name])
+    known = {**POLICIES.get(spec.name, {"random": Random}), **getattr(world, "policies", {})}
+    build = choose(f"policy of {spec.name}", name or spec.policy, known)
     valid = [p for p in inspect.signature(build).parameters if p != "world"]
     for option in options:
         if option not in valid:

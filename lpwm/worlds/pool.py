@@ -1,9 +1,8 @@
 """Live simulators in worker processes.
 
-What a world with hidden state must give is a `Simulator`: one environment, made from a start (a state, or a
-snapshot), stepped, asked. `open_live(make, starts, workers)` keeps any number of them, in this process or spread
-over others, behind the one contract `Live`. Simulator i never hears of the others, so what it does depends
-neither on their number nor on the workers'.
+A world with hidden state provides a `Simulator`: one environment, made from a start (a state, or a snapshot).
+`open_live(make, starts, workers)` keeps any number of them, in this process or spread over others, behind the one
+contract `Live`. What simulator i does depends neither on their number nor on the workers'.
 
 Worker processes begin fresh (fork server, or spawn), leave Ctrl-C to the parent, and end when it does, however
 that comes about. After an interruption or an error the handle is closed: half a step cannot be continued.
@@ -78,13 +77,10 @@ class Bank:
         return np.array([s.state for s in self.simulators], dtype=np.float32)
 
     def step(self, rows: NDArray[np.int64], actions: NDArray[np.float64]) -> NDArray[np.float32]:
-        simulators = self.simulators
-        found = []
-        for row, action in zip(rows.tolist(), actions.tolist(), strict=True):
-            one = simulators[row]
-            one.step(action)
-            found.append(one.state)
-        return np.array(found, dtype=np.float32)
+        moved = [self.simulators[row] for row in rows.tolist()]
+        for simulator, action in zip(moved, actions.tolist(), strict=True):
+            simulator.step(action)
+        return np.array([simulator.state for simulator in moved], dtype=np.float32)
 
     def branches(self, actions: NDArray[np.float64]) -> NDArray[np.float32]:
         return np.stack([s.branch(a) for s, a in zip(self.simulators, actions, strict=True)])
@@ -106,7 +102,7 @@ class Worker:
         self.pipe, other = context.Pipe()
         self.process = context.Process(target=_serve, args=(other,), daemon=True)
         self.process.start()
-        other.close()  # the worker's end is the worker's alone, so that its death is heard
+        other.close()  # the worker's end is the worker's alone, so that its death is noticed
         self.send("open", make, starts)
 
     def send(self, *message: Any) -> None:
@@ -177,7 +173,7 @@ class Simulators:
                 f"branches of {self.count} simulators need actions (N, M, T, A), not {tuple(action.shape)}."
             )
         numbers = _numbers(action)
-        return torch.from_numpy(np.concatenate(self._ask("branches", [(numbers[part],) for part in self._parts])))
+        return torch.from_numpy(np.concatenate(self._call("branches", [(numbers[part],) for part in self._parts])))
 
     def restart(self, rows: Tensor, starts: Any) -> Tensor:
         """New simulators in place of these rows (n,), from states (n, S) or a snapshot; the rows' states."""
@@ -186,7 +182,7 @@ class Simulators:
         return torch.from_numpy(self._states[which])
 
     def snapshot(self) -> Snapshot:
-        return Snapshot(tuple(s for part in self._ask("snapshot", [()] * len(self._parts)) for s in part))
+        return Snapshot(tuple(s for part in self._call("snapshot", [()] * len(self._parts)) for s in part))
 
     def close(self) -> None:
         self._closed, self._bank = True, None
@@ -204,21 +200,21 @@ class Simulators:
             self.close()
 
     def _over_rows(self, what: str, which: NDArray[np.int64], values: Any) -> NDArray[np.float32]:
-        """Ask each part for its own rows and put the answers back in the order of `which`."""
+        """Call each part with its own rows and put the results back in the order of `which`."""
         if self._bank is not None:  # the common case, with nothing to sort
-            return self._ask(what, [(which, values)])[0] if len(which) else self._states[which]
+            return self._call(what, [(which, values)])[0] if len(which) else self._states[which]
         mine = [np.flatnonzero((which >= p.start) & (which < p.stop)) for p in self._parts]
-        asked = [
+        arguments = [
             (which[m] - p.start, [values[i] for i in m] if isinstance(values, list | tuple) else values[m])
             for p, m in zip(self._parts, mine, strict=True)
         ]
         out = np.empty((len(which), self._states.shape[1]), dtype=np.float32)
-        for m, answer in zip(mine, self._ask(what, asked), strict=True):
+        for m, answer in zip(mine, self._call(what, arguments), strict=True):
             if len(m):
                 out[m] = answer
         return out
 
-    def _ask(self, what: str, arguments: list[tuple[Any, ...]]) -> list[Any]:
+    def _call(self, what: str, arguments: list[tuple[Any, ...]]) -> list[Any]:
         if self._closed:
             raise UserError("these simulators are closed: open the world again.")
         with self._closing_on_error():
@@ -261,10 +257,10 @@ def as_starts(starts: Any) -> Any:
 
 
 def _numbers(values: Tensor) -> NDArray[np.float64]:
-    found: NDArray[np.float64] = values.detach().to("cpu", torch.float64).numpy()
-    if not np.isfinite(found).all():
+    numbers: NDArray[np.float64] = values.detach().to("cpu", torch.float64).numpy()
+    if not np.isfinite(numbers).all():
         raise UserError("a simulator was given a state or an action that is not finite: look for NaN in it.")
-    return found
+    return numbers
 
 
 def cores() -> int:
@@ -285,7 +281,7 @@ def worker_context(preload: str = "lpwm.worlds") -> Any:
 
 
 def start_worker() -> None:
-    """One thread per worker; Ctrl-C is the parent's affair; nobody outlives a killed parent."""
+    """One thread per worker; Ctrl-C is left to the parent; a worker ends with its parent."""
     torch.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
@@ -299,7 +295,7 @@ def start_worker() -> None:
 
 
 def _serve(pipe: Connection) -> None:
-    """A worker's life: open a bank, answer until the pipe ends."""
+    """A worker: open a bank, answer until the pipe ends."""
     start_worker()
     bank: Bank | None = None
     while True:
@@ -323,7 +319,7 @@ def _serve(pipe: Connection) -> None:
 
 
 def _sendable(error: Exception) -> Exception:
-    """The error itself if it survives the journey: some cannot be pickled, some cannot be built again."""
+    """The error itself if it can be sent: some cannot be pickled, some cannot be built again."""
     try:
         pickle.dumps(copy.copy(error))
     except Exception:

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from lpwm.report import page
+from lpwm.report.data import Gathered
 
 pytestmark = pytest.mark.soak
 
@@ -126,7 +127,7 @@ class Browser:
 
 @pytest.fixture(scope="module")
 def address(documents, tmp_path_factory):
-    path = page.write(tmp_path_factory.mktemp("page") / "report.html", **documents.everything())
+    path = page.write(tmp_path_factory.mktemp("page") / "report.html", documents.everything())
     assert path.stat().st_size < 6_000_000
     return path.as_uri()
 
@@ -232,13 +233,13 @@ def test_scrubbing_moves_the_agent(opened, documents):
     for number, step in ((0, 0), (0, 13), (2, 7), (3, 30)):
         browser.set("episode-number", number)
         browser.set("episode-step", step, "input")
-        assert agents() == [given["path"][number][step]] * 3  # sparse, dense, oracle
-        assert f"{given['distance'][number][step]:.1f}" in browser.find("#episode-panels .status").text
+        assert agents() == [list(given.path[number][step])] * 3  # sparse, dense, oracle
+        assert f"{given.distance[number][step]:.1f}" in browser.find("#episode-panels .status").text
     slider.click()  # in its middle, then by the keyboard
     before = int(slider.get_attribute("value"))
     browser.keys("ARROW_LEFT", "ARROW_LEFT")
     assert int(slider.get_attribute("value")) == before - 2
-    assert agents()[0] == given["path"][3][before - 2]
+    assert agents()[0] == list(given.path[3][before - 2])
 
 
 def test_playing_runs_to_the_end_and_stops(opened, documents):
@@ -375,10 +376,10 @@ def test_axe_finds_nothing_serious(opened, axe, kind):
 def test_one_study_or_none_and_no_episodes_work_too(documents, tmp_path):
     everything = documents.everything()
     for name, given in (
-        ("one", {"runs": everything["runs"][:1], "studies": everything["studies"][:1]}),
-        ("bare", {"runs": [everything["runs"][0] | {"train": [], "val": []}]}),
+        ("one", Gathered(everything.runs[:1], studies=everything.studies[:1])),
+        ("bare", Gathered([documents.run(log=False)])),
     ):
-        path = page.write(tmp_path / f"{name}.html", **given)
+        path = page.write(tmp_path / f"{name}.html", given)
         browser = Browser(path.as_uri(), tmp_path / f"profile-{name}")
         try:
             assert browser.complaints() == []

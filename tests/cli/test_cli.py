@@ -71,7 +71,7 @@ def test_recipes_are_valid_and_priced(capsys):
         (["train", "tiny/lpwm", "--objective.tj-weight", "0.1", "--model.link", "identity"], "non-negative link"),
         (["train", "tiny/lpwm", "--objective.rdmreg.p", "0"], "above 0"),
         (["train", "tiny/lpwm", "--model.predictor.history", "9"], "shorter history"),
-        (["train", "tiny/lpwm", "--model.predictor.rung", "lti-1"], "unknown rung"),
+        (["train", "tiny/lpwm", "--model.predictor.rung", "lti-1"], "unknown predictor"),
         (["train", "tiny/lpwm", "--model.latnet", "8"], "--model.latent"),
         (["train", "tiny/lpwm", "--data.world", "piecewis"], "did you mean 'piecewise'"),
         (["train", "tiny/lpwm", "--device", "tpu9"], "device"),

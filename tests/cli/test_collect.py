@@ -12,11 +12,6 @@ from lpwm.core.errors import UserError
 from lpwm.data import read
 
 
-@pytest.fixture(autouse=True)
-def verb(monkeypatch):
-    monkeypatch.setitem(cli.VERBS, "collect", cli.Verb("lpwm.cli.collect", ""))
-
-
 def test_options_are_json_or_text():
     given = ("g=3", "visible=true", "scale=1.5", "name=a=b", "old=False", "xs=[1, 2]")
     expected = {"g": 3, "visible": True, "scale": 1.5, "name": "a=b", "old": False, "xs": [1, 2]}

@@ -10,11 +10,6 @@ from lpwm import cli, worlds
 from lpwm.data import collect, read
 
 
-@pytest.fixture(autouse=True)
-def verb(monkeypatch):
-    monkeypatch.setitem(cli.VERBS, "data", cli.Verb("lpwm.cli.data", ""))
-
-
 @pytest.fixture
 def file(tmp_path):
     collect(worlds.make("piecewise"), tmp_path / "a.h5", episodes=8, steps=30)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from dataclasses import replace
 
 import pytest
@@ -43,8 +44,8 @@ def test_a_table_and_a_page_then_found_again(folder, capsys, monkeypatch):
     for words in ("sparse LpWM", "dense LeWM", "do nothing", "random actions", "oracle", "random goals", "zone"):
         assert words in first.out
     assert (folder / "report.html").read_text().startswith("<!doctype html>")
-    monkeypatch.setattr(demo, "evaluate", None)  # a second time nothing is planned or read again
-    monkeypatch.setattr(demo, "study", None)
+    for room, name in (("evaluate", "evaluate"), ("interpret", "study")):  # a second time nothing is made again
+        monkeypatch.setattr(sys.modules[f"lpwm.{room}.{name}"], name, None)
     assert main(["demo", "--out", str(folder)]) == 0
     again = capsys.readouterr()
     assert again.out.splitlines()[:6] == first.out.splitlines()[:6]

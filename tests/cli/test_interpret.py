@@ -71,9 +71,9 @@ def test_sparse_beside_dense_in_a_table_with_a_json_and_pictures(runs, tmp_path,
     out, pictures = tmp_path / "deep" / "found.json", tmp_path / "pictures"
     status, text, err = call(capsys, *runs, *SMALL, "--cell", 1, 4, "--out", out, "--pictures", pictures)
     assert status == 0 and err.count("wrote ") == 9
-    head = text.splitlines()[1]
+    head = text.splitlines()[2]
     assert head.index("lpwm") < head.index("lewm") < head.index("sparse − dense")  # whatever order was given
-    assert "piecewise 2×2, zones hidden; 6² cells; 45 held-out frames of 9 trajectories" in text
+    assert "piecewise 2×2, zones hidden; 6² cells;\n45 held-out frames of 9 trajectories" in text
     assert "mean Jaccard index of cell 1 4" in text and "1 (its own)" in text
     found = json.loads(out.read_text())
     assert [s["run"]["sparse"] for s in found["studies"]] == [True, False]
@@ -104,9 +104,9 @@ def test_an_interruption_keeps_the_runs_that_were_read(runs, root, tmp_path, cap
         read.append(one.path)
         return study(one, config)
 
-    monkeypatch.setattr("lpwm.cli.interpret.study", stopping)
+    monkeypatch.setattr("lpwm.interpret.study", stopping)
     status, _, err = call(capsys, *runs, third, *SMALL, "--out", out)
-    assert status == 130 and "1 of 3: " in err and "1 of 3 runs were read: they are in" in err
+    assert status == 130 and "1 of 3: " in err and "1 of 3 runs were inspected: they are in" in err
     found = json.loads(out.read_text())
     assert [s["run"]["name"] for s in found["studies"]] == [Path(runs[0]).name]
     assert found["missing"] == [Path(runs[1]).name, Path(third).name] and found["comparison"]
@@ -125,7 +125,7 @@ def test_an_interruption_keeps_the_runs_that_were_read(runs, root, tmp_path, cap
         (["nowhere"], "does not exist"),
         (["RUN", "RUN"], "given twice"),
         (["RUN", "--visible", "--hidden"], "not both"),
-        (["RUN", "--resolution", "3"], "cannot be read"),
+        (["RUN", "--resolution", "3"], "too coarse or too fine"),
         (["RUN", "--resolution", "6", "--cell", "0", "6"], "there is no cell 0 6"),
         (["RUN", "--resolution", "6", "--folds", "20"], "only 9 held-out trajectories are there"),
         (["RUN", "--folds", "1"], "at least 2 folds"),

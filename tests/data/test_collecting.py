@@ -20,7 +20,7 @@ import torch
 from lpwm import worlds
 from lpwm.core.errors import UserError
 from lpwm.data import collect, read
-from lpwm.data.collect import SHARD
+from lpwm.data.collecting import SHARD
 from lpwm.worlds import Piecewise
 
 WORLD = worlds.make("piecewise", g=3)
@@ -70,7 +70,7 @@ KILLED = """
     import os, signal, sys
     from importlib import import_module
     from lpwm import worlds
-    c = import_module("lpwm.data.collect")
+    c = import_module("lpwm.data.collecting")
     die = lambda *a, **k: os.kill(os.getpid(), signal.SIGKILL)
     where, out, workers = sys.argv[1], sys.argv[2], int(sys.argv[3])
     if where == "shard":
@@ -168,7 +168,6 @@ def test_an_existing_file_is_refused_before_any_work(tmp_path):
 FULL = """
     import resource, sys
     from lpwm import cli
-    cli.VERBS["collect"] = cli.Verb("lpwm.cli.collect", "")
     if __name__ == "__main__":
         resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]), -1))
         sys.exit(cli.main(["collect", "piecewise", "--episodes", "600", "--steps", "100", "--out", *sys.argv[2:]]))
@@ -266,7 +265,7 @@ def test_a_world_that_workers_cannot_import(tmp_path):
 
 def test_frames_of_a_live_world_go_to_the_workers_at_once(tmp_path, monkeypatch):
     """Elsewhere the first shard is made here, to see whether workers are worth starting."""
-    module = sys.modules["lpwm.data.collect"]
+    module = sys.modules["lpwm.data.collecting"]
 
     made: list[int] = []
     pooled: list[list[int]] = []

@@ -11,8 +11,7 @@ from PIL import Image
 from lpwm import worlds
 from lpwm.core.errors import UserError
 from lpwm.data import collect, convert, describe, read, world_of, write
-from lpwm.data.coverage import coverage
-from lpwm.data.info import contact_sheet
+from lpwm.data.info import contact_sheet, coverage
 
 WORLD = worlds.make("piecewise")
 

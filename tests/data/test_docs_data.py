@@ -25,8 +25,6 @@ def test_the_page_runs(tmp_path, monkeypatch):
 
 def test_its_commands_run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(cli.VERBS, "collect", cli.Verb("lpwm.cli.collect", ""))
-    monkeypatch.setitem(cli.VERBS, "data", cli.Verb("lpwm.cli.data", ""))
     block = re.search(r"```\n(lpwm .*?)```", PAGE.read_text(), flags=re.S)
     assert block is not None
     for line in block[1].replace("10000", "30").splitlines():

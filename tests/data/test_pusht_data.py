@@ -17,7 +17,7 @@ import torch
 
 from lpwm import cli
 from lpwm.data import collect, describe, read
-from lpwm.data.collect import SHARD
+from lpwm.data.collecting import SHARD
 from lpwm.worlds import PushT, make_policy
 from lpwm.worlds.pusht.policy import Pusher
 
@@ -122,7 +122,7 @@ KILLED = """
     from importlib import import_module
     from lpwm.worlds import PushT
     from lpwm.worlds.pusht.policy import Pusher
-    c = import_module("lpwm.data.collect")
+    c = import_module("lpwm.data.collecting")
     if __name__ == "__main__":
         world = PushT()
         die = lambda done: os.kill(os.getpid(), signal.SIGKILL) if done >= c.SHARD else None

@@ -13,7 +13,7 @@ import pytest
 from lpwm.core import files
 from lpwm.core.errors import UserError
 from lpwm.data import read, write
-from lpwm.data.digest import combine, hash_column
+from lpwm.data.episodes import combine, hash_column
 
 
 def episode(length: int, seed: int, pixels: bool = False) -> dict[str, np.ndarray]:

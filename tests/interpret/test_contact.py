@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,9 +12,11 @@ import torch
 from scipy import stats
 
 from lpwm.core.errors import UserError
+from lpwm.core.json import to_json
 from lpwm.data.episodes import from_arrays
-from lpwm.interpret import ContactConfig, Track, contact_study, read_tracks
-from lpwm.interpret.contact import FACTORS, LEAST, example, lines, partial, pearson, sweep, tally, windows
+from lpwm.interpret import Contact, ContactConfig, Track, contact_study, inspect_tracks
+from lpwm.interpret.contact import FACTORS, LEAST, example, partial, pearson, sweep, table, tally, windows
+from lpwm.interpret.results import RunInfo, WorldInfo
 from lpwm.worlds.base import WorldSpec
 
 K, T, D = 5, 41, 120
@@ -63,33 +66,33 @@ def tracks(weights, noise=0.0, tied=False, episodes=24, seed=0):
 @pytest.mark.parametrize("noise", [0.0, 0.08])
 @pytest.mark.parametrize("factor", FACTORS)
 def test_codes_of_one_factor_are_found_and_the_others_are_not(factor, noise):
-    found = read_tracks(tracks({factor: 1.0}, noise), QUICK)["correlations"]
+    found = inspect_tracks(tracks({factor: 1.0}, noise), QUICK).correlations
     for name in FACTORS:
         r = found[name]
-        assert r["low"] <= r["estimate"] <= r["high"]
+        assert r.low <= r.estimate <= r.high
         if name == factor:
-            assert r["low"] > 0.55 and r["partial"]["low"] > 0.55, (name, r)
-            assert abs(r["shuffled"]["estimate"]) < 0.15
+            assert r.low > 0.55 and r.partial.low > 0.55, (name, r)
+            assert abs(r.shuffled.estimate) < 0.15
         else:
-            assert abs(r["estimate"]) < 0.12 and r["low"] < 0.04 and r["high"] > -0.04, (name, r)
+            assert abs(r.estimate) < 0.12 and r.low < 0.04 and r.high > -0.04, (name, r)
 
 
 def test_a_mixed_code_shows_both_of_its_factors_and_not_the_third():
-    found = read_tracks(tracks({"effector": 0.7, "contact": 0.7}, 0.03), QUICK)["correlations"]
-    assert found["effector"]["low"] > 0.3 and found["contact"]["low"] > 0.3
-    assert abs(found["cube"]["estimate"]) < 0.12
+    found = inspect_tracks(tracks({"effector": 0.7, "contact": 0.7}, 0.03), QUICK).correlations
+    assert found["effector"].low > 0.3 and found["contact"].low > 0.3
+    assert abs(found["cube"].estimate) < 0.12
 
 
 def test_a_code_of_nothing_shows_nothing():
-    found = read_tracks(tracks({}, 0.1), QUICK)["correlations"]
-    assert all(abs(found[name]["estimate"]) < 0.12 for name in FACTORS)
+    found = inspect_tracks(tracks({}, 0.1), QUICK).correlations
+    assert all(abs(found[name].estimate) < 0.12 for name in FACTORS)
 
 
 def test_where_cube_and_contact_go_together_the_partial_correlation_tells_them_apart():
-    found = read_tracks(tracks({"contact": 1.0}, 0.03, tied=True), QUICK)["correlations"]
-    assert found["cube"]["estimate"] > 0.3  # an innocent bystander
+    found = inspect_tracks(tracks({"contact": 1.0}, 0.03, tied=True), QUICK).correlations
+    assert found["cube"].estimate > 0.3  # an innocent bystander
     # not 0: 1 − J bends as more units flip, and what a straight line leaves goes with the cube
-    assert abs(found["cube"]["partial"]["estimate"]) < 0.2 < 0.5 < found["contact"]["partial"]["low"]
+    assert abs(found["cube"].partial.estimate) < 0.2 < 0.5 < found["contact"].partial.low
 
 
 def test_numbers_are_those_of_scipy_and_of_residuals():
@@ -115,8 +118,8 @@ def test_blocks_by_hand():
     contact = np.array([0, 1, 1, 0, 0], dtype=bool)
     got = Track(0, on, effector, cube, contact, 2).blocks()
     assert got.tolist() == [[0.5, 3.0, 0.0, pytest.approx(2 / 3)], [0.5, 4.0, 0.0, pytest.approx(1 / 3)]]
-    assert windows(contact, 2) == [[0.5, 1.0]]
-    assert windows(np.array([1, 1, 0, 1], dtype=bool), 1) == [[0.0, 1.0], [3.0, 3.0]]
+    assert windows(contact, 2) == ((0.5, 1.0),)
+    assert windows(np.array([1, 1, 0, 1], dtype=bool), 1) == ((0.0, 1.0), (3.0, 3.0))
 
 
 def test_the_interval_is_over_episodes_not_blocks():
@@ -124,8 +127,8 @@ def test_the_interval_is_over_episodes_not_blocks():
     few = tracks({"effector": 0.4}, 0.1, episodes=10, seed=8)
     sizes = []
     for group in (few, few * 4):
-        r = read_tracks(group, QUICK)["correlations"]["effector"]
-        sizes.append(r["high"] - r["low"])
+        r = inspect_tracks(group, QUICK).correlations["effector"]
+        sizes.append(r.high - r.low)
     assert sizes[1] == pytest.approx(sizes[0] / 2, rel=0.35)
 
 
@@ -134,24 +137,24 @@ def test_a_factor_that_never_varies_has_no_correlation():
         Track(t.number, t.active_TD, t.effector_L3, t.cube_L3, np.zeros_like(t.contact_L), K)
         for t in tracks({"effector": 1.0})
     ]
-    found = read_tracks(still, QUICK)
-    assert found["correlations"]["contact"] is None and found["correlations"]["effector"]["low"] > 0.5
-    assert found["example"]["correlations"]["contact"] is None and found["example"]["windows"] == []
+    found = inspect_tracks(still, QUICK)
+    assert found.correlations["contact"] is None and found.correlations["effector"].low > 0.5
+    assert found.example.correlations["contact"] is None and found.example.windows == ()
 
 
 def test_the_example_is_one_with_contact_windows():
     got = tracks({"contact": 1.0})
     shown = example(got)
-    chosen = next(t for t in got if t.number == shown["episode"])
-    assert len(shown["windows"]) >= 1 and len(shown["instability"]) == T - 1
-    assert np.allclose(shown["effector"], chosen.blocks()[:, 1], atol=1e-6)
-    assert sorted(shown["unit_order"]) == list(range(D))
-    assert json.loads(json.dumps(shown, allow_nan=False)) == shown
+    chosen = next(t for t in got if t.number == shown.episode)
+    assert len(shown.windows) >= 1 and len(shown.instability) == T - 1
+    assert np.allclose(shown.effector, chosen.blocks()[:, 1], atol=1e-6)
+    assert sorted(shown.unit_order) == list(range(D))
+    json.dumps(to_json(shown), allow_nan=False)
 
 
 def test_too_few_episodes_for_an_interval():
     with pytest.raises(UserError, match=f"has {LEAST - 1} held-out episodes, too few for an interval"):
-        read_tracks(tracks({"effector": 1.0}, episodes=LEAST - 1), QUICK)
+        inspect_tracks(tracks({"effector": 1.0}, episodes=LEAST - 1), QUICK)
 
 
 # Runs -------------------------------------------------------------------------------------------------------
@@ -223,22 +226,27 @@ def run_of(tmp_path, link="reprelu", spec=SPEC, holdout=0.5, weight=0.0, episode
 @pytest.fixture
 def described(monkeypatch):
     """A toy run has no real config to digest."""
-    name = lambda loaded: {"name": loaded.path.name, "hash": loaded.run_hash, "method": "toy", "seed": 0}  # noqa: E731
-    monkeypatch.setattr("lpwm.interpret.contact.describe", name)
+
+    def info(loaded):
+        about = {"seed": 0, "step": 3, "sparse": True, "link": "reprelu", "latent": D}
+        return RunInfo(name=loaded.path.name, hash=loaded.run_hash, method="toy", **about)
+
+    monkeypatch.setattr("lpwm.interpret.contact.made", lambda loaded: {"run": info(loaded)})
 
 
 def test_a_run_is_read_from_its_states_and_frames(tmp_path, described):
     loaded = run_of(tmp_path)
     found = contact_study(loaded, QUICK)
-    assert json.loads(json.dumps(found, allow_nan=False)) == found
-    assert found["episodes"] == 12 and found["blocks"] == 12 * (T - 1)
-    r = found["correlations"]
-    assert r["effector"]["low"] > 0.4 and abs(r["cube"]["estimate"]) < 0.15 and abs(r["contact"]["estimate"]) < 0.15
-    assert "toy-ab12" in lines([found]) and "+0." in lines([found])
-    other = found | {"tj_weight": 0.1}
-    assert [s["tj_weight"] for s in sweep([other, found])] == [0.0, 0.1]
+    assert Contact.from_json(json.loads(json.dumps(found.to_json(), allow_nan=False))) == found
+    assert found.episodes == 12 and found.blocks == 12 * (T - 1)
+    r = found.correlations
+    assert r["effector"].low > 0.4 and abs(r["cube"].estimate) < 0.15 and abs(r["contact"].estimate) < 0.15
+    text = table([found])
+    assert "toy-ab12" in text and "+0." in text and max(map(len, text.splitlines())) <= 80
+    other = replace(found, tj_weight=0.1)
+    assert [s.tj_weight for s in sweep([other, found])] == [0.0, 0.1]
     with pytest.raises(UserError, match="compare the runs of one world"):
-        sweep([found, found | {"world": {"name": "cube", "options": {}}}])
+        sweep([found, replace(found, world=WorldInfo("cube"))])
 
 
 def test_recorded_frames_are_read_where_there_are_some(tmp_path, described):
@@ -249,13 +257,13 @@ def test_recorded_frames_are_read_where_there_are_some(tmp_path, described):
     swapped[:, :3] = drawn.states[:, 3:6]
     frames = ToyWorld().renderer()(swapped).permute(0, 2, 3, 1).numpy()[..., :3]
     seen = contact_study(loaded, QUICK, data=type(drawn)(**{**vars(drawn), "pixels": frames}))
-    assert seen["correlations"]["cube"]["low"] > 0.4 and abs(seen["correlations"]["effector"]["estimate"]) < 0.15
+    assert seen.correlations["cube"].low > 0.4 and abs(seen.correlations["effector"].estimate) < 0.15
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"link": "identity"}, "is dense .link identity., so it has no support to read"),
+        ({"link": "identity"}, "is dense .link identity., so it has no support"),
         (
             {"spec": WorldSpec("piecewise", {}, ("x",), ("a",), (-1.0,), (1.0,), 8, 40, factors=("zone",))},
             "trained in piecewise, which does not tell effector_x",

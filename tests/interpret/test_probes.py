@@ -14,7 +14,7 @@ QUICK = ProbeConfig(resamples=300)
 
 
 def estimates(scores):
-    return {name: s.score.estimate for name, s in scores.items()}
+    return {name: s.estimate for name, s in scores.items()}
 
 
 def between_zones(frames):
@@ -37,7 +37,7 @@ def test_zone_coded_supports_with_magnitude_coded_positions(found):
     assert position["code"] > 0.99
     # The zone's center, no more; a little less, as the centers come from other trajectories.
     assert between_zones(frames) - 0.05 < position["support"] <= between_zones(frames)
-    assert got.position_given_support.score.estimate > 0.98  # the rest is in the magnitudes
+    assert got.position_given_support.estimate > 0.98  # the rest is in the magnitudes
     assert position["magnitudes"] == pytest.approx(1 - between_zones(frames), abs=0.05)
 
 
@@ -53,9 +53,9 @@ def test_the_reverse(found):
 def test_chance_where_nothing_is_coded(found):
     _, got = found["nothing"]
     for name in ("code", "support", "magnitudes"):
-        assert abs(got.zone[name].score.estimate - got.majority) < 0.12
-        assert -0.4 < got.position[name].score.estimate < 0.02
-    assert got.position_given_support.score.estimate < 0.02
+        assert abs(got.zone[name].estimate - got.majority) < 0.12
+        assert -0.4 < got.position[name].estimate < 0.02
+    assert got.position_given_support.estimate < 0.02
     assert estimates(got.zone)["position"] > 0.9  # the true position still says the zone
 
 
@@ -92,8 +92,8 @@ def test_a_trajectory_is_never_on_both_sides():
     label, place = draw.integers(0, 4, E)[trajectory], draw.uniform(14, 210, (E, 2))[trajectory]
     got = probe(Frames(z, label, place, trajectory, True), QUICK)
     for name in ("code", "support", "magnitudes"):
-        assert got.zone[name].score.estimate < 0.42
-        assert got.position[name].score.estimate < 0.05
+        assert got.zone[name].estimate < 0.42
+        assert got.position[name].estimate < 0.05
     fooled = cross_val_score(LogisticRegression(max_iter=300), z, label, cv=KFold(5, shuffle=True, random_state=0))
     assert fooled.mean() > 0.95
 

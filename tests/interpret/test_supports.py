@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from lpwm.core.errors import UserError
-from lpwm.interpret import Grid, instability, jaccard, pack, support, unpack
+from lpwm.interpret import Grid, Packed, instability, jaccard, support
 from lpwm.interpret.supports import cell_centers, cell_zones
 from lpwm.worlds import Piecewise
 
@@ -34,11 +34,11 @@ def test_two_empty_supports_are_equal_and_an_empty_one_shares_nothing():
 @given(arrays(bool, st.tuples(st.integers(1, 4), st.integers(1, 3), st.integers(1, 21))))
 @settings(max_examples=30)
 def test_packed_bits_come_back_and_can_be_read_bit_by_bit(active):
-    packed = pack(active)
-    assert np.array_equal(unpack(packed), active)
+    packed = Packed.of(active)
+    assert np.array_equal(packed.unpack(), active)
     import base64
 
-    raw, width = base64.b64decode(packed["data"]), packed["bytes_per_row"]  # as the page reads it
+    raw, width = base64.b64decode(packed.data), packed.bytes_per_row  # as the page reads it
     rows = active.reshape(-1, active.shape[-1])
     for i, row in enumerate(rows):
         for d, on in enumerate(row):
@@ -48,7 +48,7 @@ def test_packed_bits_come_back_and_can_be_read_bit_by_bit(active):
 def test_a_dense_code_has_a_sign_pattern_and_no_support():
     z = np.array([[-1.0, 0.0, 2.0]])
     assert support(z, sparse=False).tolist() == [[False, False, True]]
-    with pytest.raises(UserError, match="it is dense; ask for the sign pattern"):
+    with pytest.raises(UserError, match="it is dense; use its sign pattern"):
         support(z)
     with pytest.raises(UserError, match="diverged"):
         support(np.array([np.nan]))

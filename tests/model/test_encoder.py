@@ -107,6 +107,16 @@ def test_wrong_frame_size_is_one_sentence():
         model.encode(frames(2, size=32))
 
 
+def test_floats_say_what_white_is():
+    model = WorldModel(ModelConfig(latent=8, encoder=TINY), 4)
+    x = frames(2)
+    for floats in (x.float(), x.float() / 255):
+        with pytest.raises(UserError, match=r"frames are float32.*white=1\.0"):
+            model.encode(floats)
+    torch.testing.assert_close(model.encode(x.float(), white=255.0), model.encode(x))
+    torch.testing.assert_close(model.encode(x.float() / 255, white=1.0), model.encode(x), rtol=1e-4, atol=1e-5)
+
+
 def test_batch_norm_equals_torch():
     ours, theirs = BatchNorm(7), torch.nn.BatchNorm1d(7)
     for step in range(3):

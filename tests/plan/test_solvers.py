@@ -45,19 +45,11 @@ def test_every_solver_is_tried():
 
 
 @pytest.mark.parametrize("name", SOLVERS)
-def test_shapes_determinism_and_improvement(name, linear_problem):
+def test_a_plan_is_worth_its_search(name, linear_problem):
     problem = linear_problem(batch=4, horizon=3)
-    solver = make_solver(name, **SMALL[name])
-    plan, again, other = (solver.solve(problem, seed=s) for s in (1, 1, 2))
-    assert plan.actions_BHA.shape == (4, 3, 2) and plan.actions_BHA.dtype == torch.float64
-    assert plan.costs_B.shape == (4,)
-    assert torch.equal(plan.actions_BHA, again.actions_BHA)
-    assert all(len(t) == 4 for t in plan.info.values())
-    if name != "lqr":
-        assert not torch.equal(plan.actions_BHA, other.actions_BHA)
-    nothing = problem.value(torch.zeros(4, 1, 3, 2, dtype=torch.float64))[:, 0]
-    assert (plan.costs_B < 0.2 * nothing).all()
-    torch.testing.assert_close(plan.costs_B, problem.value(plan.actions_BHA[:, None])[:, 0])
+    plan, other = (make_solver(name, **SMALL[name]).solve(problem, seed=s) for s in (1, 2))
+    assert torch.equal(plan.actions_BHA, other.actions_BHA) == (name == "lqr")
+    assert (plan.costs_B < 0.2 * problem.value(torch.zeros(4, 1, 3, 2, dtype=torch.float64))[:, 0]).all()
 
 
 @pytest.mark.parametrize("name", SAMPLERS)

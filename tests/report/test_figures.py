@@ -2,17 +2,20 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from lpwm.interpret.results import WorldInfo
 from lpwm.report import figures, palette
-from lpwm.report.found import found_of
+from lpwm.report.data import Gathered
+from lpwm.report.figures.codes import borders
 from lpwm.report.scene import scene, title
+from lpwm.report.view import Report
 
 ALL = {"training", "distance", "horizon", "success", "maps", "probes", "episodes", "raster"}
 
 
 def test_every_figure_as_png_and_pdf(documents, tmp_path):
     given = documents.everything()
-    assert {name for name, _ in figures.draw(found_of(**given))} == ALL
-    written = figures.write(tmp_path / "figures", given["runs"], studies=given["studies"][:1])
+    assert set(figures.of_report(Report(given))) == ALL
+    written = figures.write(tmp_path / "figures", Gathered(given.runs, studies=given.studies[:1]))
     assert {p.name for p in written} == {
         f"{n}.{k}" for n in ("training", "maps", "probes", "raster") for k in ("png", "pdf")
     }
@@ -25,13 +28,11 @@ def test_every_figure_as_png_and_pdf(documents, tmp_path):
 
 
 def test_figures_only_of_what_is_there(documents):
-    made = figures.draw(found_of([documents.run()], [], [], []))
-    assert [name for name, _ in made] == ["training"]
+    assert list(figures.of_report(Report(Gathered([documents.run()])))) == ["training"]
 
 
 def test_the_success_figure_holds_the_rates(documents):
-    found = found_of(**documents.everything())
-    figure = dict(figures.draw(found))["success"]
+    figure = figures.of_report(Report(documents.everything()))["success"]()
     axis = figure.axes[0]
     points = [line.get_xdata()[0] for line in axis.lines if len(line.get_xdata()) == 1]
     assert points == pytest.approx([50.0, 20.0, 0.0, 5.0, 90.0])  # in the order of the runs, controls last
@@ -39,8 +40,7 @@ def test_the_success_figure_holds_the_rates(documents):
 
 
 def test_maps_show_the_jaccard_index_of_the_marked_cell(documents):
-    found = found_of(**documents.everything())
-    image = dict(figures.draw(found))["maps"].axes[0].images[0].get_array()
+    image = figures.of_report(Report(documents.everything()))["maps"]().axes[0].images[0].get_array()
     active = documents.supports(True)
     sets = [[set(active[r, c].nonzero()[0]) for c in range(8)] for r in range(8)]
     mark = sets[2][2]
@@ -72,21 +72,21 @@ def test_the_map_grows_lighter_throughout():
 def test_scenes_of_all_worlds_lie_in_their_frames():
     from lpwm import worlds
 
-    assert scene({"name": "cube", "options": {}}) is None
+    assert scene(WorldInfo("cube")) is None
     for name in worlds.WORLDS:
-        if hasattr(worlds.WORLDS[name], "open"):  # live simulators have no walls to draw
+        if hasattr(worlds.WORLDS.get(name), "open"):  # live simulators have no walls to draw
             continue
-        drawn = scene({"name": name, "options": {}})
-        assert drawn["within"] > 0 and drawn["walls"]
-        for x, y, w, h in drawn["walls"]:
-            assert 0 <= x <= x + w <= drawn["frame"] and 0 <= y <= y + h <= drawn["frame"]
-    assert len(scene({"name": "piecewise", "options": {"g": 3}})["pushes"]) == 9
-    assert scene({"name": "elsewhere", "options": {}}) is None
-    assert title({"name": "piecewise", "options": {"g": 3, "visible": True}}) == "Piecewise 3×3, zones visible"
+        drawn = scene(WorldInfo(name))
+        assert drawn.within > 0 and drawn.walls
+        for x, y, w, h in drawn.walls:
+            assert 0 <= x <= x + w <= drawn.frame and 0 <= y <= y + h <= drawn.frame
+    assert len(scene(WorldInfo("piecewise", {"g": 3})).pushes) == 9
+    assert scene(WorldInfo("elsewhere")) is None
+    assert title(WorldInfo("piecewise", {"g": 3, "visible": True})) == "Piecewise 3×3, zones visible"
 
 
 def test_a_two_room_wall_is_open_at_its_door():
-    walls = scene({"name": "two_room", "options": {}})["walls"]
+    walls = scene(WorldInfo("two_room")).walls
     at = [(y, y + h) for x, y, w, h in walls if x == 107 and w == 10]
     assert at == [(14, 35), (63, 210)]
 
@@ -95,4 +95,10 @@ def test_borders_run_between_cells_of_different_zones():
     zones = np.array([[0, 0, 1], [0, 0, 1], [2, 2, 2]])
     upright = {((1.5, -0.5), (1.5, 0.5)), ((1.5, 0.5), (1.5, 1.5))}
     level = {((c - 0.5, 1.5), (c + 0.5, 1.5)) for c in range(3)}
-    assert {(tuple(map(float, a)), tuple(map(float, b))) for a, b in figures._borders(zones)} == upright | level
+    assert {(tuple(map(float, a)), tuple(map(float, b))) for a, b in borders(zones)} == upright | level
+
+
+def test_sparse_and_dense_have_one_color_each_in_any_order():
+    assert palette.assign([("lewm", False), ("lpwm", True)]) == {"lewm": palette.DENSE, "lpwm": palette.SPARSE}
+    several = palette.assign([("a", True), ("b", True), ("b", True), ("c", False), ("d", False)])
+    assert several == {"a": 0, "b": 2, "c": 1, "d": 3}

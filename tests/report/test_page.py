@@ -11,7 +11,9 @@ from html.parser import HTMLParser
 import pytest
 
 from lpwm.core.errors import UserError
+from lpwm.core.json import to_json
 from lpwm.report import page
+from lpwm.report.data import Gathered
 from lpwm.report.provenance import train_command
 
 WHEN = datetime(2030, 1, 2, 3, 4, tzinfo=UTC)
@@ -66,7 +68,7 @@ def data_of(text):
 
 @pytest.fixture(scope="module")
 def text(documents):
-    return page.render(**documents.everything(), when=WHEN)
+    return page.render(documents.everything(), when=WHEN)
 
 
 def test_every_section_is_there_once_and_well_formed(text):
@@ -96,13 +98,13 @@ def test_success_stands_beside_its_controls_with_intervals_in_the_order_of_the_r
 
 
 def test_what_was_not_measured_is_left_out_with_the_command_that_measures_it(documents):
-    text = page.render([documents.run()], when=WHEN)
+    text = page.render(Gathered([documents.run()]), when=WHEN)
     assert outline(text).sections == ["trained", "training", "missing"]
     missing = html.unescape(text[text.index('id="missing"') :])
     for command in ("lpwm eval RUN…", "lpwm interpret RUN…", "lpwm eval RUN… --preset horizons"):
         assert f"<code>{command}" in missing
-    bare = documents.run() | {"train": [], "val": []}
-    assert outline(page.render([bare], when=WHEN)).sections == ["trained", "missing"]
+    bare = Gathered([documents.run(log=False)])
+    assert outline(page.render(bare, when=WHEN)).sections == ["trained", "missing"]
 
 
 def test_the_page_cannot_ask_the_network_for_anything(text):
@@ -125,8 +127,8 @@ def test_the_plotting_library_unpacks_to_what_its_package_ships(text):
 def test_names_from_outside_stay_text(documents):
     evil = '</script><img src=x onerror="alert(1)">&'
     runs = [documents.run(name=evil), documents.run("lewm")]
-    studies = [documents.study()]
-    text = page.render(runs, [], studies, title=evil, notes=[evil], commands=[evil], when=WHEN)
+    given = Gathered(runs, studies=[documents.study()], notes=[evil])
+    text = page.render(given, title=evil, commands=[evil], when=WHEN)
     assert "<img" not in text
     outline(text)
     assert data_of(text)["studies"][0]["label"] == f"{evil} (sparse)"
@@ -135,10 +137,10 @@ def test_names_from_outside_stay_text(documents):
 
 def test_the_data_hold_every_support_and_every_trajectory(documents, text):
     data, given = data_of(text), documents.everything()
-    assert [s["supports"] for s in data["studies"]] == [s["grid"]["supports"] for s in given["studies"]]
-    assert len(data["episodes"]) == len(given["episodes"]) == len(data["scenes"])
+    assert [s["supports"] for s in data["studies"]] == [to_json(s.grid.supports) for s in given.studies]
+    assert len(data["episodes"]) == len(given.episodes) == len(data["scenes"])
     assert [e["name"] for e in data["episodes"]][:2] == ["lpwm", "lpwm"]  # in the order of the runs
-    assert data["episodes"][0]["path"] == given["episodes"][1]["path"]
+    assert data["episodes"][0]["path"] == to_json(given.episodes[1].path)
     assert {p["id"] for p in data["plots"]} == {
         "plot-loss",
         "plot-error",
@@ -164,39 +166,38 @@ def test_horizons_are_drawn_by_way_of_executing(text):
 
 def test_runs_of_one_recipe_are_told_apart(documents):
     runs = [documents.run(seed=0), documents.run(seed=1), documents.run("lewm")]
-    data = data_of(page.render(runs, when=WHEN))
+    data = data_of(page.render(Gathered(runs), when=WHEN))
     loss = next(p for p in data["plots"] if p["id"] == "plot-loss")
     assert [t["name"] for t in loss["traces"]] == ["lpwm, seed 0", "lpwm, seed 1", "lewm"]
     assert [t["color"] for t in loss["traces"]] == [0, 0, 1]
-    wider = documents.run(latent=32) | {"hash": "cccccccccccc"}
-    loss = next(p for p in data_of(page.render([documents.run(), wider], when=WHEN))["plots"] if p["id"] == "plot-loss")
+    pair = Gathered([documents.run(), documents.run(latent=32, code="cccccccccccc")])
+    loss = next(p for p in data_of(page.render(pair, when=WHEN))["plots"] if p["id"] == "plot-loss")
     assert len({t["name"] for t in loss["traces"]}) == 2
-    assert [t["color"] for t in loss["traces"]] == [0, 1]
+    assert [t["color"] for t in loss["traces"]] == [0, 2]  # 1 is the dense code's
 
 
 def test_a_run_that_does_not_beat_copying_is_called_so(documents):
-    run = documents.run()
-    run["val"][-1]["error_depth"] = [0.5, 0.6, 0.7]
-    assert "predicts no better than copying" in page.render([run], when=WHEN)
-    assert "predicts no better than copying" not in page.render([documents.run()], when=WHEN)
+    run = documents.run(error=(0.5, 0.6, 0.7))
+    assert "predicts no better than copying" in page.render(Gathered([run]), when=WHEN)
+    assert "predicts no better than copying" not in page.render(Gathered([documents.run()]), when=WHEN)
 
 
 def test_provenance_names_what_made_it(documents, text):
     foot = text[text.index("<footer") : text.index('id="data"')]
-    for part in (documents.run()["hash"], "d" * 16, "digest-random", "torch 2.13"):
+    for part in (documents.run().hash, "d" * 16, "digest-random", "torch 2.13"):
         assert part in foot
     assert train_command(documents.run(seed=3)) == "lpwm train tiny/lpwm --train.seed 3 --out ."
     unknown = documents.run(name="mine")
-    assert train_command(unknown) == f"lpwm train --resume mine-{unknown['hash']} --out ."
+    assert train_command(unknown) == f"lpwm train --resume mine-{unknown.hash} --out ."
 
 
 def test_writing_is_whole_or_not_at_all(documents, tmp_path, monkeypatch):
-    out = page.write(tmp_path / "deep" / "page.html", [documents.run()], when=WHEN)
-    assert out.read_text() == page.render([documents.run()], when=WHEN)
+    out = page.write(tmp_path / "deep" / "page.html", Gathered([documents.run()]), when=WHEN)
+    assert out.read_text() == page.render(Gathered([documents.run()]), when=WHEN)
     monkeypatch.setattr(page, "LIMIT", 1000)
     with pytest.raises(UserError, match="report fewer runs"):
-        page.write(out, [documents.run()])
+        page.write(out, Gathered([documents.run()]))
     assert out.stat().st_size > 1000
     assert [p.name for p in out.parent.iterdir()] == ["page.html"]
     with pytest.raises(UserError, match="at least one run"):
-        page.write(out, [])
+        page.write(out, Gathered([]))

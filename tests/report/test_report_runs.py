@@ -11,7 +11,7 @@ from lpwm.cli import interpret as interpret_verb
 from lpwm.cli import report as report_verb
 from lpwm.core.errors import UserError
 from lpwm.recipes import recipe
-from lpwm.report.gather import evaluated_episodes, gather
+from lpwm.report.gather import gather
 from lpwm.train import Run, pick_device
 
 
@@ -52,45 +52,42 @@ def folders(tmp_path_factory):
 
 def test_everything_known_about_runs_is_gathered(folders):
     found = gather(folders)
-    assert [r["name"] for r in found.runs] == ["tiny/lpwm", "tiny/lewm"]
-    assert found.runs[0]["train"][-1]["step"] == 20
-    assert len(found.evaluations) == 1 and len(found.studies) == 2 and found.notes == []
-    assert [s["run"]["hash"] for s in found.studies] == [r["hash"] for r in found.runs]
-    names = [(e["name"], e["control"]) for e in found.episodes]
+    assert [r.name for r in found.runs] == ["tiny/lpwm", "tiny/lewm"]
+    assert found.runs[0].step == 20
+    assert len(found.evaluations) == 1 and len(found.studies) == 2 and not found.notes
+    assert [s.run.hash for s in found.studies] == [r.hash for r in found.runs]
+    names = [(e.name, e.control) for e in found.episodes]
     assert sorted(names) == [("oracle", True), ("random actions", True), ("tiny-lewm", False), ("tiny-lpwm", False)]
 
 
 def test_replayed_episodes_are_those_of_the_evaluation(folders):
     found = gather(folders)
-    outcome = found.evaluations[0]
+    evaluation = found.evaluations[0]
     for entry in found.episodes:
-        row = next(r for r in outcome["cells"][0]["rows"] if r["name"] == entry["name"])
-        assert entry["ids"] == outcome["episode_sets"]["random"]["ids"]
-        for i, path in enumerate(entry["path"]):
+        row, outcome = evaluation.cells[0].row(entry.name), evaluation.cells[0].row(entry.name).at(20)
+        assert entry.ids == evaluation.episode_sets["random"].ids
+        for i, path in enumerate(entry.path):
             assert len(path) == 21
-            assert path[0] == pytest.approx(outcome["episode_sets"]["random"]["start"][i], abs=0.01)
-            assert entry["distance"][i][-1] == pytest.approx(row["budgets"]["20"]["final_distance"][0][0][i], abs=0.01)
-            reached = entry["success"][i].find("1") + 1 or -1
-            assert reached == row["budgets"]["20"]["steps_to_success"][0][0][i]
-        if not entry["control"]:
-            mean = [sum(column) / 3 for column in zip(*entry["latent"], strict=True)]
-            assert mean == pytest.approx(row["mean_latent_distance"]["latent"][0][0], rel=1e-3)
+            assert path[0] == pytest.approx(evaluation.episode_sets["random"].start[i], abs=0.01)
+            assert entry.distance[i][-1] == pytest.approx(outcome.final_distance[0][0][i], abs=0.01)
+            reached = entry.success[i].find("1") + 1 or -1
+            assert reached == outcome.steps_to_success[0][0][i]
+        if not entry.control:
+            mean = [sum(column) / 3 for column in zip(*entry.latent, strict=True)]
+            assert mean == pytest.approx(row.mean_latent_distance["latent"][0][0], rel=1e-3)
 
 
-def test_an_evaluation_in_memory_gives_the_same_episodes(folders):
-    from lpwm.core.config import from_dict
-    from lpwm.evaluate.cache import Store
-    from lpwm.evaluate.config import EvalConfig
-    from lpwm.evaluate.evaluate import evaluate
-    from lpwm.evaluate.runs import load_team
+def test_no_weights_are_loaded(folders, monkeypatch):
+    def refuse(*_, **__):
+        raise AssertionError("the report loaded weights")
 
-    found = gather(folders)
-    team = load_team(folders, data=False)
-    config = from_dict(EvalConfig, found.evaluations[0]["settings"])
-    again = evaluate(team.agents, team.world, config, store=Store(folders[0].parent / "episodes"))
-    key = ("name", "path", "latent", "predicted", "success", "goal")
-    stored = {e["name"]: [e[k] for k in key] for e in found.episodes}
-    assert {e["name"]: [e[k] for k in key] for e in evaluated_episodes(again)} == stored
+    monkeypatch.setattr("torch.nn.Module.load_state_dict", refuse)
+    monkeypatch.setattr("torch.load", refuse)
+    assert len(gather(folders).episodes) == 4
+    for stored in (folders[0].parent / "episodes").glob("*.npz"):
+        moved = stored.rename(stored.with_suffix(".away"))
+        assert len(gather(folders).episodes) in (3, 4)  # what is not kept any more is left out
+        moved.rename(stored)
 
 
 def test_the_verb_writes_a_page_and_figures(folders, tmp_path, capsys):
@@ -107,9 +104,9 @@ def test_the_verb_writes_a_page_and_figures(folders, tmp_path, capsys):
 
 def test_one_run_of_two_leaves_their_common_evaluation_out_and_says_so(folders):
     found = gather(folders[:1])
-    assert found.evaluations == [] and found.episodes == []
+    assert not found.evaluations and not found.episodes
     other = gather(folders[1:])
-    assert other.evaluations == [] and len(other.studies) == 1  # read in the folder beside it
+    assert not other.evaluations and len(other.studies) == 1  # read in the folder beside it
     with_files = gather(folders[1:], sorted((folders[0] / "eval").glob("*.json")))
     assert "name those runs too" in with_files.notes[0]
 
@@ -125,6 +122,8 @@ def test_where_the_page_goes(folders, tmp_path):
 def test_mistakes_are_one_sentence(folders, tmp_path):
     with pytest.raises(UserError, match="which runs"):
         call(report_verb)
+    with pytest.raises(UserError, match=r"python -m results\.tool page"):
+        report_verb.parse(["--claims", "results"])
     with pytest.raises(UserError, match=r"no run\.json"):
         gather([tmp_path])
     with pytest.raises(UserError, match="given twice"):
@@ -137,5 +136,5 @@ def test_mistakes_are_one_sentence(folders, tmp_path):
     with pytest.raises(UserError, match="not written by lpwm eval"):
         gather(folders, [tmp_path / "other.json"])
     (tmp_path / "torn.json").write_text("{")
-    with pytest.raises(UserError, match="cannot be read"):
+    with pytest.raises(UserError, match="is not JSON"):
         gather(folders, [tmp_path / "torn.json"])

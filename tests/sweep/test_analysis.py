@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from lpwm.recipes import recipe
-from lpwm.report import sweep_figures, sweep_page
+from lpwm.report import sweep as sweep_page
+from lpwm.report.figures import sweep as sweep_figures
 from lpwm.stats import Result, success_interval
 from lpwm.sweep.analysis import best_cells, found_of, method_of, sparse_minus_dense, transfers
 from lpwm.sweep.grid import expand, parse_grid
@@ -34,8 +35,7 @@ def test_the_best_cell_is_chosen_on_some_seeds_and_reported_on_the_others(made):
         look = made.looks[0]
         mine = [p for p in made.points if p.key == b.key and (p.lam, p.lr) == (1.0, 5e-4) and p.seed in (2, 3)]
         rates = [
-            np.mean([[c == "1" for c in s] for s in p.evals["closed"][1].at(250, "latched").success])
-            for p in mine
+            np.mean([[c == "1" for c in s] for s in p.evals["closed"][1].at(250, "latched").success]) for p in mine
         ]
         assert b.intervals[look].estimate == pytest.approx(np.mean(rates))
         assert b.intervals[look].low < b.intervals[look].estimate < b.intervals[look].high
@@ -175,5 +175,5 @@ def test_every_figure_is_drawn_and_the_page_holds_every_number(made, tmp_path):
     for b in bests:
         assert b.intervals[few.looks[0]].text().replace(" %", "") in text
     assert "<script" not in text and "http" not in text.replace("http-equiv", "")
-    paths = sweep_figures.write(tmp_path, drawn[:1], ("png",))
+    paths = sweep_page.save(tmp_path, drawn[:1], ("png",))
     assert paths[0].read_bytes()[:4] == b"\x89PNG"

@@ -181,10 +181,10 @@ def dies_once_in_mid_write(root, name, device, threads, lease):
     import signal as signal_
     from pathlib import Path
 
-    from lpwm.sweep import ledger
+    from lpwm.core import files
     from lpwm.sweep.engines import ray as engine
 
-    marker, whole = Path(root) / "killed", ledger._write
+    marker, whole = Path(root) / "killed", files._write
 
     def half(path, content):
         if path.parent.name == "cells":
@@ -192,15 +192,15 @@ def dies_once_in_mid_write(root, name, device, threads, lease):
                 os_.close(os_.open(marker, os_.O_CREAT | os_.O_EXCL))
             except FileExistsError:
                 return whole(path, content)
-            path.write_text(json.dumps(content)[:200])
+            path.write_bytes(content[:200])
             os_.kill(os_.getpid(), signal_.SIGKILL)
         return whole(path, content)
 
-    ledger._write = half
+    files._write = half
     try:
         return engine.run_one(root, name, device, threads, lease)
     finally:
-        ledger._write = whole
+        files._write = whole
 
 
 def test_three_nodes_one_killed_and_a_worker_killed_in_mid_write(tmp_path, alone, monkeypatch):

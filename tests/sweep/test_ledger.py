@@ -10,8 +10,8 @@ import time
 
 import pytest
 
+from lpwm.core import files
 from lpwm.core.errors import UserError
-from lpwm.core.json import dump_json
 from lpwm.sweep import ledger as module
 from lpwm.sweep.ledger import Ledger
 
@@ -145,19 +145,17 @@ def test_a_damaged_file_is_one_sentence(ledger):
 
 def slow_write(path, content):
     """Writes in three pieces, so that a kill often falls between them. A marked writer stops in one of its writes."""
-    text = dump_json(content)
     stop = MARKED is not None and MARKED.skip == 0
     if MARKED is not None:
         MARKED.skip -= 1
-    with path.open("w") as file:
+    with path.open("wb") as file:
         for i in range(3):
-            file.write(text[i * len(text) // 3 : (i + 1) * len(text) // 3])
+            file.write(content[i * len(content) // 3 : (i + 1) * len(content) // 3])
             file.flush()
             if stop and i == 0:
                 MARKED.halfway.set()
                 time.sleep(600)
             time.sleep(0.002)
-        os.fsync(file.fileno())
 
 
 def payload(name):
@@ -178,7 +176,7 @@ MARKED: Marked | None = None  # set in the process of that writer
 def busy(folder, names, seed, marked=None):
     """Takes cells and finishes them, or now and then fails or lets go; notes each record it was told is its own."""
     global MARKED
-    MARKED, module._write = marked, slow_write
+    MARKED, files._write = marked, slow_write
     ledger, dice = Ledger(folder, deaths=10**6), random.Random(seed)
     while True:
         dice.shuffle(names)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import torch
 
 from lpwm.cli import main
 from lpwm.core.errors import UserError
-from lpwm.report import theory
+from lpwm.report import figures, theory
 from lpwm.theory import Grid, OneHot
 from lpwm.theory.study import StudyConfig, borders, error_map
 from lpwm.worlds.piecewise import Piecewise
@@ -21,7 +22,7 @@ QUICK = StudyConfig(states=4000, horizon=3, sequences=2)
 def piecewise(g, sizes):
     world = Piecewise(g=g)
     box = ((theory.LOW, theory.LOW), (theory.HIGH, theory.HIGH))
-    return borders("x", theory.step_of(world), theory.zone_of(world), *box, theory.ACTIONS, sizes, config=QUICK)["rows"]
+    return borders("x", theory.step_of(world), theory.zone_of(world), *box, theory.ACTIONS, sizes, config=QUICK).rows
 
 
 def test_the_box_is_closed_under_piecewise_and_its_edge_is_reached():
@@ -36,27 +37,27 @@ def test_worst_errors_stay_at_the_jump_while_the_share_of_cut_cells_shrinks():
     jump = theory.jump_of(Piecewise())
     assert jump == pytest.approx(4.0)  # opposite pushes of length 2
     for r in rows:
-        assert r["worst_whole"] <= r["bound"] * (1 + 1e-9)  # within a zone the proposition holds
-        assert r["bound"] < r["worst_cut"] <= r["bound"] + jump
+        assert r.worst_whole <= r.bound * (1 + 1e-9)  # within a zone the proposition holds
+        assert r.bound < r.worst_cut <= r.bound + jump
         # 2n − 1 of n² cells lie across the middle, and half of each is on the other side of its center
-        assert r["cut_cells"] == pytest.approx((2 * r["n"] - 1) / r["n"] ** 2)
-        assert r["cut"] == pytest.approx(1 / r["n"], rel=0.5)
-    assert rows[-1]["worst_cut"] > jump and rows[-1]["worst_whole"] < 1
-    shares = [r["parted"] for r in rows]
-    assert shares == sorted(shares, reverse=True) and shares[-1] > rows[-1]["cut"]
+        assert r.cut_cells == pytest.approx((2 * r.n - 1) / r.n**2)
+        assert r.cut == pytest.approx(1 / r.n, rel=0.5)
+    assert rows[-1].worst_cut > jump and rows[-1].worst_whole < 1
+    shares = [r.parted for r in rows]
+    assert shares == sorted(shares, reverse=True) and shares[-1] > rows[-1].cut
 
 
 def test_a_grid_with_edges_on_the_borders_keeps_the_one_step_bound_and_loses_it_later():
     rows = piecewise(2, (32, 128, 256))
     for r in rows:
-        assert r["cut"] == r["cut_cells"] == r["beyond"] == 0 and r["worst_cut"] is None
-        assert r["worst"] <= r["bound"] * (1 + 1e-9)
-    assert not rows[-1]["holds"] and rows[-1]["far_beyond"] > 0
+        assert r.cut == r.cut_cells == r.beyond == 0 and r.worst_cut is None
+        assert r.worst <= r.bound * (1 + 1e-9)
+    assert not rows[-1].holds and rows[-1].far_beyond > 0
 
 
 def test_the_error_map_is_worst_along_the_borders():
     world, grid = Piecewise(), Grid((theory.LOW,) * 2, (theory.HIGH,) * 2, 33)
-    found = np.array(error_map(theory.step_of(world), grid, theory.ACTIONS, 99)["error"])
+    found = np.array(error_map(theory.step_of(world), grid, theory.ACTIONS, 99).error)
     row, col = np.unravel_index(found.argmax(), found.shape)
     assert found.max() > 2 * grid.epsilon and min(abs(row - 49), abs(col - 49)) <= 2
     model = OneHot.of(theory.step_of(world), grid, theory.ACTIONS)  # one point by hand
@@ -81,6 +82,8 @@ def test_the_command_writes_numbers_and_figures(tmp_path, capsys):
     found = json.loads((out / "theory.json").read_text())
     assert found["kind"] == theory.KIND and [s["d"] for s in found["systems"]] == [1, 2, 2, 3]
     assert len(found["systems"][0]["rows"]) == 3
+    again = theory.TheoryStudy.from_json(found)
+    assert json.loads(json.dumps(again.to_json())) == found and max(map(len, text.splitlines())) <= 80
     made = sorted(p.name for p in out.iterdir())
     assert made == ["theory-borders.pdf", "theory-borders.png", "theory-slopes.pdf", "theory-slopes.png", "theory.json"]
     assert all((out / name).stat().st_size > 5000 for name in made)
@@ -88,8 +91,8 @@ def test_the_command_writes_numbers_and_figures(tmp_path, capsys):
 
 def test_a_broken_slope_is_said_and_exits_with_1(tmp_path, capsys, monkeypatch):
     honest = theory.converge
-    monkeypatch.setattr(theory, "converge", lambda *a: honest(*a) | {"slope_mean": -0.7})
-    monkeypatch.setattr(theory, "write", lambda *_: [])  # drawn in another test
+    monkeypatch.setattr(theory, "converge", lambda *a: replace(honest(*a), slope_mean=-0.7))
+    monkeypatch.setattr(figures, "save", lambda *_: [])  # drawn in another test
     assert main(["theory", "--out", str(tmp_path), "--sizes", "2", "--states", "500"]) == 1
     assert "not within 10 % of −1/2" in capsys.readouterr().err
 

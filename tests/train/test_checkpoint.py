@@ -475,7 +475,7 @@ def test_a_pickle_in_disguise_is_refused_and_not_run(tmp_path):
         files = json.loads((folder / "state.json").read_text())["files"]
         for suffix in (data, b"\0" * 64 + data):
             (folder / name).write_bytes(suffix)
-            forge(folder, files={**files, name: checkpoint.folders.fingerprint(folder / name)})
+            forge(folder, files={**files, name: checkpoint.fingerprint(folder / name)})
             found = checkpoint.latest(tmp_path)
             assert found.refused == []
             with pytest.raises(UserError, match=f"{re.escape(name)} is not a whole safetensors file"):

@@ -1,6 +1,7 @@
 """Packed runs: small, loadable as any run, the same model up to rounding; and the pair that the package ships."""
 
 import json
+import runpy
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,9 +14,12 @@ from lpwm.evaluate.config import EvalConfig
 from lpwm.evaluate.evaluate import evaluate
 from lpwm.evaluate.runs import load_team
 from lpwm.recipes import dense, tiny
-from lpwm.report.claims_read import trained
-from lpwm.train import Run, load, packed
-from lpwm.train.packed import LIMIT, available, halved, pack, shipped, unpack
+from lpwm.train import Run, load, pretrained
+from lpwm.train.pretrained import available, shipped, unpack
+
+SCRIPT = Path(__file__).parents[2] / "results" / "pack_pretrained.py"
+script = runpy.run_path(str(SCRIPT))
+LIMIT, halved, pack = script["LIMIT"], script["halved"], script["pack"]
 
 
 @pytest.fixture(scope="module")
@@ -58,13 +62,10 @@ def test_too_much_is_refused_before_anything_is_written(runs, tmp_path):
 
 
 def test_the_script(runs, tmp_path, capsys, monkeypatch):
-    import runpy
-
-    script = Path(__file__).parents[2] / "results" / "pack_pretrained.py"
     words = [f"{n}={p}" for n, p in runs.items()]
     monkeypatch.setattr("sys.argv", ["pack_pretrained.py", *words, "--out", str(tmp_path)])
     with pytest.raises(SystemExit, match="0"):
-        runpy.run_path(str(script), run_name="__main__")
+        runpy.run_path(str(SCRIPT), run_name="__main__")
     assert "lewm:" in capsys.readouterr().out and (tmp_path / "lpwm" / "config.json").exists()
 
 
@@ -89,14 +90,14 @@ def test_other_data_are_refused(tmp_path):
 def test_an_unknown_name(tmp_path, monkeypatch):
     with pytest.raises(UserError, match="lewm, lpwm"):
         unpack("dino", tmp_path)
-    monkeypatch.setattr(packed, "shipped", lambda: tmp_path / "nothing")
+    monkeypatch.setattr(pretrained, "shipped", lambda: tmp_path / "nothing")
     with pytest.raises(UserError, match="is none"):
         unpack("lpwm", tmp_path)
 
 
 def test_a_demo_without_training(runs, tmp_path, capsys, monkeypatch):
     pack(runs, tmp_path / "assets")
-    monkeypatch.setattr(packed, "shipped", lambda: tmp_path / "assets")
+    monkeypatch.setattr(pretrained, "shipped", lambda: tmp_path / "assets")
     monkeypatch.setattr(Run, "train", None)
     planner = {"samples": 16, "elites": 4, "iterations": 2}
     monkeypatch.setattr(demo, "PLANNING", replace(demo.PLANNING, episodes=6, options=planner, curve=32))
@@ -132,5 +133,3 @@ def test_results_say_what_made_them(runs, monkeypatch):
     assert entry["training"]["minutes"] >= 0 and entry["training"]["source"] == found["source"]
     assert {"active_fraction", "effective_dimension", "relative_error", "copy_error"} <= entry["monitors"].keys()
     assert len(found["source"]) == 16
-    run = trained(entry, entry["run_hash"])
-    assert run.family == "tiny" and "20 steps of 8" in run.size

@@ -155,7 +155,7 @@ def test_runs_from_before_kernels_had_a_name_open(tmp_path):
 
 
 def test_a_run_waits_for_data_that_another_is_collecting(tmp_path, monkeypatch):
-    from lpwm.train import run_config as config
+    from lpwm.train import prepare as config
 
     calls, real = [], config.collect
 

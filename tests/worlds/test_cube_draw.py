@@ -167,7 +167,7 @@ def test_osmesa_is_next(monkeypatch: pytest.MonkeyPatch) -> None:
         def make_current(self) -> None:
             pass
 
-    monkeypatch.setattr(cube_gl, "WAYS", {"egl": Broken, "osmesa": Works})
+    monkeypatch.setattr(cube_gl, "CONTEXTS", {"egl": Broken, "osmesa": Works})
     assert cube_gl.open_context().name == "osmesa"
     monkeypatch.setenv("MUJOCO_GL", "egl")
     with pytest.raises(UserError, match="0 devices"):

@@ -1,14 +1,9 @@
-"""What every tensor world promises, checked over all of them."""
+"""The worlds of one dot: arenas, frames, policies. What every world promises is in tests/contracts."""
 
 from __future__ import annotations
 
-import dataclasses
-import json
-
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from lpwm.core.errors import UserError
 from lpwm.worlds import POLICIES, WORLDS, TensorWorld, make, make_policy, rollout, row_keys
@@ -22,7 +17,7 @@ VARIANTS = [
     ("wall", {"wall": 20, "door": 48}),
 ]
 
-TENSOR = [name for name in WORLDS if hasattr(WORLDS[name], "step")]
+TENSOR = [name for name in WORLDS if hasattr(WORLDS.get(name), "step")]
 
 
 @pytest.fixture(params=VARIANTS, ids=lambda v: f"{v[0]}-{len(v[1])}")
@@ -35,32 +30,6 @@ def test_every_world_is_covered() -> None:
     assert {name for name, _ in VARIANTS} == set(TENSOR) and set(WORLDS) == set(POLICIES)
 
 
-def test_the_spec_rebuilds_the_world(world: TensorWorld) -> None:
-    spec = world.spec
-    assert isinstance(world, TensorWorld)
-    options = json.loads(json.dumps(spec.options))
-    assert make(spec.name, **options) == world
-    assert hash(make(spec.name, **options)) == hash(world)
-    assert len(spec.action_low) == len(spec.action_high) == spec.action_dim
-    assert len(spec.state_low) == len(spec.state_high) == spec.state_dim
-    assert spec.policy in POLICIES[spec.name]
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        world.anything = 1  # type: ignore[attr-defined]
-
-
-@settings(max_examples=8)
-@given(n=st.integers(1, 50), start=st.integers(0, 10**6), seed=st.integers(0, 2**31))
-def test_rows_do_not_depend_on_the_draw(n: int, start: int, seed: int) -> None:
-    for name in WORLDS:
-        world = make(name)
-        for sample in (world.sample_state, world.sample_goal):
-            rows = sample(n, ("test", seed), start)
-            assert rows.shape == (n, world.spec.state_dim) and rows.dtype == torch.float32
-            one = sample(1, ("test", seed), start + n - 1)
-            assert torch.equal(rows[-1:], one)
-            assert not torch.equal(sample(n, ("test", seed + 1), start), rows)
-
-
 def test_states_fill_the_arena(world: TensorWorld) -> None:
     spec = world.spec
     low, high = torch.tensor(spec.state_low), torch.tensor(spec.state_high)
@@ -71,22 +40,6 @@ def test_states_fill_the_arena(world: TensorWorld) -> None:
     # Starts and goals of one key are independent of one another.
     together = torch.corrcoef(torch.cat((state, goal), 1).T)
     assert together[:2, 2:].abs().max() < 0.06
-
-
-def test_steps_stay_inside_and_rows_are_independent(world: TensorWorld) -> None:
-    spec = world.spec
-    n, steps = 64, 60
-    state, goal = world.sample_state(n, (1,)), world.sample_goal(n, (1,))
-    states, actions = rollout(world, make_policy(world, "random"), state, goal, row_keys((1, "act"), n), steps)
-    assert states.shape == (n, steps + 1, spec.state_dim) and actions.shape == (n, steps, spec.action_dim)
-    assert states.dtype == actions.dtype == torch.float32
-    low, high = torch.tensor(spec.state_low), torch.tensor(spec.state_high)
-    assert (states >= low).all() and (states <= high).all()
-    assert not torch.equal(states[:, 0], states[:, -1])
-    # Any leading shape, and any subset of rows, gives the same.
-    again = world.step(states[:, :-1], actions)
-    assert torch.equal(again, states[:, 1:])
-    assert torch.equal(world.step(states[5, 3], actions[5, 3]), states[5, 4])
 
 
 def test_every_policy_is_keyed_by_row(world: TensorWorld) -> None:
@@ -106,14 +59,11 @@ def test_every_policy_is_keyed_by_row(world: TensorWorld) -> None:
 
 
 @pytest.mark.parametrize("size", [None, 32, 64, 65, 300])
-def test_frames(world: TensorWorld, size: int | None) -> None:
+def test_the_dot_is_drawn_where_it_is(world: TensorWorld, size: int | None) -> None:
+    """It is red: green is lowest, off the walls, where the dot is."""
     state = world.sample_state(5, (3,))
     frame = world.render(state, size)
     side = size or world.spec.frame
-    assert frame.shape == (5, 3, side, side) and frame.dtype == torch.uint8 and frame.is_contiguous()
-    assert torch.equal(frame, world.renderer(size)(state))
-    assert torch.equal(frame[2:3], world.render(state[2:3], size))
-    # The dot is red: green is lowest, off the walls, where the dot is.
     scale = side / world.spec.frame
     for i in range(5):
         redness = frame[i, 0].int() - frame[i, 1].int()
@@ -132,10 +82,6 @@ def test_drawing_many_frames_equals_drawing_few() -> None:
             assert torch.equal(world.render(state, size)[-3:], world.render(state[-3:], size))
 
 
-def test_no_frames_for_no_states(world: TensorWorld) -> None:
-    assert world.render(world.sample_state(0, (0,)), 64).shape == (0, 3, 64, 64)
-
-
 def test_success_is_a_short_distance(world: TensorWorld) -> None:
     state, goal = world.sample_state(500, (5,)), world.sample_goal(500, (5,))
     expected = torch.tensor(
@@ -146,18 +92,9 @@ def test_success_is_a_short_distance(world: TensorWorld) -> None:
     )
     assert torch.allclose(world.distance(state, goal), expected, atol=1e-4)
     within = world.spec.success_within
-    assert torch.equal(world.success(state, goal), world.distance(state, goal) < within)
     near = state + torch.tensor([within - 0.01, 0.0])
     far = state + torch.tensor([within + 0.01, 0.0])
     assert world.success(state, near).all() and not world.success(state, far).any()
-
-
-def test_factors_are_named(world: TensorWorld) -> None:
-    state = world.sample_state(40, (6,))
-    factors = world.factors(state)
-    assert tuple(factors) == world.spec.factors
-    assert all(value.shape == (40,) for value in factors.values())
-    assert torch.equal(factors["x"], state[:, 0]) and torch.equal(factors["y"], state[:, 1])
 
 
 def test_zones_are_rows_and_columns() -> None:

@@ -22,11 +22,10 @@ from numpy.typing import NDArray
 
 from lpwm import worlds
 from lpwm.core.errors import UserError
-from lpwm.data.digest import combine, hash_column
-from lpwm.data.episodes import EpisodeData, held_out_digest, offsets_of, runs_to_json
-from lpwm.frames.base import FileFrames
-from lpwm.frames.tensors import TensorFrames, load_numbers, load_tensor
-from lpwm.frames.video import VideoFrames
+from lpwm.data.episodes import EpisodeData, assemble, combine, hash_columns, runs_to_json
+from lpwm.data.frames.base import FileFrames
+from lpwm.data.frames.tensors import TensorFrames, load_numbers, load_tensor
+from lpwm.data.frames.video import VideoFrames
 from lpwm.worlds.base import WorldSpec
 
 PIXELS_PER_UNIT = 100.0  # of PushT's actions
@@ -55,44 +54,26 @@ def read_dino(folder: Path, pixels: bool | None = None) -> EpisodeData:
             f"{parts[0]} has neither rel_actions.pth (PushT) nor actions.pth (Wall): copy the whole folder, as it was "
             "published."
         )
-    found = [(_pusht if push else _wall)(part) for part in parts]
-    spec = _pusht_spec() if push else _wall_spec(parts)
-    lengths = np.concatenate([part.lengths for part in found])
-    states, actions = (np.concatenate([_used(part, name) for part in found]) for name in ("states", "actions"))
+    read = [(_pusht if push else _wall)(part) for part in parts]
+    spec = worlds.make("pusht").spec if push else _wall_spec(parts)
+    lengths = np.concatenate([part.lengths for part in read])
+    states, actions = (np.concatenate([_used(part, name) for part in read]) for name in ("states", "actions"))
     actions[np.cumsum(lengths) - 1] = np.nan  # the last one leads nowhere
-    held = None
-    if len(found) == 2:
-        held = torch.arange(len(found[0].lengths), len(lengths))
-    files = [file for part in found for file in part.files]
+    held = torch.arange(len(read[0].lengths), len(lengths)) if len(read) == 2 else None
+    files = [file for part in read for file in part.files]
     frames: FileFrames | None = None
     if pixels or (pixels is None and all((part / "obses").is_dir() for part in parts)):
         frames = (VideoFrames if push else TensorFrames)(files, lengths)
-    return _data(folder, states, actions, lengths, frames, spec, held)
-
-
-def _data(
-    folder: Path,
-    states: NDArray,
-    actions: NDArray,
-    lengths: NDArray,
-    frames: FileFrames | None,
-    spec: WorldSpec | None,
-    held: torch.Tensor | None,
-) -> EpisodeData:
-    digests = {name: hash_column(name, rows, lengths) for name, rows in (("state", states), ("action", actions))}
-    digests["ep_len"] = hash_column("ep_len", lengths.astype(np.int32), None)
+    columns = {"state": states, "action": actions}
     attributes: dict[str, Any] = {"made_by": "DINO-WM"}
     if held is not None:
         attributes["held_out"] = runs_to_json(held.tolist())
-        digests["held_out"] = held_out_digest(attributes["held_out"])
-    return EpisodeData(
-        states=torch.from_numpy(states),
-        actions=torch.from_numpy(actions),
-        lengths=torch.from_numpy(lengths),
-        offsets=torch.from_numpy(offsets_of(lengths)),
+    return assemble(
+        columns,
+        lengths,
+        digest=combine(hash_columns(columns, lengths, attributes.get("held_out"))),
         pixels=frames,
         spec=spec,
-        digest=combine(digests),
         attributes=attributes,
         held_out=held,
     )
@@ -106,17 +87,17 @@ def _used(part: _Part, name: str) -> NDArray[np.float32]:
 
 def _table(path: Path, width: int, episodes: int | None = None, steps: tuple[int, ...] = ()) -> NDArray[np.float32]:
     """A tensor (N, T, width) as float32; N and T as given, where they are."""
-    found = load_tensor(path)
-    fits = found.ndim == 3 and found.shape[2] == width and found.dtype.is_floating_point and found.numel()
+    tensor = load_tensor(path)
+    fits = tensor.ndim == 3 and tensor.shape[2] == width and tensor.dtype.is_floating_point and tensor.numel()
     if fits and episodes is not None:
-        fits = len(found) == episodes and found.shape[1] in steps
+        fits = len(tensor) == episodes and tensor.shape[1] in steps
     if not fits:
         expected = f"({episodes or 'episodes'}, {' or '.join(map(str, steps)) or 'steps'}, {width})"
         raise UserError(
-            f"{path} is {str(found.dtype).removeprefix('torch.')} {tuple(found.shape)}, expected floats {expected}: "
+            f"{path} is {str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}, expected floats {expected}: "
             "copy it again."
         )
-    return found.float().numpy()
+    return tensor.float().numpy()
 
 
 def _check_finite(path: Path, values: NDArray, lengths: NDArray) -> None:
@@ -162,16 +143,8 @@ def _wall(folder: Path) -> _Part:
     return _Part(states, padded, lengths, files)
 
 
-def _pusht_spec() -> WorldSpec | None:
-    """The world's spec, if this version has the world."""
-    if "pusht" not in worlds.WORLDS:
-        return None
-    spec = worlds.make("pusht").spec
-    return spec if spec.state_dim == 7 else None
-
-
 def _wall_spec(parts: list[Path]) -> WorldSpec | None:
-    """The world with this wall and door, if they are the same in all episodes; else nobody can draw the states."""
+    """The world with this wall and door, if they are the same in all episodes; else the states cannot be drawn."""
     place: dict[str, int] = {}
     for option in ("wall", "door"):
         paths = [part / f"{option}_locations.pth" for part in parts]

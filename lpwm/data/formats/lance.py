@@ -1,31 +1,37 @@
 """stable-worldmodel's Lance tables, read and written.
 
 A row per frame: `episode_idx` and `step_idx` int32, numbers as lists of float32 of fixed size, frames as JPEG in the
-binary column `pixels`. What our files say beside that (world, seed, policy, …) is kept in the table's own metadata,
-which its
-readers ignore. Its HDF5 layout is ours, and is read by `reader`.
+binary column `pixels`. What our files say besides (world, seed, policy, …) is kept in the table's own metadata, which
+its readers ignore.
 """
 
 from __future__ import annotations
 
 import io
+import itertools
 import json
-import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from PIL import Image
 
 from lpwm.core.errors import UserError
-from lpwm.core.files import disk_errors, make_folder
-from lpwm.data.digest import combine, hash_column
-from lpwm.data.episodes import EpisodeData, held_out_digest, offsets_of, runs_from_json, spec_from_json, spec_to_json
-from lpwm.data.reader import check_columns, run_lengths
-from lpwm.frames.jpegs import LanceFrames, broken, lance_module, open_table
+from lpwm.core.files import disk_errors, put, scratch
+from lpwm.data.episodes import (
+    EpisodeData,
+    assemble,
+    combine,
+    hash_columns,
+    offsets_of,
+    runs_from_json,
+    spec_from_json,
+    spec_to_json,
+)
+from lpwm.data.formats.swm import check_columns, run_lengths
+from lpwm.data.frames.jpegs import LanceFrames, broken, lance_module, open_table
 from lpwm.worlds.base import WorldSpec
 
 _KEY = b"lpwm"  # of the table's metadata
@@ -34,7 +40,7 @@ QUALITY = 95  # of the JPEGs, as its own writer's
 
 
 def read_lance(path: Path, pixels: bool = True) -> EpisodeData:
-    """A table; its small columns in memory, its frames when asked for."""
+    """A table; its small columns in memory, its frames read on demand."""
     table = open_table(path)
     schema = table.schema
     columns = _columns(path, table, [field.name for field in schema if _is_numbers(field.type)])
@@ -59,21 +65,15 @@ def read_lance(path: Path, pixels: bool = True) -> EpisodeData:
     actions = columns.pop("action").astype(np.float32)
     states = columns.pop("state", np.zeros((total, 0), np.float32)).astype(np.float32)
     check_columns(path, spec, states, actions, lengths)
-    held = runs_from_json(said["held_out"], len(lengths)) if "held_out" in said else None
-    hashes = {name: hash_column(name, rows, lengths) for name, rows in (("state", states), ("action", actions))}
-    hashes["ep_len"] = hash_column("ep_len", lengths.astype(np.int32), None)
-    if held is not None:
-        hashes["held_out"] = held_out_digest(said["held_out"])
-    return EpisodeData(
-        states=torch.from_numpy(states),
-        actions=torch.from_numpy(actions),
-        lengths=torch.from_numpy(lengths),
-        offsets=torch.from_numpy(offsets_of(lengths)),
+    read = {"state": states, "action": actions}
+    return assemble(
+        read,
+        lengths,
+        digest=combine(hash_columns(read, lengths, said.get("held_out"))),
         pixels=frames,
         spec=spec,
-        digest=combine(hashes),
         attributes=said,
-        held_out=held,
+        held_out=runs_from_json(said["held_out"], len(lengths)) if "held_out" in said else None,
         extra=columns,
     )
 
@@ -90,10 +90,10 @@ def _is_numbers(kind: Any) -> bool:
 
 def _columns(path: Path, table: Any, names: list[str]) -> dict[str, NDArray]:
     try:
-        found = table.to_table(columns=names)
+        values_of = table.to_table(columns=names)
         out = {}
         for name in names:
-            column = found[name].combine_chunks()
+            column = values_of[name].combine_chunks()
             size = getattr(column.type, "list_size", None)
             if column.null_count:
                 raise UserError(f"{path}: column {name!r} has gaps: fill them, or drop those episodes.")
@@ -110,12 +110,12 @@ def _said(path: Path, metadata: Mapping[bytes, bytes] | None) -> dict[str, Any]:
     """What our writer added, {} for tables of others."""
     text = (metadata or {}).get(_KEY)
     try:
-        found = json.loads(text) if text else {}
-        if not isinstance(found, dict):
+        said = json.loads(text) if text else {}
+        if not isinstance(said, dict):
             raise ValueError("not an object")
-        if found.get("world"):
-            spec_from_json(json.dumps(found["world"]))
-        return found
+        if said.get("world"):
+            spec_from_json(json.dumps(said["world"]))
+        return said
     except (ValueError, KeyError, TypeError) as error:
         raise broken(path, "its metadata are damaged") from error
 
@@ -136,7 +136,6 @@ def write_lance(
         raise UserError(f"{path} exists: choose another name, or pass --overwrite to replace it.")
     if path.is_file():
         raise UserError(f"{path} is a file: a Lance table is a folder, choose another name.")
-    make_folder(path.parent)
     said = {**attributes, "world": json.loads(spec_to_json(spec)) if spec is not None else None}
     stream = iter(groups)
     first = next(stream)
@@ -148,25 +147,13 @@ def write_lance(
 
     def batches() -> Iterator[Any]:
         done = 0
-        for columns, lengths in _chain(first, stream):
+        for columns, lengths in itertools.chain([first], stream):
             yield _batch(pa, schema, columns, lengths, done)
             done += len(lengths)
 
-    temporary = path.with_name(f".{path.name}.tmp")
-    shutil.rmtree(temporary, ignore_errors=True)
-    try:
-        with disk_errors(path):
-            lance.write_dataset(pa.RecordBatchReader.from_batches(schema, batches()), str(temporary), schema=schema)
-            if path.exists():
-                shutil.rmtree(path)
-            temporary.rename(path)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-
-
-def _chain(first: Any, rest: Iterator[Any]) -> Iterator[Any]:
-    yield first
-    yield from rest
+    with disk_errors(path), scratch(path.parent, path.name) as temporary:
+        lance.write_dataset(pa.RecordBatchReader.from_batches(schema, batches()), str(temporary), schema=schema)
+        put(temporary, path)
 
 
 def _name(name: str) -> str:

@@ -34,7 +34,7 @@
     this.title = lpwm.make("h3", { id: "arena-title-" + side }, panel);
     this.canvas = lpwm.make("canvas", {
       class: "map", tabindex: "0", role: "application", "aria-roledescription": "map of cells",
-      "aria-labeledby": "arena-title-" + side, "aria-describedby": "arena-readout",
+      "aria-labelledby": "arena-title-" + side, "aria-describedby": "arena-readout",
     }, panel);
     const scale = lpwm.make("div", { class: "scale", "aria-hidden": "true" }, panel);
     lpwm.make("span", { text: "0" }, scale);

@@ -12,8 +12,8 @@ and then
   done      still touching (grip ≥ 0.1): open;
   leaving   less than 16 cm up: up, open;
   gone      fly to a resting place; there (4 cm), or 200 steps after the target was given, a new target is drawn.
-The move is 5 × the way to where it goes, the way lengthened to 0.4 m when shorter, so that it nearly always goes at
-full speed; the turn is 3 × the angle, the shortest of the cube's four. Everything is clipped to ±1.
+The move is 5 × the vector to where it goes, lengthened to 0.4 m when shorter, so that it nearly always goes at full
+speed; the turn is 3 × the angle, the shortest of the cube's four. Everything is clipped to ±1.
 
 Noise (method §6): ξ ~ U(0, 0.1) per episode; normal with standard deviations ξ, ξ, ξ, 3ξ, 10ξ, then clipped again.
 """
@@ -37,7 +37,7 @@ CARRIED = 11  # target xyz and yaw, resting place xyz and yaw, ξ, steps with th
 
 
 def _shortest(effector: Tensor, cube: Tensor) -> Tensor:
-    """The cube's yaw, plus whichever multiple of 90° (of nine, a full turn each way) is nearest the effector's."""
+    """The cube's yaw plus the multiple of 90°, up to a full turn in each direction, nearest the effector's."""
     turns = torch.arange(-4, 5, dtype=cube.dtype, device=cube.device) * (math.pi / 2)
     every = cube.unsqueeze(-1) + turns
     best = (effector.unsqueeze(-1) - every).abs().argmin(-1, keepdim=True)
@@ -84,10 +84,10 @@ def decide(state: Tensor, target: Tensor, rest: Tensor) -> tuple[Tensor, Tensor]
     for when, where, angle, fingers in phases:
         goal = torch.where(when.unsqueeze(-1), where.to(at.dtype), goal)
         turn, hand = torch.where(when, angle, turn), torch.where(when, fingers, hand)
-    way = goal - at
-    length = torch.linalg.vector_norm(way, dim=-1, keepdim=True)
-    way = torch.where(length >= LEAST, way, way / (length + 1e-6) * LEAST)
-    action = torch.cat((GAIN * way, GAIN_YAW * turn.unsqueeze(-1), hand.unsqueeze(-1)), -1)
+    move = goal - at
+    length = torch.linalg.vector_norm(move, dim=-1, keepdim=True)
+    move = torch.where(length >= LEAST, move, move / (length + 1e-6) * LEAST)
+    action = torch.cat((GAIN * move, GAIN_YAW * turn.unsqueeze(-1), hand.unsqueeze(-1)), -1)
     return action.clamp(-1.0, 1.0), reached & _near(rest[:, :3], at, 0.04)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import os
 from ctypes import byref, c_int, c_uint, c_void_p
-from typing import Any, Protocol
+from typing import Any
 
 from lpwm.core.errors import UserError
 
@@ -21,20 +21,8 @@ REMEDY = (
 _VARIABLE = "MUJOCO_GL"
 
 
-class Context(Protocol):
-    """Something current in this thread that MuJoCo can draw in."""
-
-    name: str
-
-    def make_current(self) -> None: ...
-
-    def release(self) -> None:
-        """No longer current, so that another thread can make it so."""
-        ...
-
-
 class Missing(Exception):
-    """This way of drawing does not work here; why, in a few words."""
+    """This kind of context does not work here; why, in a few words."""
 
 
 def _library(*names: str) -> Any:
@@ -131,18 +119,18 @@ class OSMesa:
         self._mesa.OSMesaMakeCurrent(None, None, 0, 0, 0)
 
 
-WAYS: dict[str, type[EGL] | type[OSMesa]] = {"egl": EGL, "osmesa": OSMesa}
+CONTEXTS: dict[str, type[EGL] | type[OSMesa]] = {"egl": EGL, "osmesa": OSMesa}
 
 
-def open_context() -> Context:
+def open_context() -> EGL | OSMesa:
     """A context that is current, or one sentence saying what to install."""
     wanted = os.environ.get(_VARIABLE, "").lower().strip()
-    if wanted and wanted not in WAYS:
+    if wanted and wanted not in CONTEXTS:
         raise UserError(f"{_VARIABLE}={wanted} cannot draw without a screen: set it to egl or osmesa, or unset it.")
     failures = []
-    for name in [wanted] if wanted else WAYS:
+    for name in [wanted] if wanted else CONTEXTS:
         try:
-            context = WAYS[name]()
+            context = CONTEXTS[name]()
             context.make_current()
             return context
         except Missing as why:

@@ -1,8 +1,8 @@
 """The scene of the single cube: a UR5e arm with a Robotiq 2F-85 gripper, a table, four walls, a cube of 4 cm.
 
-`assets/cube.npz.xz` holds what `cube_build` took from the package `ogbench`: two MuJoCo descriptions (the scene, and
-the arm alone for inverse kinematics) and the meshes, without loss: each mesh is its distinct points, which of them
-each vertex is, and the faces. MuJoCo compiles them when the world is first used, in about half a second.
+`assets/cube.npz.xz` holds what tests/golden/make_cube_asset.py took from the package `ogbench`: two MuJoCo descriptions
+(the scene, and the arm alone for inverse kinematics) and the meshes, without loss: each mesh is its distinct points,
+which of them each vertex is, and the faces. MuJoCo compiles them when the world is first used.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ HAND = "ur5e/robotiq/"
 
 @dataclass(frozen=True)
 class Scene:
-    """The compiled scene and the numbers of what is asked about."""
+    """The compiled scene and the indices of what is recorded."""
 
     model: Any  # mujoco.MjModel
     arm: Any  # mujoco.MjModel of the arm alone

@@ -7,7 +7,7 @@ of 2 ms. This is the control scheme of ogbench's `cube-single-v0`, number for nu
 
 MuJoCo computes positions at the beginning of a physics step, so the effector's pose and the contacts that are read
 after a step lag the joint angles by 2 ms. ogbench reads them so, and the next action starts from them; they are
-therefore in the state and in the snapshots, beside MuJoCo's own integration state.
+therefore in the state and in the snapshots, next to MuJoCo's own integration state.
 """
 
 from __future__ import annotations
@@ -57,15 +57,15 @@ class Kinematics:
 
     ROUNDS, CLOSE, LARGEST, DAMPING = 20, 1e-4, math.pi / 4, 1e-12
 
-    def __init__(self, found: Scene) -> None:
+    def __init__(self, parts: Scene) -> None:
         self._mujoco = mujoco = import_mujoco()
-        self._model, self._tip = found.arm, found.tip
-        self._data = mujoco.MjData(found.arm)
-        rest = mujoco.MjData(found.model)
-        mujoco.mj_forward(found.model, rest)
-        pinch, flange = (rest.site_xmat[i].reshape(3, 3) for i in (found.pinch, found.flange))
+        self._model, self._tip = parts.arm, parts.tip
+        self._data = mujoco.MjData(parts.arm)
+        rest = mujoco.MjData(parts.model)
+        mujoco.mj_forward(parts.model, rest)
+        pinch, flange = (rest.site_xmat[i].reshape(3, 3) for i in (parts.pinch, parts.flange))
         self._turn = pinch.T @ flange  # the flange as the pinch point sees it
-        self._shift = pinch.T @ (rest.site_xpos[found.flange] - rest.site_xpos[found.pinch])
+        self._shift = pinch.T @ (rest.site_xpos[parts.flange] - rest.site_xpos[parts.pinch])
 
     def solve(self, position: Vector, yaw: float, start: Vector) -> Vector:
         """Joint angles (6,) for the pinch point at `position`, pointing down, turned by `yaw`."""
@@ -123,7 +123,7 @@ class CubeSim:
             self.place(start[:NQ], start[NQ : NQ + NV])
 
     def place(self, qpos: Vector, qvel: Vector | None = None) -> None:
-        """Everything as after a reset, then these joint angles and velocities (at rest when not told)."""
+        """Everything as after a reset, then these joint angles and velocities (at rest by default)."""
         self._mujoco.mj_resetData(self._model, self._data)
         self._data.qpos[:] = qpos
         if qvel is not None:
@@ -133,15 +133,15 @@ class CubeSim:
 
     def _look(self) -> None:
         """Read what is recorded: the effector, and who touches whom."""
-        data, found = self._data, self._scene
+        data, parts = self._data, self._scene
         self._mujoco.mj_rnePostConstraint(self._model, data)
-        self._effector = data.site_xpos[found.pinch].copy()
-        turn = data.site_xmat[found.pinch]
+        self._effector = data.site_xpos[parts.pinch].copy()
+        turn = data.site_xmat[parts.pinch]
         self._yaw = math.atan2(turn[3], turn[0])
-        self._grip = min(float(np.linalg.norm(data.cfrc_ext[found.pad])) / FIRM, 1.0)
+        self._grip = min(float(np.linalg.norm(data.cfrc_ext[parts.pad])) / FIRM, 1.0)
         pairs = data.contact.geom
-        with_cube = (pairs == found.cube).any(axis=1)
-        self._touch = float(found.hand[pairs[with_cube]].any())
+        with_cube = (pairs == parts.cube).any(axis=1)
+        self._touch = float(parts.hand[pairs[with_cube]].any())
 
     @property
     def state(self) -> Vector:

@@ -5,7 +5,7 @@ the fingertips is (metres) and its yaw; the gripper (0 open … 1 closed; ogbenc
 the right fingertip (50 and more is 1; ogbench's `gripper_contact`); touch, whether the gripper and the cube are in
 contact. What is seen is a function of the joint positions; the target of the moment is not drawn.
 
-Stepping and drawing need only the package `mujoco` (see `cube_model`); states and rewards are ogbench's.
+Stepping and drawing need only the package `mujoco` (see `model`); states and rewards are ogbench's.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class Cube:
 
     @functools.cached_property
     def spec(self) -> WorldSpec:
-        joints, fast = (2 * math.pi,) * 14, (_FAST,) * 20
-        quaternion = (1.001,) * 4
+        joints, fast, quaternion = (2 * math.pi,) * 14, (_FAST,) * 20, (1.001,) * 4
+        low, high = (-0.5, -1.0, -0.5), (1.5, 1.0, 2.0)  # of the cube and of the effector
         return WorldSpec(
             name="cube",
             options={},
@@ -65,22 +65,8 @@ class Cube:
             proprio=(*range(EFFECTOR.start, EFFECTOR.stop), YAW, GRIPPER),
             factors=("effector_x", "effector_y", "effector_z", "cube_x", "cube_y", "cube_z", "gripper", "contact"),
             policy="expert",
-            state_low=(
-                *(-x for x in joints),
-                -0.5,
-                -1.0,
-                -0.5,
-                *(-x for x in quaternion),
-                *(-x for x in fast),
-                -0.5,
-                -1.0,
-                -0.5,
-                -math.pi,
-                0.0,
-                0.0,
-                0.0,
-            ),
-            state_high=(*joints, 1.5, 1.0, 2.0, *quaternion, *fast, 1.5, 1.0, 2.0, math.pi, 1.0, 1.0, 1.0),
+            state_low=(*_minus(joints), *low, *_minus((*quaternion, *fast)), *low, -math.pi, 0.0, 0.0, 0.0),
+            state_high=(*joints, *high, *quaternion, *fast, *high, math.pi, 1.0, 1.0, 1.0),
             success_within=SUCCESS,
         )
 
@@ -123,6 +109,10 @@ class Cube:
         named = {f"effector_{a}": state[..., EFFECTOR.start + i] for i, a in enumerate("xyz")}
         named |= {f"cube_{a}": state[..., CUBE_AT.start + i] for i, a in enumerate("xyz")}
         return named | {"gripper": state[..., GRIPPER], "contact": state[..., TOUCH]}
+
+
+def _minus(bounds: tuple[float, ...]) -> tuple[float, ...]:
+    return tuple(-x for x in bounds)
 
 
 def _resting(keys: Tensor) -> Tensor:

@@ -43,12 +43,12 @@ PUBLIC: dict[str, Any] = {
 
 def _outline() -> tuple[Tensor, Tensor]:
     """Places on the T where one can push, and their outward normals, in its frame: (K, 2) each."""
-    found = [((x, 0.0), (0.0, -1.0)) for x in (-54.0, -36.0, -18.0, 0.0, 18.0, 36.0, 54.0)]
-    found += [((x, 30.0), (0.0, 1.0)) for x in (-52.0, -38.0, 38.0, 52.0)]
-    found += [((60.0 * s, 15.0), (1.0 * s, 0.0)) for s in (-1, 1)]
-    found += [((15.0 * s, y), (1.0 * s, 0.0)) for s in (-1, 1) for y in (60.0, 80.0, 100.0, 114.0)]
-    found += [((x, 120.0), (0.0, 1.0)) for x in (-8.0, 8.0)]
-    places, normals = zip(*found, strict=True)
+    sides = [((x, 0.0), (0.0, -1.0)) for x in (-54.0, -36.0, -18.0, 0.0, 18.0, 36.0, 54.0)]
+    sides += [((x, 30.0), (0.0, 1.0)) for x in (-52.0, -38.0, 38.0, 52.0)]
+    sides += [((60.0 * s, 15.0), (1.0 * s, 0.0)) for s in (-1, 1)]
+    sides += [((15.0 * s, y), (1.0 * s, 0.0)) for s in (-1, 1) for y in (60.0, 80.0, 100.0, 114.0)]
+    sides += [((x, 120.0), (0.0, 1.0)) for x in (-8.0, 8.0)]
+    places, normals = zip(*sides, strict=True)
     return torch.tensor(places, dtype=torch.float64), torch.tensor(normals, dtype=torch.float64)
 
 
@@ -59,7 +59,7 @@ class Pusher:
     world: Any
     spread: float = 20.0  # px: deviation of the wanted place from the middle of the table
     temperature: float = 0.6  # of the choice of contacts
-    purpose: float = 4.0  # how much the way to the wanted place counts in that choice
+    purpose: float = 4.0  # how much the direction to the wanted place counts in that choice
     near: float = 100.0  # px: a contact this much further away scores 1 less
     heed: float = 0.25  # probability per step to notice that the T is beyond the wanted place
     leave: float = 0.2  # probability to wander after a push
@@ -108,9 +108,9 @@ class Pusher:
         place, normal = _PLACES.to(s.device), _NORMALS.to(s.device)
         out_NK2 = from_block(normal.expand(len(s), K, 2), each)
         stand = s[:, None, 2:4] + from_block((place + normal * (RADIUS + _STAND_OFF)).expand(len(s), K, 2), each)
-        way = c[:, None, WANT : WANT + 2] - (s[:, None, 2:4] + from_block(place.new_tensor(COG), s).unsqueeze(1))
-        far = torch.linalg.vector_norm(way, dim=-1)
-        helps = -(out_NK2 * way).sum(-1) / 60 / (far / 60).clamp(min=1)
+        toward = c[:, None, WANT : WANT + 2] - (s[:, None, 2:4] + from_block(place.new_tensor(COG), s).unsqueeze(1))
+        far = torch.linalg.vector_norm(toward, dim=-1)
+        helps = -(out_NK2 * toward).sum(-1) / 60 / (far / 60).clamp(min=1)
         lever = place - place.new_tensor(COG)
         torque = (lever[:, 1] * normal[:, 0] - lever[:, 0] * normal[:, 1]) / 50  # of a push along −normal
         # Near the wanted place turn the T as wanted; far from it push through the center, which does not turn it.
@@ -143,11 +143,11 @@ class Pusher:
         local = to_block(s[:, :2], s)
         touch = c[:, CONTACT : CONTACT + 2] + RADIUS * c[:, NORMAL : NORMAL + 2]
         lost = torch.linalg.vector_norm(local - touch, dim=-1) > 40
-        way = c[:, WANT : WANT + 2] - (s[:, 2:4] + from_block(s.new_tensor(COG).expand(len(s), 2), s))
-        beyond = (way * from_block(-c[:, NORMAL : NORMAL + 2], s)).sum(-1) < -25
+        toward = c[:, WANT : WANT + 2] - (s[:, 2:4] + from_block(s.new_tensor(COG).expand(len(s), 2), s))
+        beyond = (toward * from_block(-c[:, NORMAL : NORMAL + 2], s)).sum(-1) < -25
         over = c[:, LEFT] <= 0
         pushed = (c[:, MODE] == PUSH) & (lost | over | (beyond & (u[:, 1] < self.heed)))
-        arrived = torch.linalg.vector_norm(way, dim=-1) < 20
+        arrived = torch.linalg.vector_norm(toward, dim=-1) < 20
         fresh = (arrived & pushed).unsqueeze(1)
         c = c.clone()
         c[:, WANT : WANT + 3] = torch.where(fresh, self._want(z[:, :2], u[:, 2]), c[:, WANT : WANT + 3])
@@ -200,7 +200,7 @@ def _stand(s: Tensor, c: Tensor) -> Tensor:
 
 
 def _around(s: Tensor, end: Tensor) -> Tensor:
-    """Where to head for `end` (N, 2): straight there where the way is free of the T, else along the ring."""
+    """Where to head for `end` (N, 2): straight there where the path is free of the T, else along the ring."""
     agent = s[:, :2]
     part = torch.linspace(0.15, 1.0, 6, dtype=s.dtype, device=s.device)[:, None]
     line = s.unsqueeze(1).repeat(1, 6, 1)

@@ -6,7 +6,7 @@ light one over it), the walls, a red mark at every contact; then it resizes bili
 pixel of the smaller picture is a mixture of 2×2 pixels of the canvas. Here only those pixels are colored, and only in
 two windows, around the block and around the pusher; the rest is a picture made beforehand.
 
-Everything drawn is convex, so it meets a row of the canvas in one span (see `pygame_spans`). A bar's row is therefore
+Everything drawn is convex, so it meets a row of the canvas in one span (see `spans`). A bar's row is therefore
 [outer [hole] outer]: dark between its outermost spans, light between the inner ends of the sides left and right of it.
 
 What is left out: marks where the block touches a wall. The marks where the pusher touches the block are drawn in whole
@@ -45,7 +45,7 @@ from lpwm.worlds.pusht.render_device import (
 from lpwm.worlds.pusht.spans import DISCS, FAR, Span, disc_span, fat_span, fill_span, half_widths, line_span, only
 
 CANVAS = 512
-NATIVE = 224  # the size when none is asked for
+NATIVE = 224  # the default size
 GOAL_POSE = (256.0, 256.0, math.pi / 4)
 BARS = (((-60, 0), (60, 0), (60, 30), (-60, 30)), ((-15, 30), (15, 30), (15, 120), (-15, 120)))
 MIDDLE, REACH = 60.0, 88.0  # a disc about (0, MIDDLE) of the block holds all of it, outline included
@@ -196,7 +196,7 @@ class PushTFrames:
         return out
 
     def _whole(self, state: Tensor) -> Tensor:
-        """All frames at once, as a pure function, for an accelerator: see `render_pusht_device`."""
+        """All frames at once, as a pure function, for an accelerator: see `render_device`."""
         drawn = []
         for side, (look, spans) in zip(self.windows, self._spans(state), strict=True):
             window = Window.around(look.corner, side, self.size)

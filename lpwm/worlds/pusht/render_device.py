@@ -1,13 +1,13 @@
 """PushT's pixels on an accelerator: whole frames at once, as pure pointwise functions that a compiler fuses.
 
 A window's pixels are (N, H, W) int32, the three bytes of a pixel in one number; every step up to it has this shape, so
-that spans, palette numbers and colors are one kernel. The picture is another: each place in it asks whether it lies
-in the pusher's window, else in the block's, else it shows the empty table. That kernel is bound by its address
+that spans, palette numbers and colors are one kernel. The picture is another: each place in it shows
+the pusher's window, else the block's, else the empty table. That kernel is bound by its address
 arithmetic, so a place is a word of neighboring pixels of a channel, eight or four where the frame's side is a multiple
-of that: windows then begin and end at whole words. What they show too much on the way is what the empty table shows.
+of that: windows then begin and end at whole words. What they show too much is what the empty table shows.
 
 Whole numbers throughout (spans and columns are whole float32), so that fused multiply-adds change nothing; only where
-colors are mixed by arithmetic, for want of a table, may one turn a half the other way.
+colors are mixed by arithmetic, for want of a table, may one round a half differently.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """PushT: a disc pushes a T about a walled table.
 
-State: pusher x, y, the T's origin x, y and angle, the pusher's velocity (7). Action: where the pusher is told to
-go, relative to where it is, in units of 100 px. The physics is in `pusht_physics`, the picture in
-`render_pusht`, who pushes for data in `pusht_policy`.
+State: pusher x, y, the T's origin x, y and angle, the pusher's velocity (7). Action: the pusher's
+target relative to where it is, in units of 100 px. The physics is in `physics`, the picture in `render`, the policy
+that makes data in `policy`.
 
 N states, S = 7.
 """
@@ -91,7 +91,7 @@ class PushT:
         return make_renderer(self.spec.frame if size is None else size, device)
 
     def distance(self, state: Tensor, goal: Tensor) -> Tensor:
-        """‖Δ(pusher x, y, T x, y)‖ in px of 512: what success bounds, beside the angle."""
+        """‖Δ(pusher x, y, T x, y)‖ in px of 512: what success bounds, with the angle."""
         return torch.linalg.vector_norm((state - goal)[..., :4], dim=-1)
 
     def success(self, state: Tensor, goal: Tensor) -> Tensor:

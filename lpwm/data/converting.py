@@ -1,0 +1,133 @@
+"""A data set in another form: with frames or without, of another size, in another format.
+
+What is written is chosen by its name: NAME.lance is a Lance table, anything else HDF5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from lpwm import worlds
+from lpwm.core.errors import UserError
+from lpwm.data.clips import resize
+from lpwm.data.episodes import EpisodeData
+from lpwm.data.formats import read
+from lpwm.data.frames import StoredFrames
+from lpwm.data.store import writing
+from lpwm.worlds.base import World
+
+_FRAMES = 512  # about this many frames in memory at a time
+_OURS = ("digest", "column_digests", "world", "lpwm_version")  # attributes the writer makes itself
+
+
+def world_of(data: EpisodeData) -> World:
+    """The world that made a data set, built again from the spec it carries."""
+    if data.spec is None:
+        raise UserError("the data do not say which world made them: give the world.")
+    return worlds.make(data.spec.name, **data.spec.options)
+
+
+def convert(
+    source: str | Path,
+    out: str | Path,
+    *,
+    add_pixels: bool = False,
+    remove_pixels: bool = False,
+    size: int | None = None,
+    world: World | None = None,
+    overwrite: bool = False,
+    progress: Callable[[int], None] | None = None,
+) -> str:
+    """Copy any data set that `read` reads to `out`. Returns the digest.
+
+    add_pixels: render the states, in place of slow frames (mp4) if there are any. remove_pixels: leave the frames out.
+    Otherwise frames are copied. size: the side of the frames written. All other columns of numbers are kept.
+    The result appears under its name when it is complete.
+    """
+    source, out = Path(source), Path(out)
+    if out.exists() and source.exists() and out.samefile(source):
+        raise UserError(f"{out} is the file to convert: write to another name.")
+    data = read(source)
+    draw = _drawing(source, data, add_pixels, remove_pixels, size, world)
+    kept = {name: value for name, value in data.attributes.items() if name not in _OURS}
+    groups = _columns(data, draw, progress or (lambda done: None))
+    if out.suffix.lower() == ".lance":
+        from lpwm.data.formats.lance import write_lance
+
+        write_lance(out, groups, spec=data.spec, attributes=kept, overwrite=overwrite)
+        return read(out).digest
+    with writing(out, overwrite) as writer:
+        for columns, lengths in groups:
+            writer.append(columns, lengths)
+        return writer.finish(data.spec, kept)
+
+
+Draw = Callable[[slice], NDArray[np.uint8]]
+
+
+def _drawing(
+    source: Path, data: EpisodeData, add: bool, remove: bool, size: int | None, world: World | None
+) -> Draw | None:
+    """How the frames of some rows are made; None for a data set without."""
+    if add and remove:
+        raise UserError("say at most one of --add-pixels and --remove-pixels.")
+    if size is not None and size < 8:
+        raise UserError(f"size is {size}: give at least 8.")
+    stored = data.pixels
+    if add:
+        if stored is not None and not (isinstance(stored, StoredFrames) and stored.slow):
+            raise UserError(f"{source} has pixels already: nothing to add.")
+        world = world or world_of(data)
+        side = world.spec.frame if size is None else size
+        return lambda rows: world.render(data.states[rows], side).permute(0, 2, 3, 1).contiguous().numpy()
+    if remove and stored is None:
+        raise UserError(f"{source} has no pixels: nothing to remove.")
+    if remove and not data.states.shape[1]:
+        raise UserError(f"{source} has no states: without its pixels nothing would be left.")
+    if remove or stored is None:
+        if size is not None:
+            raise UserError("--size is the side of the frames written: it needs frames, or --add-pixels.")
+        return None
+    if isinstance(stored, StoredFrames):
+        stored.check()
+    if size is None or (size, size) == tuple(stored.shape[1:3]):
+        return lambda rows: stored[rows]
+    return lambda rows: _resized(stored[rows], size)
+
+
+def _resized(frames: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
+    made = resize(torch.from_numpy(frames).permute(0, 3, 1, 2), (size, size))
+    return made.permute(0, 2, 3, 1).contiguous().numpy()
+
+
+def _columns(
+    data: EpisodeData, draw: Draw | None, progress: Callable[[int], None]
+) -> Iterator[tuple[dict[str, NDArray], NDArray]]:
+    """All columns of a few whole episodes at a time, with their lengths."""
+    lengths = data.lengths.numpy()
+    for first, last in _groups(lengths):
+        rows = slice(int(data.offsets[first]), int(data.offsets[last - 1] + lengths[last - 1]))
+        columns = {"action": data.actions[rows].numpy()}
+        if data.states.shape[1]:
+            columns["state"] = data.states[rows].numpy()
+        columns |= {name: column[rows] for name, column in data.extra.items()}
+        if draw is not None:
+            columns["pixels"] = draw(rows)
+        yield columns, lengths[first:last]
+        progress(last)
+
+
+def _groups(lengths: np.ndarray) -> list[tuple[int, int]]:
+    """Runs of whole episodes of about _FRAMES frames."""
+    groups, first, frames = [], 0, 0
+    for episode, length in enumerate(lengths):
+        frames += int(length)
+        if frames >= _FRAMES or episode == len(lengths) - 1:
+            groups.append((first, episode + 1))
+            first, frames = episode + 1, 0
+    return groups

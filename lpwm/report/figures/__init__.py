@@ -1,0 +1,103 @@
+"""Static figures, PNG and PDF: one style, and the numbers and colors of the page."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from matplotlib.figure import Figure
+
+from lpwm.core.files import disk_errors, make_folder
+from lpwm.evaluate.results import Evaluation
+from lpwm.interpret.results import Contact, Study
+from lpwm.report.curves import plots
+from lpwm.report.data import Gathered
+from lpwm.report.figures import codes, contact, curves, theory
+from lpwm.report.figures.codes import Shown
+from lpwm.report.theory import TheoryStudy
+from lpwm.report.view import Report
+
+Make = Callable[[], Figure]
+
+
+def style() -> Any:
+    return matplotlib.rc_context(fname=str(resources.files("lpwm.report") / "assets" / "lpwm.mplstyle"))
+
+
+def save(folder: str | Path, figures: Mapping[str, Make], formats: Sequence[str] = ("png", "pdf")) -> list[Path]:
+    """Every figure as NAME.png and NAME.pdf; the files written. The same numbers give the same files."""
+    place, written = Path(folder), []
+    make_folder(place)
+    with style():
+        for name, make in figures.items():
+            figure = make()
+            for kind in formats:
+                path = place / f"{name}.{kind}"
+                with disk_errors(path):
+                    figure.savefig(path, metadata={"CreationDate": None} if kind == "pdf" else {})
+                written.append(path)
+    return written
+
+
+def png(make: Make, dpi: int = 110) -> str:
+    """A figure as base64, for an image in a page."""
+    data = io.BytesIO()
+    with style():
+        make().savefig(data, format="png", dpi=dpi, metadata={"Software": None})
+    return base64.b64encode(data.getvalue()).decode()
+
+
+def write(folder: str | Path, given: Gathered, formats: Sequence[str] = ("png", "pdf")) -> list[Path]:
+    """Every figure there are data for."""
+    return save(folder, of_report(Report(given)), formats)
+
+
+def of_report(report: Report) -> dict[str, Make]:
+    made: dict[str, Make] = {}
+    drawn = plots(report)
+    for section in dict.fromkeys(p.section for p in drawn):
+        made[section] = partial(curves.curves, [p for p in drawn if p.section == section])
+    if report.headline:
+        made |= {"success": partial(curves.success, report)}
+    shown = [Shown(s, report.study_label(s), report.color(s)) for s in report.given.studies]
+    if shown:
+        n = shown[0].study.grid.resolution
+        made |= {"maps": partial(codes.maps, shown, [(n // 4, n // 4)]), "probes": partial(codes.probes, shown)}
+    if any(not e.control for e in report.given.episodes) and curves.drawable(report):
+        made |= {"episodes": partial(curves.episodes, report)}
+    if any(s.study.raster for s in shown):
+        made |= {"raster": partial(codes.rasters, [s for s in shown if s.study.raster])}
+    return made | of_contact(report.given.contact, report.given.evaluations) | of_theory(report.given.theory)
+
+
+def of_studies(studies: Sequence[Study], cells: Sequence[tuple[int, int]] = ()) -> dict[str, Make]:
+    """Of studies alone: Jaccard maps of reference cells, probes, a raster a run."""
+    shown = [Shown.of(s) for s in studies]
+    references = list(cells) or [(r.row, r.col) for r in studies[0].grid.references][:4]
+    made: dict[str, Make] = {"jaccard": partial(codes.maps, shown, references), "probes": partial(codes.probes, shown)}
+    return made | {f"raster-{s.study.run.name}": partial(codes.rasters, [s]) for s in shown if s.study.raster}
+
+
+def of_contact(studies: Sequence[Contact], evaluations: Sequence[Evaluation] = ()) -> dict[str, Make]:
+    if not studies:
+        return {}
+    return {
+        "contact-weights": partial(contact.weights, studies, contact.planning(evaluations, studies)),
+        "contact-episode": partial(contact.episode, studies),
+        "contact-raster": partial(contact.raster, studies),
+    }
+
+
+def of_theory(study: TheoryStudy | None) -> dict[str, Make]:
+    if study is None:
+        return {}
+    return {
+        "theory-slopes": partial(theory.slopes, study.systems),
+        "theory-borders": partial(theory.borders, study.piecewise, study.map),
+    }

@@ -1,0 +1,278 @@
+"""Reading: every way a file can be wrong is one sentence; files of others are read."""
+
+from __future__ import annotations
+
+import os
+import tracemalloc
+import zlib
+
+import h5py
+import numpy as np
+import pytest
+
+from lpwm import worlds
+from lpwm.core.errors import UserError
+from lpwm.data import ResidentClips, collect, convert, read
+from lpwm.data.formats import verify_frames
+from lpwm.data.frames import open_reader
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory):
+    path = tmp_path_factory.mktemp("reader") / "good.h5"
+    collect(worlds.make("piecewise"), path, episodes=4, steps=12, pixels=True, size=16)
+    return path
+
+
+def mutate(good, tmp_path, change):
+    path = tmp_path / "bad.h5"
+    path.write_bytes(good.read_bytes())
+    with h5py.File(path, "r+") as f:
+        change(f)
+    return path
+
+
+def replace(name, values):
+    def change(f):
+        del f[name]
+        f[name] = values
+
+    return change
+
+
+def assign(name, where, value):
+    def change(f):
+        f[name][where] = value
+
+    return change
+
+
+def drop(name):
+    def change(f):
+        del f[name]
+
+    return change
+
+
+CHANGES = {
+    "no action": (drop("action"), "no column 'action'"),
+    "no state": (drop("state"), "no column 'state'"),
+    "no episodes": (lambda f: (f.__delitem__("ep_len"), f.__delitem__("ep_idx")), "no column 'ep_len'"),
+    "scattered episodes": (
+        lambda f: (f.__delitem__("ep_len"), f["ep_idx"].__setitem__(51, 0)),
+        "rows of an episode are not together",
+    ),
+    "broken split": (lambda f: f.attrs.__setitem__("held_out", "[[0, 9]]"), "does not name episodes"),
+    "integer action": (replace("action", np.zeros((52, 2), np.int64)), "column 'action' is int64"),
+    "text state": (replace("state", np.full((52, 2), b"x")), "column 'state' is"),
+    "flat state": (replace("state", np.zeros(52, np.float32)), "expected float32"),
+    "short state": (replace("state", np.zeros((51, 2), np.float32)), "has 51 rows"),
+    "scalar action": (replace("action", np.float32(1)), "column 'action' is"),
+    "wide action": (replace("action", np.zeros((52, 3), np.float32)), "is 3 wide"),
+    "float pixels": (replace("pixels", np.zeros((52, 4, 4, 3), np.float32)), "'pixels' is float32"),
+    "gray pixels": (replace("pixels", np.zeros((52, 4, 4), np.uint8)), "'pixels' is uint8"),
+    "short pixels": (replace("pixels", np.zeros((50, 4, 4, 3), np.uint8)), "'pixels' has 50 rows"),
+    "float ep_len": (replace("ep_len", np.full(4, 13.0)), "ep_len is float64"),
+    "long ep_len": (replace("ep_len", np.array([13, 13, 13, 14], np.int32)), "has 52 rows"),
+    "zero ep_len": (replace("ep_len", np.array([26, 0, 13, 13], np.int32)), "disagree"),
+    "negative ep_len": (replace("ep_len", np.array([13, 13, 13, -13], np.int32)), "disagree"),
+    "shuffled offsets": (replace("ep_offset", np.array([0, 26, 13, 39])), "disagree"),
+    "three offsets": (replace("ep_offset", np.array([0, 13, 26])), "disagree"),
+    "no episode": (replace("ep_len", np.zeros(0, np.int32)), "holds no episode"),
+    "nan action": (assign("action", 20, np.nan), "'action' is not finite inside episode 1 \\(row 20\\)"),
+    "inf state": (assign("state", 38, np.inf), "'state' is not finite inside episode 2 \\(row 38\\)"),
+    "nan first state": (assign("state", 0, np.nan), "episode 0"),
+    "changed state": (assign("state", 5, 1.0), "does not match its digest"),
+    "group for a column": (lambda f: (f.__delitem__("state"), f.create_group("state")), "no column 'state'"),
+    "broken spec": (lambda f: f.attrs.__setitem__("world", "{"), "not a world's spec"),
+    "other spec": (lambda f: f.attrs.__setitem__("world", '{"name": 3}'), "not a world's spec"),
+    "broken digests": (lambda f: f.attrs.__setitem__("column_digests", "[]"), "digests are broken"),
+    "other digest": (lambda f: f.attrs.__setitem__("digest", "00"), "digests are broken"),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_one_sentence_for_each_fault(good, tmp_path, name):
+    change, match = CHANGES[name]
+    with pytest.raises(UserError, match=match) as caught:
+        read(mutate(good, tmp_path, change))
+    assert "bad.h5" in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("keep", [0, 1, 100, 0.3, 0.9, -1])
+def test_a_truncated_file(good, tmp_path, keep):
+    whole = good.read_bytes()
+    size = int(keep * len(whole)) if isinstance(keep, float) else keep if keep >= 0 else len(whole) + keep
+    (tmp_path / "cut.h5").write_bytes(whole[:size])
+    with pytest.raises(UserError, match=r"not an HDF5 file|damaged or incomplete"):
+        read(tmp_path / "cut.h5")
+
+
+def test_what_is_no_file_or_no_hdf5(tmp_path):
+    with pytest.raises(UserError, match="does not exist"):
+        read(tmp_path / "none.h5")
+    with pytest.raises(UserError, match="is a folder"):
+        read(tmp_path)
+    (tmp_path / "text.h5").write_text("hello")
+    with pytest.raises(UserError, match="not an HDF5 file"):
+        read(tmp_path / "text.h5")
+
+
+def test_a_changed_frame_is_found_when_frames_are_verified(good, tmp_path):
+    path = mutate(good, tmp_path, assign("pixels", 7, 3))
+    verify_frames(good)
+    read(path)
+    with pytest.raises(UserError, match="'pixels' does not match"):
+        verify_frames(path)
+
+
+def test_pixels_when_asked(good, tmp_path):
+    assert read(good).pixels.shape == (52, 16, 16, 3)
+    assert read(good, pixels=False).pixels is None
+    without = mutate(good, tmp_path, drop("pixels"))
+    assert read(without).pixels is None
+    with pytest.raises(UserError, match="no pixels"):
+        read(without, pixels=True)
+
+
+def test_files_of_others_need_neither_attributes_nor_indices(tmp_path):
+    g = np.random.default_rng(0)
+    lengths = np.array([7, 9], np.int32)
+    with h5py.File(tmp_path / "foreign.h5", "w") as f:
+        f["ep_len"], f["ep_offset"] = lengths, np.array([0, 7])
+        f["action"] = g.normal(size=(16, 2))  # float64, and the last rows finite
+        f["state"] = g.normal(size=(16, 5))
+        f["env_name"] = [b"x"] * 16
+        f.create_group("meta")
+    data = read(tmp_path / "foreign.h5")
+    assert data.spec is None and data.states.shape == (16, 5) and str(data.states.dtype) == "torch.float32"
+    assert len(data.digest) == 32 and read(tmp_path / "foreign.h5").digest == data.digest
+
+
+@pytest.mark.parametrize("gone", [("ep_offset",), ("ep_len", "ep_offset"), ("ep_idx", "step_idx", "ep_offset")])
+def test_episodes_are_found_without_some_of_the_indices(good, tmp_path, gone):
+    path = mutate(good, tmp_path, lambda f: [f.__delitem__(name) for name in gone])
+    whole, data = read(good), read(path)
+    assert data.lengths.tolist() == whole.lengths.tolist() == [13] * 4 and data.digest == whole.digest
+    assert data.offsets.tolist() == [0, 13, 26, 39]
+
+
+def test_frames_and_actions_alone_are_enough(tmp_path):
+    with h5py.File(tmp_path / "robot.h5", "w") as f:
+        f["ep_len"], f["ep_offset"] = np.array([8, 8]), np.array([0, 8])
+        f["action"] = np.zeros((16, 2), np.float32)
+        f["pixels"] = np.random.default_rng(0).integers(0, 255, (16, 6, 6, 3), dtype=np.uint8)
+    data = read(tmp_path / "robot.h5")
+    clip = ResidentClips(data, clip_length=2, frameskip=3, batch=4, holdout=0.5).batch(0)
+    assert clip.states.shape == (4, 2, 0) and clip.pixels.shape == (4, 2, 3, 6, 6)
+
+
+def test_fuzz_success_or_one_sentence(good, tmp_path):
+    """Random bytes changed, pieces cut out, doubled or zeroed: never anything but success or UserError."""
+    whole = good.read_bytes()
+    g = np.random.default_rng(0)
+    path, failed = tmp_path / "fuzz.h5", 0
+    for trial in range(300):
+        data = bytearray(whole)
+        at = int(g.integers(len(data)))
+        # most of the file is frames: aim half of the trials at its metadata
+        at = at if trial % 2 else int(g.integers(4096))
+        kind = trial % 5
+        if kind == 0:
+            data[at] ^= 1 << int(g.integers(8))
+        elif kind == 1:
+            data[at : at + 8] = g.bytes(8)
+        elif kind == 2:
+            del data[at : at + int(g.integers(1, 64))]
+        elif kind == 3:
+            data[at:at] = g.bytes(int(g.integers(1, 64)))
+        else:
+            data[at : at + 256] = bytes(256)
+        path.write_bytes(data)
+        try:
+            frames = read(path).pixels
+            verify_frames(path)
+            assert frames is None or len(frames[0:5]) == 5
+        except UserError as error:
+            failed += 1
+            assert "\n" not in str(error)
+    assert failed > 100
+
+
+def outside(tmp_path, good):
+    """A private file, and data sets that would copy it, by every road HDF5 has."""
+    private = tmp_path / "private"
+    private.write_bytes(np.arange(52 * 2, dtype=np.float32).tobytes())
+    other = tmp_path / "other.h5"
+    with h5py.File(other, "w") as f:
+        f["secret"] = np.zeros((52, 2), np.float32)
+
+    def external_storage(f):
+        f.create_dataset("secret", (52, 2), np.float32, external=[(str(private), 0, h5py.h5f.UNLIMITED)])
+
+    def external_link(f):
+        f["secret"] = h5py.ExternalLink(str(other), "/secret")
+
+    def soft_link(f):
+        f.create_group("deep")["out"] = h5py.ExternalLink(str(other), "/secret")
+        f["secret"] = h5py.SoftLink("/deep/out")
+
+    def virtual(f):
+        layout = h5py.VirtualLayout((52, 2), np.float32)
+        layout[:] = h5py.VirtualSource(str(other), "secret", (52, 2))
+        f.create_virtual_dataset("secret", layout)
+
+    return [mutate(good, tmp_path / how.__name__, how) for how in (external_storage, external_link, soft_link, virtual)]
+
+
+def test_nothing_outside_the_file_is_read(good, tmp_path):
+    for name in ("external_storage", "external_link", "soft_link", "virtual"):
+        (tmp_path / name).mkdir()
+    for path in outside(tmp_path, good):
+        with pytest.raises(UserError, match=r"'secret'.*(not followed|not read)"):
+            read(path)
+        with pytest.raises(UserError, match="'secret'"):
+            convert(path, tmp_path / "copy.h5")
+
+
+def test_a_pipe_is_refused_without_opening_it(tmp_path):
+    os.mkfifo(tmp_path / "pipe.h5")
+    with pytest.raises(UserError, match="not a regular file"):
+        read(tmp_path / "pipe.h5")
+
+
+def test_sizes_are_checked_before_anything_is_allocated(tmp_path, monkeypatch):
+    def claim(path, column, shape, dtype, chunks):
+        with h5py.File(path, "w") as f:
+            rows = shape[0]
+            f["ep_len"], f["ep_offset"] = np.array([rows]), np.array([0])
+            f.create_dataset(column, shape, dtype, chunks=chunks, compression="gzip", fillvalue=0)
+            for name in {"action", "state"} - {column}:
+                f[name] = np.zeros((rows, 1), np.float32)
+
+    claim(tmp_path / "rows.h5", "state", (2000, 10**7), np.float32, (1, 10**5))
+    with pytest.raises(UserError, match="claims 2000 rows"):
+        read(tmp_path / "rows.h5")
+    claim(tmp_path / "frames.h5", "pixels", (2, 60000, 60000, 3), np.uint8, (1, 1000, 1000, 3))
+    with pytest.raises(UserError, match="claims 2 rows"):
+        read(tmp_path / "frames.h5")
+    claim(tmp_path / "memory.h5", "state", (1000, 2), np.float32, (1000, 2))
+    monkeypatch.setattr("lpwm.data.formats.swm.free_bytes", lambda device: 1000.0)
+    with pytest.raises(UserError, match="memory that are free"):
+        read(tmp_path / "memory.h5")
+
+
+def test_a_deflated_frame_is_a_frame_at_most(good, tmp_path):
+    """A chunk that inflates to more than its frame is damage, and is not inflated further."""
+
+    def bomb(f):
+        f["pixels"].id.write_direct_chunk((3, 0, 0, 0), zlib.compress(bytes(10**8), 9))
+
+    path = mutate(good, tmp_path, bomb)
+    reader = open_reader(read(path).pixels.where)
+    tracemalloc.start()
+    with pytest.raises(UserError, match="damaged"):
+        list(reader(np.arange(8)))
+    assert tracemalloc.get_traced_memory()[1] < 10**7
+    tracemalloc.stop()
+    reader.close()

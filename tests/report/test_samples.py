@@ -1,0 +1,146 @@
+"""Sparsity, contact and the proposition: the newest of each run, put on the page, drawn."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from lpwm.core.json import to_json
+from lpwm.interpret import Contact, ContactConfig, Sparsity, Track, inspect_tracks
+from lpwm.report import figures, page, theory
+from lpwm.report.data import Gathered
+from lpwm.report.figures import contact
+from lpwm.report.gather import _newest
+from lpwm.theory.study import StudyConfig
+
+
+def tracks(seed, episodes=9, T=12, D=20):
+    draw, out = np.random.default_rng(seed), []
+    for e in range(episodes):
+        walk = [np.cumsum(draw.normal(size=(T * 2 - 1, 3)), 0) for _ in range(2)]
+        touch = np.zeros(T * 2 - 1, dtype=bool)
+        touch[4 + e % 3 : 12] = True
+        out.append(Track(e, draw.random((T, D)) < 0.4, *walk, touch, 2))
+    return out
+
+
+def info(run, latent=20):
+    return {"name": run.name, "hash": run.hash, "seed": run.seed, "method": run.name, "latent": latent} | {
+        "step": 40,
+        "sparse": True,
+        "link": "relu",
+    }
+
+
+def contact_result(run, weight, seed=0):
+    numbers = to_json(inspect_tracks(tracks(seed), ContactConfig(resamples=100)))
+    about = {"kind": Contact.KIND, "tj_weight": weight, "world": {"name": "cube"}, "run": info(run)}
+    return Contact.from_json(about | numbers)
+
+
+def sparsity_result(run, rung="mlp-lti", D=16, active=0.4):
+    return Sparsity.from_json(
+        {
+            "kind": Sparsity.KIND,
+            "rung": rung,
+            "world": {"name": "piecewise", "options": {"g": 2}},
+            "active_fraction": {"estimate": active, "low": active - 0.01, "high": active + 0.01},
+            "run": info(run, D),
+            "at_least": 0.2,
+            "activity": [active] * D,
+            "dead_units": 3,
+            "target": {"p": 1.0, "mu": 0.0, "axis_fraction": 0.0, "active_fraction": 0.5, "at_least": 0.25},
+            "always_on_units": 1,
+            "units_on": [1, 2, 3, 4, 5],
+            "effective_dimension": 4.5,
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def proposition():
+    return theory.theory(2, StudyConfig(states=300, sequences=1))
+
+
+@pytest.fixture(scope="module")
+def given(documents, proposition):
+    runs = [documents.run("lpwm", 0), documents.run("lpwm", 1)]
+    return Gathered(
+        runs,
+        sparsity=[sparsity_result(runs[0]), sparsity_result(runs[1], active=0.5)],
+        contact=[contact_result(runs[0], 0.0), contact_result(runs[1], 0.1, 1)],
+        theory=proposition,
+    )
+
+
+@pytest.fixture(scope="module")
+def text(given):
+    return page.render(given)
+
+
+def test_the_page_has_a_section_for_each_and_says_their_numbers(text):
+    for name in ("sparsity", "contact", "theory"):
+        assert text.count(f'<section id="{name}"') == 1 and f'<a href="#{name}">' in text
+    assert "0.450 [0.000, 1.000]" in text  # the two seeds of one cell together: a rate ends at 0 and 1
+    assert "3 of 16" in text and ("control −0." in text or "control 0." in text)
+    assert "d × slope, worst" in text and text.count('src="data:image/png;base64,') == 5
+    assert text.count("<img alt=") == 5 and 'alt=""' not in text
+
+
+def test_a_page_without_them_has_none_of_it(documents):
+    text = page.render(Gathered([documents.run("lpwm")]))
+    assert not any(f'id="{name}"' in text for name in ("sparsity", "contact", "theory"))
+
+
+def test_figures_are_files_too(documents, given, tmp_path):
+    bare = replace(given, runs=[documents.run("lpwm", seed, log=False) for seed in (0, 1)])
+    made = figures.write(tmp_path, bare, formats=("png",))
+    names = ("contact-weights", "contact-episode", "contact-raster", "theory-slopes", "theory-borders")
+    assert {p.name for p in made} == {f"{name}.png" for name in names}
+
+
+def test_the_newest_result_of_each_run_is_picked(documents):
+    a, b = documents.run("lpwm", 0), documents.run("lpwm", 1)
+    results = [sparsity_result(b), sparsity_result(a, active=0.1), contact_result(a, 0.0), sparsity_result(a)]
+    newest = _newest(results, Sparsity, {a.hash: 0, b.hash: 1})
+    assert newest == [results[3], results[0]]
+
+
+def test_planning_stands_below_its_weight(documents):
+    runs = [documents.run("lpwm", 0), documents.run("lewm", 0)]
+    studies = [contact_result(runs[0], 0.0), contact_result(runs[1], 0.05)]
+    planned = contact.planning([documents.evaluation(runs=runs)], studies)
+    assert {title.split(",")[0] for title in planned} == {"dataset goals", "random goals"}
+    for rows in planned.values():
+        by = {r.name: r for r in rows}
+        assert by["tiny-lpwm"].weight == 0.0 and by["tiny-lewm"].weight == 0.05
+        assert by["oracle"].weight is None and by["tiny-lewm"].value.rate < by["tiny-lpwm"].value.rate
+    assert contact.planning([], studies) == {}
+    assert contact.weights(studies, planned).axes[1].get_title() == "Planning"
+    assert len(contact.weights(studies).axes) == 1
+
+
+def test_seeds_of_one_weight_are_pooled(documents):
+    runs = [documents.run("lpwm", s) for s in (0, 1)]
+    group = [contact_result(r, 0.1, s) for s, r in enumerate(runs)]
+    each = [s.correlations["cube"].estimate for s in group]
+    both = contact.pooled(group, "cube")
+    assert both.estimate == pytest.approx(np.mean(each)) and both.unit == "checkpoints"
+    assert -1 <= both.low <= both.high <= 1
+    assert contact.pooled(group[:1], "cube").unit == "episodes of one checkpoint"
+    group[0] = replace(group[0], correlations={**group[0].correlations, "cube": None})
+    assert contact.pooled(group, "cube") is None and contact.weights(group) and contact.episode(group)
+
+
+def test_names_of_runs_are_escaped(documents):
+    run = documents.run("lpwm", 0, name="<b>bold")
+    given = Gathered([run], sparsity=[sparsity_result(run)], contact=[contact_result(run, 0.0)])
+    text = page.render(given)
+    assert "<b>bold" not in text and "&lt;b&gt;bold" in text
+
+
+def test_a_rung_that_the_paper_does_not_have_is_called_by_its_name(documents):
+    text = page.render(Gathered([documents.run()], sparsity=[sparsity_result(documents.run(), rung="my-gru")]))
+    assert ">my-gru<" in text
