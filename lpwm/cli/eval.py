@@ -158,7 +158,7 @@ def run(args: Args) -> int:
     from lpwm.cli.collect import progress_bar, stoppable
     from lpwm.evaluate.agent import consensus
     from lpwm.evaluate.cache import Store
-    from lpwm.evaluate.evaluate import evaluate
+    from lpwm.evaluate.evaluate import run as run_evaluator
     from lpwm.evaluate.evaluator import Evaluator
     from lpwm.evaluate.goals import episode_sets, image_goals
     from lpwm.evaluate.results import Evaluation
@@ -195,13 +195,22 @@ def run(args: Args) -> int:
         config = replace(config, controls=())
     else:
         sets = episode_sets(team.world, config, team.data, team.holdout, max(a.frameskip for a in agents))
-    about: dict[str, Any] = dict(device=device, store=store, workers=args.workers, either=args.compile == "auto")
-    runner = Evaluator(agents, team.world, config, sets, compile=args.compile == "yes", **about)
+    runner = Evaluator(
+        agents,
+        team.world,
+        config,
+        sets,
+        device=device,
+        store=store,
+        compile=args.compile == "yes",
+        either=args.compile == "auto",
+        workers=args.workers,
+        finished_only=args.finished_only,
+    )
     predicted = announce(args, runner)
-    about |= dict(compile=runner.compile, finished_only=args.finished_only, predicted_s=predicted)
-    jobs = runner.jobs()
-    with stoppable(lambda: kept_note(runner, folder)), progress_bar("plans", sum(j.plans for j in jobs)) as progress:
-        result = evaluate(agents, team.world, config, holdout=team.holdout, sets=sets, progress=progress, **about)
+    plans = sum(job.plans for job in runner.jobs())
+    with stoppable(lambda: kept_note(runner, folder)), progress_bar("plans", plans) as runner.progress:
+        result = run_evaluator(runner, team.holdout, predicted)
     return report(args, result, Path(paths[0]), earlier)
 
 
