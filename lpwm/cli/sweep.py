@@ -8,22 +8,18 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import torch
 import tyro
 
-from lpwm.cli.collect import parse_options
 from lpwm.core.errors import UserError
-from lpwm.core.memory import free_bytes
-from lpwm.evaluate.timing import duration
 from lpwm.recipes import recipe
-from lpwm.sweep import GRIDS, expand, read_grid, status
-from lpwm.sweep.cost import CellCost, check_fits, cost_of
-from lpwm.sweep.engines import local as engine_local
-from lpwm.sweep.engines import ray as engine_ray
-from lpwm.sweep.engines import slurm as engine_slurm
+from lpwm.sweep import GRIDS, expand, read_grid
 from lpwm.sweep.grid import Cell, Grid
+from lpwm.train.run_config import parse_options
+
+if TYPE_CHECKING:
+    from lpwm.sweep.cost import CellCost
 
 
 @dataclass(frozen=True)
@@ -73,7 +69,12 @@ class StatusArgs:
 
 def parse(argv: list[str]) -> Args | StatusArgs:
     if argv[:1] == ["status"]:
-        return tyro.cli(StatusArgs, args=argv[1:], prog="lpwm sweep status", description=status.__doc__)
+        return tyro.cli(
+            StatusArgs,
+            args=argv[1:],
+            prog="lpwm sweep status",
+            description="Where a sweep stands: its cells and what is left",
+        )
     args = tyro.cli(Args, args=argv, prog="lpwm sweep NAME|FILE", description=_help())
     if not args.grid:
         raise UserError(f"which grid? lpwm sweep NAME or FILE.toml; names: {', '.join(GRIDS)}.")
@@ -87,6 +88,9 @@ def _help() -> str:
 def run(args: Args | StatusArgs) -> int:
     if isinstance(args, StatusArgs):
         return show(args)
+    from lpwm.sweep import status
+    from lpwm.sweep.cost import check_fits, cost_of
+
     grid = read_grid(args.grid)
     cells = expand(grid, recipe)
     costs = [cost_of(cell) for cell in cells]
@@ -118,21 +122,32 @@ def run(args: Args | StatusArgs) -> int:
 
 
 def _has_gpu(args: Args) -> bool:
+    import torch
+
     return args.engine == "local" and args.device == "auto" and torch.cuda.is_available()
 
 
 def _memory(args: Args, kind: str) -> float:
+    import torch
+
+    from lpwm.core.memory import free_bytes
+    from lpwm.sweep.engines.local import LocalConfig
+
     if args.memory_gib:
         return args.memory_gib * 2**30
     if args.engine != "local" or (kind == "cuda" and not torch.cuda.is_available()):
         return float("inf")  # other machines' memory is not known here
-    local = engine_local.LocalConfig(args.workers, args.cpus, args.device)
+    local = LocalConfig(args.workers, args.cpus, args.device)
     at_once = -(-local.count // max(1, local.gpus))  # cells that share the memory
     return free_bytes(torch.device(kind)) / at_once
 
 
 def _engine(args: Args) -> Callable[[Path, list[str], Callable[[], None]], None]:
     """The engine with its settings checked, before a folder is made."""
+    from lpwm.sweep.engines import local as engine_local
+    from lpwm.sweep.engines import ray as engine_ray
+    from lpwm.sweep.engines import slurm as engine_slurm
+
     if args.engine == "local":
         local = engine_local.LocalConfig(args.workers, args.cpus, args.device)
         return lambda root, names, watch: engine_local.run(root, names, local, watch)
@@ -160,6 +175,8 @@ def _say(sentence: str) -> None:
 
 def _watcher(root: Path) -> Callable[[], None]:
     """A line about the sweep, when it changes; at most every two seconds."""
+    from lpwm.sweep import status
+
     last, told, look = 0.0, "", status.watcher(root)
 
     def watch() -> None:
@@ -176,6 +193,8 @@ def _watcher(root: Path) -> Callable[[], None]:
 
 
 def dry_run(args: Args, grid: Grid, cells: list[Cell], costs: list[CellCost]) -> int:
+    from lpwm.evaluate.timing import duration
+
     gpu, cpu = (sum(c.minutes(d) for c in costs) for d in ("cuda", "cpu"))
     most = max(c.gpu_bytes for c in costs)
     if args.json:
@@ -200,6 +219,8 @@ def dry_run(args: Args, grid: Grid, cells: list[Cell], costs: list[CellCost]) ->
 
 
 def show(args: StatusArgs) -> int:
+    from lpwm.sweep import status
+
     root = status.find_sweep(args.folder, args.out)
     found = status.view(root)
     if args.json:

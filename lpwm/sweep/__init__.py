@@ -9,7 +9,13 @@ pool      a list of jobs of seconds over lasting processes; no ledger
 analysis  what the records say
 """
 
-from lpwm.sweep.grid import GRIDS, Cell, Grid, expand, read_grid
-from lpwm.sweep.ledger import Ledger
+from typing import TYPE_CHECKING
 
-__all__ = ["GRIDS", "Cell", "Grid", "Ledger", "expand", "read_grid"]
+from lpwm.core.lazy import lazy
+from lpwm.sweep.grid import GRIDS, Cell, Grid, expand, read_grid
+
+if TYPE_CHECKING:
+    from lpwm.sweep.ledger import Ledger
+
+__getattr__, __dir__, __all__ = lazy(__name__, {"Ledger": "ledger"})
+__all__ += ["GRIDS", "Cell", "Grid", "expand", "read_grid"]
