@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: env demo docs test lint types check soak wheel clean
+.PHONY: env demo docs test results-test lint types check soak wheel clean
 
 env: $(STAMP)
 
@@ -23,8 +23,8 @@ docs: env
 	$(BIN)/mkdocs build --quiet
 
 lint: env
-	$(BIN)/ruff check lpwm tests bench
-	$(BIN)/ruff format --check lpwm tests bench
+	$(BIN)/ruff check lpwm tests bench results
+	$(BIN)/ruff format --check lpwm tests bench results
 
 types: env
 	$(BIN)/mypy
@@ -33,8 +33,12 @@ types: env
 test: lint types
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile -m 'not soak and not gpu'
 
+# The tool of results/ and the page it writes.
+results-test: env
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest results/tests -m 'not soak'
+
 soak: env
-	$(BIN)/pytest -m soak
+	$(BIN)/python -m pytest tests results/tests -m soak
 
 wheel: env
 	rm -rf dist && $(BIN)/python -m build --quiet --wheel

@@ -24,6 +24,7 @@ from typing import Any
 # What a newer version calls differently on purpose: old name -> new name.
 KEYS: dict[str, str] = {  # keys of JSON, at any depth
     "along": "path_discount",
+    "image": "image_size",
     "normalisation": "normalization",
     "optimiser": "optimizer",
     "regulariser": "regularizer",
@@ -35,7 +36,9 @@ FILES: dict[str, str] = {"optimiser.safetensors": "optimizer.safetensors"}  # pa
 # Keys of JSON whose values tell when, where and by which code: not compared.
 IGNORED = {
     "born", "bytes", "commit", "finished", "host", "layout", "lpwm", "lpwm_version", "machine", "minutes", "pid",
-    "predicted_s", "records", "seconds", "source", "started", "steps_per_second", "time", "token", "version", "versions", "wall_s",
+    "predicted_s", "records", "seconds", "source", "started", "steps_per_second", "time", "token", "version",
+    "versions",
+    "wall_s",
 }  # fmt: skip
 # Pages and figures must exist; their contents carry times. Logs and cached episodes are named by process and version.
 OPAQUE = {".html", ".png", ".pdf", ".gif"}
@@ -118,9 +121,7 @@ def differences(old: Any, new: Any, tolerance: float = 0.0, where: str = "") -> 
         for i, (a, b) in enumerate(zip(old, new, strict=False)):
             yield from differences(a, b, tolerance, f"{where}[{i}]")
     elif _number(old) and _number(new):
-        if not (
-            old == new or abs(old - new) <= tolerance * max(1.0, abs(old)) or (old != old and new != new)
-        ):
+        if not (old == new or abs(old - new) <= tolerance * max(1.0, abs(old)) or (old != old and new != new)):
             yield f"{where}: {old!r} became {new!r}"
     elif isinstance(old, str) and isinstance(new, str):
         if masked(old) != masked(new):
@@ -240,9 +241,7 @@ def unpacked(path: Path, folder: Path) -> Path:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("old", type=Path, metavar="OLD")
     parser.add_argument("new", type=Path, metavar="NEW")
     parser.add_argument("--tolerance", type=float, default=0.0, help="of numbers; the default is none")

@@ -78,7 +78,7 @@ class Runs:
         losses = torch.empty(steps, device=self.device)
         for i in range(steps):
             clip = self.clips.batch(i)
-            draw = self.objective.draw((seed, i), self.batch, 4, self.config.latent, self.device)
+            draw = self.objective.draw((seed, i), (self.batch, 4, self.config.latent), self.device)
             losses[i] = self.stepper(clip.pixels, clip.actions, draw, 1.0, i)["loss"]
         return losses.tolist()
 

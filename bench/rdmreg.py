@@ -65,7 +65,7 @@ def main() -> None:
 
     reference = plain(z_BTD, slices_PD, y_BTD)
     (want,) = torch.autograd.grad(reference, z_BTD)
-    value = ours(z_BTD, ours.draw((0, 0), B, T, D))
+    value = ours(z_BTD, ours.draw((0, 0), (B, T, D)))
     (got,) = torch.autograd.grad(value, z_BTD)
     torch.testing.assert_close(value, reference, rtol=1e-4, atol=1e-7)
     torch.testing.assert_close(got, want, rtol=1e-3, atol=1e-9)
@@ -76,7 +76,7 @@ def main() -> None:
 
     rows = {
         "draw, forward, backward": in_turn(
-            lambda step: ours(z_BTD, ours.draw((0, step), B, T, D)).backward(),
+            lambda step: ours(z_BTD, ours.draw((0, step), (B, T, D))).backward(),
             lambda step: plain(z_BTD, *numbers(ours, step)).backward(),
             args.repeats,
         ),

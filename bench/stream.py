@@ -105,7 +105,7 @@ def make(path: Path, kind: str, episodes: int, ours: bool) -> None:
 def clips_of(path: Path, workers: int):
     from lpwm.data import StreamedClips, read
 
-    return StreamedClips(read(path), frames=FRAMES, frameskip=SKIP, batch=BATCH, workers=workers, holdout=0.02)
+    return StreamedClips(read(path), clip_length=FRAMES, frameskip=SKIP, batch=BATCH, workers=workers, holdout=0.02)
 
 
 def ours_rate(path: Path, workers: int, seconds: float) -> float:

@@ -134,10 +134,8 @@ class Trainer:
         waited = _time_waits(source)
 
         def make(step: int):
-            draw = self.objective.draw(
-                (0, step), self.config.train.batch, source.frames, self.config.model.latent, self.device
-            )
-            return source.batch(step), draw
+            shape = (self.config.train.batch, source.clip_length, self.config.model.latent)
+            return source.batch(step), self.objective.draw((0, step), shape, self.device)
 
         ahead, clock = Ahead(make, self.device, WARM + steps), Clock(self.device)
         for step in range(WARM + steps):
@@ -183,7 +181,7 @@ def _time_waits(source: ResidentClips | StreamedClips) -> list[float]:
 
 def clips_of(data: EpisodeData, config: RunConfig, device: torch.device, workers: int):
     options: dict[str, Any] = dict(
-        frames=config.frames, frameskip=config.data.frameskip, batch=config.train.batch, device=device
+        clip_length=config.frames, frameskip=config.data.frameskip, batch=config.train.batch, device=device
     )
     return StreamedClips(data, workers=workers, **options) if workers else ResidentClips(data, **options)
 

@@ -23,11 +23,13 @@ from typing import Any
 
 from lpwm.recipes import recipe
 from lpwm.sweep import expand, status, worker
+from lpwm.sweep.cells import CellResult, HeldOut, Seconds
 from lpwm.sweep.engines import local as engine_local
 from lpwm.sweep.engines import ray as engine_ray
 from lpwm.sweep.grid import parse_grid
+from lpwm.sweep.ledger import Record
 
-RESULT = {"dead": "", "evals": {}, "held_out": {}, "text": "x" * 4000}
+RESULT = CellResult("run", "data", "", 0, {}, HeldOut(), {}, Seconds(0.0, 0.0))
 CELL = 60.0  # seconds: what the cost is a share of
 
 
@@ -76,7 +78,8 @@ import sys, time
 from pathlib import Path
 from lpwm.sweep import worker
 root, seconds, names = Path(sys.argv[1]), float(sys.argv[2]), sys.argv[3:]
-result = {"dead": "", "evals": {}, "held_out": {}, "text": "x" * 4000}
+from lpwm.sweep.cells import CellResult, HeldOut, Seconds
+result = CellResult("run", "data", "", 0, {}, HeldOut(), {}, Seconds(0.0, 0.0))
 worker.run_cell = lambda cell, root, device, say: (time.sleep(seconds), (result, {}))[1]
 worker.work(root, worker.pick_device("cpu"), names=names, say=worker.log_to(root, "bench"))
 """
@@ -86,12 +89,12 @@ def overhead(root: Path, workers: int, seconds: float) -> float:
     """Seconds per cell beyond its sleep, between the first claim and the last record of each worker."""
     ledger = worker.ledger_of(root)
     records = [r for r in (ledger.record(n) for n in ledger.names()) if r is not None]
-    by_worker: dict[int, list[dict[str, Any]]] = {}
+    by_worker: dict[int, list[Record]] = {}
     for r in records:
-        by_worker.setdefault(r["pid"], []).append(r)
+        by_worker.setdefault(r.pid, []).append(r)
     extra = []
     for mine in by_worker.values():
-        span = max(r["finished"] for r in mine) - min(r["started"] for r in mine)
+        span = max(r.finished for r in mine) - min(r.started for r in mine)
         extra.append((span - seconds * len(mine)) / len(mine))
     assert len(records) == len(ledger.names()) and len(by_worker) <= workers
     return statistics.mean(extra)

@@ -1,6 +1,6 @@
 """Training curves of run folders as one small JSON, for runs whose weights are not kept.
 
-    python results/pack_curves.py OUT.json RUN…      (then lpwm report --claims results draws it)
+    python results/pack_curves.py OUT.json RUN…      (then python -m results.tool page draws it)
 
 A run folder needs run.json, log.jsonl and training.json. Every tenth of a run is kept, and all held-out errors.
 """
@@ -12,8 +12,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from lpwm.report.claims_curves import SHOWN
-from lpwm.report.claims_read import CURVES, recipe_of
+from tool.figures import CURVES as SHOWN
+from tool.read import CURVES
+from tool.runs import recipe_of
 
 POINTS = 40  # of each curve
 

@@ -9,10 +9,8 @@ import random
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
-import torch
 
 BENCH = Path(__file__).parents[1] / "bench"
 
@@ -71,26 +69,6 @@ def test_a_dry_run_of_the_idle_share(tmp_path, monkeypatch, capsys):
     assert "left out: 0 s were over" in capsys.readouterr().out
 
 
-def test_an_error_that_is_no_number_is_the_worst(monkeypatch):
-    trials = load(BENCH / "common" / "trials.py", monkeypatch)
-    one, none = torch.ones(3), torch.tensor([1.0, 1.0, float("nan")])
-    assert trials.far(1.5 * one, one) == pytest.approx(0.5)
-    assert max(trials.far(one, one), trials.far(none, one)) == trials.far(one, 0 * one) == float("inf")
-    assert trials.worst([0.1, 0.3, 0.2]) == 0.3 and trials.worst([0.1, float("nan")]) == float("inf")
-
-
-def test_a_trial_says_what_failed_and_goes_on(monkeypatch, tmp_path):
-    trials = load(BENCH / "common" / "trials.py", monkeypatch)
-    found = tmp_path / "found.jsonl"
-    args = SimpleNamespace(trial=(1, 2, 1), found=found, device="cpu")  # of 1, 3, 5, 7 the first is done
-    trials.trial(args, 9, lambda job: 1 / (job - 5))
-    assert [json.loads(line) for line in found.read_text().splitlines()] == [
-        {"job": 3, "error": -0.5},
-        {"job": 5, "failed": "ZeroDivisionError: division by zero"},
-        {"job": 7, "error": 0.5},
-    ]
-
-
 def _sourced(folder, **env):
     command = 'set -euo pipefail; source "$0"; echo "$LD_LIBRARY_PATH|${__EGL_VENDOR_LIBRARY_FILENAMES:-}"'
     done = subprocess.run(
@@ -122,25 +100,6 @@ def test_the_packed_environment_names_the_driver_s_egl(tmp_path, monkeypatch):
     assert _sourced(pack, LD_LIBRARY_PATH=str(driver))[1] == str(described)  # the driver's own comes first
     path, vendor, said = _sourced(pack)
     assert not vendor and "pack again with --mesa" in said
-
-
-def test_the_pair_collects_what_its_runs_look_for(monkeypatch, tmp_path):
-    """Nothing is drawn twice: the data stage and lpwm train name the same data set, and the controls the same cells."""
-    import tyro
-
-    from lpwm.cli.eval import Args, settings
-    from lpwm.cli.train import parse
-
-    pair = load(BENCH / "cube_pair.py", monkeypatch)
-    monkeypatch.setattr(sys, "argv", ["cube_pair.py", str(tmp_path), "--episodes", "320", "--steps", "700"])
-    args = pair.parse()
-    for method, weight in pair.WEIGHTS.items():
-        config = parse([f"{args.recipe}/{method}", *pair.overrides(args), "--train.steps", str(args.steps)])[1].run
-        assert config.data == pair.data_config(args) and config.data.episodes == 320 and config.data.frames == 112
-        assert config.objective.tj_weight == weight and config.objective.lam == 10 and config.train.steps == 700
-    found = settings(tyro.cli(Args, args=pair.eval_options(args)))
-    assert (found.goals, found.budgets, found.pairs()) == (("dataset",), (50,), [(5, 5)])
-    assert found.controls == ("nothing", "random", "oracle") and found.episodes == 50
 
 
 def test_mutants_differ_in_one_place_and_are_programs(monkeypatch):

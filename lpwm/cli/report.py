@@ -22,9 +22,6 @@ class Args:
     """The page to write, or a folder for report.html; without it, in the run's folder, or next to several runs."""
     figures: Path | None = None
     """Also draw every figure into this folder, as PNG and PDF."""
-    claims: Path | None = None
-    """Instead: read every JSON under this folder and write its README.md (what the paper claims, what was found),
-    claims.json and figures."""
     title: str = ""
     """The page's title."""
     json: bool = False
@@ -45,25 +42,13 @@ def target(args: Args) -> Path:
     return args.out / "report.html"
 
 
-def claims(args: Args) -> int:
-    """The page of claims of a folder of results."""
-    assert args.claims is not None
-    if args.runs or args.also or args.figures:
-        raise UserError("--claims reads a folder of results and takes no runs: give --claims FOLDER alone.")
-
-    from lpwm.report.claims_page import write
-
-    made = write(args.claims, args.out)
-    if args.json:
-        print(json_.dumps({"files": [str(p) for p in made["files"]], "verdicts": made["verdicts"]}))
-        return 0
-    print(f"wrote {made['files'][0]}: " + ", ".join(f"{n} {v}" for v, n in made["verdicts"].items()))
-    return 0
+def parse(argv: list[str]) -> Args:
+    if any(word.partition("=")[0] == "--claims" for word in argv):  # an option of 0.1.0
+        raise UserError("--claims is no longer part of lpwm: in its repository run `python -m results.tool page`.")
+    return tyro.cli(Args, args=argv, prog="lpwm report", description="One page about any set of runs")
 
 
 def run(args: Args) -> int:
-    if args.claims is not None:
-        return claims(args)
     if not args.runs:
         raise UserError("which runs? lpwm report RUN…, folders that lpwm train made.")
     out = target(args)

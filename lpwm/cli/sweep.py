@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import json as json_
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
 from lpwm.core.errors import UserError
-from lpwm.recipes import recipe
-from lpwm.sweep import GRIDS, expand, read_grid
-from lpwm.sweep.grid import Cell, Grid
-from lpwm.train.run_config import parse_options
+from lpwm.core.json import dump_json, to_json
+from lpwm.sweep.grid import GRIDS, Cell, Grid, expand, read_grid
 
 if TYPE_CHECKING:
     from lpwm.sweep.cost import CellCost
@@ -69,12 +66,7 @@ class StatusArgs:
 
 def parse(argv: list[str]) -> Args | StatusArgs:
     if argv[:1] == ["status"]:
-        return tyro.cli(
-            StatusArgs,
-            args=argv[1:],
-            prog="lpwm sweep status",
-            description="Where a sweep stands: its cells and what is left",
-        )
+        return tyro.cli(StatusArgs, args=argv[1:], prog="lpwm sweep status", description="Where a sweep stands.")
     args = tyro.cli(Args, args=argv, prog="lpwm sweep NAME|FILE", description=_help())
     if not args.grid:
         raise UserError(f"which grid? lpwm sweep NAME or FILE.toml; names: {', '.join(GRIDS)}.")
@@ -86,11 +78,12 @@ def _help() -> str:
 
 
 def run(args: Args | StatusArgs) -> int:
-    if isinstance(args, StatusArgs):
-        return show(args)
+    from lpwm.recipes import recipe
     from lpwm.sweep import status
     from lpwm.sweep.cost import check_fits, cost_of
 
+    if isinstance(args, StatusArgs):
+        return show(args)
     grid = read_grid(args.grid)
     cells = expand(grid, recipe)
     costs = [cost_of(cell) for cell in cells]
@@ -114,11 +107,11 @@ def run(args: Args | StatusArgs) -> int:
     except KeyboardInterrupt:
         _say(f"interrupted; nothing finished is lost. Continue with the same command: lpwm sweep {args.grid} …")
         raise
-    found = status.view(root)
-    print(json_.dumps(found.as_dict()) if args.json else status.table(found))
+    now = status.view(root)
+    print(dump_json(now).rstrip() if args.json else status.table(now))
     if not args.json:
         print(f"figures: lpwm report {root}")
-    return 1 if found.counts["failed"] or found.open else 0
+    return 1 if now.counts["failed"] or now.open else 0
 
 
 def _has_gpu(args: Args) -> bool:
@@ -128,6 +121,7 @@ def _has_gpu(args: Args) -> bool:
 
 
 def _memory(args: Args, kind: str) -> float:
+    """Bytes that a cell may have."""
     import torch
 
     from lpwm.core.memory import free_bytes
@@ -147,6 +141,7 @@ def _engine(args: Args) -> Callable[[Path, list[str], Callable[[], None]], None]
     from lpwm.sweep.engines import local as engine_local
     from lpwm.sweep.engines import ray as engine_ray
     from lpwm.sweep.engines import slurm as engine_slurm
+    from lpwm.train import parse_options
 
     if args.engine == "local":
         local = engine_local.LocalConfig(args.workers, args.cpus, args.device)
@@ -198,11 +193,9 @@ def dry_run(args: Args, grid: Grid, cells: list[Cell], costs: list[CellCost]) ->
     gpu, cpu = (sum(c.minutes(d) for c in costs) for d in ("cuda", "cpu"))
     most = max(c.gpu_bytes for c in costs)
     if args.json:
-        rows: list[dict[str, Any]] = [
-            {**cell.as_dict(), "cost": vars(cost)} for cell, cost in zip(cells, costs, strict=True)
-        ]
+        rows = [{**to_json(cell), "cost": vars(cost)} for cell, cost in zip(cells, costs, strict=True)]
         total = {"cells": len(cells), "gpu_minutes": gpu, "cpu_minutes": cpu, "most_gpu_bytes": most}
-        print(json_.dumps({"grid": grid.name, "cells": rows, "total": total}))
+        print(dump_json({"grid": grid.name, "cells": rows, "total": total}), end="")
         return 0
     print(f"{'cell':<12}  {'steps':>6} {'params':>7} {'H200':>8} {'2 cores':>8} {'memory':>9}   (estimates)")
     for cell, c in zip(cells, costs, strict=True):
@@ -222,12 +215,12 @@ def show(args: StatusArgs) -> int:
     from lpwm.sweep import status
 
     root = status.find_sweep(args.folder, args.out)
-    found = status.view(root)
+    now = status.view(root)
     if args.json:
-        print(json_.dumps(found.as_dict()))
+        print(dump_json(now), end="")
         return 0
-    if args.once or not sys.stdout.isatty() or not found.open:
-        print(status.table(found))
+    if args.once or not sys.stdout.isatty() or not now.open:
+        print(status.table(now))
         return 0
     from rich.console import Console
     from rich.live import Live
@@ -237,11 +230,11 @@ def show(args: StatusArgs) -> int:
     rows = max(5, console.size.height - 3)
 
     def page() -> Text:
-        return Text(status.table(found, rows), no_wrap=True, overflow="ellipsis")
+        return Text(status.table(now, rows), no_wrap=True, overflow="ellipsis")
 
     with Live(page(), console=console, refresh_per_second=2) as live:
-        while found.open:
+        while now.open:
             time.sleep(1.0)
-            found = status.view(root)
+            now = status.view(root)
             live.update(page())
     return 0

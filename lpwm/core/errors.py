@@ -1,4 +1,4 @@
-"""What the user can mend: one sentence, with its remedy."""
+"""What the user can fix: one sentence, with its remedy."""
 
 from __future__ import annotations
 

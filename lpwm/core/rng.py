@@ -1,7 +1,7 @@
 """Randomness as a pure function of a key.
 
 Everything random is keyed by integers (seed, stream, step, …), so that a batch, a set of slices or a plan
-can be drawn again anywhere: on another rank, after a crash, alone or beside others.
+can be drawn again anywhere: on another rank, after a crash, alone or with others.
 
 Two sources:
   generator(*key)   a torch.Generator; fast on every device, and equal on all ranks of one device type.

@@ -3,7 +3,6 @@
 Names are imported on first use, so that the processes that read frames (`lpwm.data.frames`) never import torch.
 """
 
-# ruff: noqa: F401 (imports for type checkers)
 from __future__ import annotations
 
 from typing import TYPE_CHECKING

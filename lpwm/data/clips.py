@@ -61,8 +61,8 @@ class ClipSource(Protocol):
 class Clips:
     """What the sources of clips share: the index, and states and actions in the memory of the device.
 
-    frames: of a clip, frameskip raw steps apart. batch: clips of the global batch, of which rank r of `ranks` takes its
-    slice. stats: of the actions; those of the training split by default.
+    clip_length: frames of a clip, frameskip raw steps apart. batch: clips of the global batch, of which rank r of
+    `ranks` takes its slice. stats: of the actions; those of the training split by default.
     """
 
     order_on: str | None = None  # where the order is kept; None: on the device
@@ -71,7 +71,7 @@ class Clips:
         self,
         episodes: EpisodeData,
         *,
-        frames: int,
+        clip_length: int,
         frameskip: int = 5,
         batch: int,
         seed: int = 0,
@@ -82,10 +82,10 @@ class Clips:
         ranks: int = 1,
         stats: ActionStats | None = None,
     ):
-        self.frames, self.frameskip, self.device = frames, frameskip, torch.device(device)
+        self.clip_length, self.frameskip, self.device = clip_length, frameskip, torch.device(device)
         self.index = index = ClipIndex(
             episodes,
-            frames=frames,
+            clip_length=clip_length,
             frameskip=frameskip,
             batch=batch,
             seed=seed,
@@ -103,8 +103,8 @@ class Clips:
             )
         self._states = episodes.states.to(self.device)
         self._actions = self.stats.normalize(episodes.actions).to(self.device)
-        self._frame = torch.arange(frames, device=self.device) * frameskip
-        self._step = torch.arange((frames - 1) * frameskip, device=self.device)
+        self._frame = torch.arange(clip_length, device=self.device) * frameskip
+        self._step = torch.arange((clip_length - 1) * frameskip, device=self.device)
 
     def __len__(self) -> int:
         return len(self.index)
@@ -154,7 +154,7 @@ class ResidentClips(Clips):
     """States, or uint8 frames, in the memory of the device; clips are gathered, and rendered, there.
 
     With a world its renderer draws every frame from the state; without one the stored frames of the split are used,
-    resized once to `size` when loaded (see `resize`): close to but not the same as rendering at that size.
+    resized once to `image_size` when loaded (see `resize`): close to but not the same as rendering at that size.
     """
 
     def __init__(
@@ -162,22 +162,22 @@ class ResidentClips(Clips):
         episodes: EpisodeData,
         *,
         world: World | None = None,
-        size: int | None = None,
+        image_size: int | None = None,
         compiled: bool = False,
         **options: Any,
     ):
         """`options`: those of `Clips`. `compiled`: the renderer goes through torch.compile (CUDA)."""
-        check_frames(episodes, world, size)
+        check_frames(episodes, world, image_size)
         super().__init__(episodes, **options)
         self._draw: Renderer | None = None
         if world is not None:
-            self._draw = world.renderer(size, self.device)
+            self._draw = world.renderer(image_size, self.device)
             if self.device.type == "cuda":
                 self._draw = Captured(self._draw, compiled)
         self._pixels: Tensor | None = None
         if world is None:
             assert episodes.pixels is not None  # checked above
-            self._pixels, self._place = load_frames(episodes, self.index.chosen, size, self.device)
+            self._pixels, self._place = load_frames(episodes, self.index.chosen, image_size, self.device)
 
     def batch(self, step: int) -> Clip:
         row_bT, states, actions = self._numbers(self.index.at(step))
@@ -237,10 +237,10 @@ def _rows_of(episodes: EpisodeData, chosen: Tensor) -> Tensor:
     return episodes.actions[clip_starts(episodes.lengths[chosen], episodes.offsets[chosen], 1)]
 
 
-def check_frames(episodes: EpisodeData, world: World | None, size: int | None) -> None:
+def check_frames(episodes: EpisodeData, world: World | None, image_size: int | None) -> None:
     """Something to look at: stored frames, or states that this world can render."""
-    if size is not None and size < 1:
-        raise UserError(f"size is {size}: give at least 1.")
+    if image_size is not None and image_size < 1:
+        raise UserError(f"image_size is {image_size}: give at least 1.")
     if world is None and episodes.pixels is None:
         raise UserError("the data have no pixels: give the world that renders their states, or add pixels.")
     if world is not None and world.spec.state_dim != episodes.states.shape[1]:

@@ -44,7 +44,7 @@ Progress = Callable[[int], None]  # called with the number of episodes finished 
 
 
 class Busy(UserError):
-    """Somebody else is making this file."""
+    """Another process is making this file."""
 
 
 @dataclass(frozen=True)
@@ -102,9 +102,9 @@ def collect(
 ) -> str:
     """Collect `episodes` of `steps` transitions into the file `out`; returns its content digest.
 
-    steps: when not told, the lengths the policy chooses (PushT's pusher), or else the world's own.
+    steps: by default the lengths the policy chooses (PushT's pusher), or else the world's own.
     workers: processes; None takes all cores when the work is worth starting them. The contents do not depend
-    on it. pixels: store frames of side `size` (the world's own when not told) beside the states.
+    on it. pixels: store frames of side `size` (by default the world's own) next to the states.
     """
     out = Path(out)
     plan = _plan(world, episodes, steps, policy, seed, pixels, size)
@@ -167,14 +167,14 @@ def _partial(out: Path, plan: Plan, overwrite: bool) -> Iterator[Path]:
         except OSError as error:
             raise Busy(f"another process is collecting into {out}: wait for it or choose another name.") from error
         note, wanted = folder / "plan.json", plan.identity()
-        found = _read_note(note)
-        if found is not None and found != wanted and not overwrite:
-            changed = sorted(k for k in wanted if found.get(k) != wanted[k])
+        earlier = _read_note(note)
+        if earlier is not None and earlier != wanted and not overwrite:
+            changed = sorted(k for k in wanted if earlier.get(k) != wanted[k])
             raise UserError(
                 f"{folder} holds an unfinished collection that differs in {', '.join(changed)}: finish it with its "
                 "own arguments, remove the folder, or pass --overwrite to drop it."
             )
-        for stale in folder.glob("*.h5" if found != wanted else "none"):
+        for stale in folder.glob("*.h5" if earlier != wanted else "none"):
             stale.unlink()
         for stale in folder.glob(".*.tmp"):  # left by a killed process
             stale.unlink()
@@ -184,10 +184,10 @@ def _partial(out: Path, plan: Plan, overwrite: bool) -> Iterator[Path]:
 
 def _read_note(note: Path) -> dict[str, Any] | None:
     try:
-        found = json.loads(note.read_text())
+        content = json.loads(note.read_text())
     except (OSError, ValueError):
         return None
-    return found if isinstance(found, dict) else None
+    return content if isinstance(content, dict) else None
 
 
 def _shard_path(folder: Path, index: int) -> Path:

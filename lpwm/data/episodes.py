@@ -122,10 +122,10 @@ def spec_to_json(spec: WorldSpec) -> str:
 
 def spec_from_json(text: str) -> WorldSpec:
     """ValueError, KeyError or TypeError when `text` is not the JSON of a WorldSpec."""
-    found = json.loads(text)
-    if not isinstance(found, dict):
+    content = json.loads(text)
+    if not isinstance(content, dict):
         raise TypeError("a world's spec is a JSON object")
-    fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in found.items()}
+    fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in content.items()}
     spec = WorldSpec(**fields)
     if not isinstance(spec.name, str) or not isinstance(spec.options, dict):
         raise TypeError("a world's spec has a name and options")

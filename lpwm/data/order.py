@@ -64,7 +64,7 @@ class ClipIndex:
         self,
         episodes: EpisodeData,
         *,
-        frames: int,
+        clip_length: int,
         frameskip: int,
         batch: int,
         seed: int,
@@ -74,15 +74,16 @@ class ClipIndex:
         ranks: int,
         device: torch.device,
     ):
-        _check(frames, frameskip, batch, split, rank, ranks)
+        _check(clip_length, frameskip, batch, split, rank, ranks)
         self.train, held = splits(episodes, holdout)
         self.chosen = self.train if split == "train" else held
-        starts = clip_starts(episodes.lengths[self.chosen], episodes.offsets[self.chosen], (frames - 1) * frameskip)
+        reach = (clip_length - 1) * frameskip
+        starts = clip_starts(episodes.lengths[self.chosen], episodes.offsets[self.chosen], reach)
         if not len(starts):
             longest = int(episodes.lengths[self.chosen].max()) if len(self.chosen) else 0
             raise UserError(
                 f"the {split} split ({len(self.chosen)} episodes, the longest of {longest} frames) holds no clip of "
-                f"{frames} frames {frameskip} steps apart, which needs {(frames - 1) * frameskip + 1}."
+                f"{clip_length} frames {frameskip} steps apart, which needs {reach + 1}."
             )
         self.batch, self.seed, self.split, self.device = batch, seed, split, device
         self.slice = (rank * batch // ranks, (rank + 1) * batch // ranks)
@@ -112,8 +113,8 @@ class ClipIndex:
         return self._orders[epoch]
 
 
-def _check(frames: int, frameskip: int, batch: int, split: str, rank: int, ranks: int) -> None:
-    for name, value, least in (("frames", frames, 1), ("frameskip", frameskip, 1), ("batch", batch, 1)):
+def _check(clip_length: int, frameskip: int, batch: int, split: str, rank: int, ranks: int) -> None:
+    for name, value, least in (("clip_length", clip_length, 1), ("frameskip", frameskip, 1), ("batch", batch, 1)):
         if value < least:
             raise UserError(f"{name} is {value}: give at least {least}.")
     if split not in ("train", "val"):

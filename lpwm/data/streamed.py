@@ -49,13 +49,13 @@ class StreamedClips(Clips):
         self,
         episodes: EpisodeData,
         *,
-        size: int | None = None,
+        image_size: int | None = None,
         workers: int | None = None,
         prefetch: int = 4,
         **options: Any,
     ):
         """`options`: those of `Clips`."""
-        check_frames(episodes, None, size)
+        check_frames(episodes, None, image_size)
         if not isinstance(episodes.pixels, StoredFrames):
             raise UserError("these frames are in memory already: only frames in files are streamed.")
         if workers is not None and workers < 1:
@@ -65,10 +65,10 @@ class StreamedClips(Clips):
         super().__init__(episodes, **options)
         first, last = self.index.slice
         clips = -(-self.index.batch // options.get("ranks", 1))  # the largest slice of any rank
-        self._stored, self._shape = episodes.pixels, frame_shape(episodes.pixels, size)
+        self._stored, self._shape = episodes.pixels, frame_shape(episodes.pixels, image_size)
         self._stored.check()
-        self._count = (last - first) * self.frames
-        local = clips * self.frames * 3 * self._stored.shape[1] * self._stored.shape[2]
+        self._count = (last - first) * self.clip_length
+        local = clips * self.clip_length * 3 * self._stored.shape[1] * self._stored.shape[2]
         free = free_bytes(torch.device("cpu"))
         if prefetch * local > _SHARE * free:
             raise UserError(
@@ -76,7 +76,7 @@ class StreamedClips(Clips):
                 "of memory that are free: use a smaller train.batch."
             )
         self._workers, self._prefetch = workers or default_workers(), prefetch
-        self._at = torch.arange(self.frames) * self.frameskip
+        self._at = torch.arange(self.clip_length) * self.frameskip
         self._pool: FramePool | None = None
         self._slots: dict[int, int] = {}  # step -> slot, oldest first
         self._copied: list[torch.cuda.Event | None] = [None] * prefetch
@@ -93,7 +93,7 @@ class StreamedClips(Clips):
             start_b = start_b.pin_memory().to(self.device, non_blocking=True)
         row_bT, states, actions = self._numbers(start_b)
         if not self._count:  # more ranks than clips
-            return Clip(torch.empty((0, self.frames, 3, *self._shape), dtype=torch.uint8), actions, states)
+            return Clip(torch.empty((0, self.clip_length, 3, *self._shape), dtype=torch.uint8), actions, states)
         self._read_ahead(step)
         assert self._pool is not None
         slot = self._slots[step]
@@ -184,7 +184,7 @@ def open_clips(
     *,
     source: str = "auto",
     world: World | None = None,
-    size: int | None = None,
+    image_size: int | None = None,
     workers: int | None = None,
     compiled: bool = False,
     **options: Any,
@@ -195,16 +195,16 @@ def open_clips(
     """
     if source not in SOURCES:
         raise UserError(f"data.source is {source!r}: give {', '.join(SOURCES[:-1])} or {SOURCES[-1]}.")
-    check_frames(episodes, world, size)
+    check_frames(episodes, world, image_size)
     if source == "streamed" and world is not None:
         raise UserError(
             "frames rendered from states are not streamed: leave data.source at auto, or store the frames first "
             "('lpwm data convert FILE OUT --add-pixels')."
         )
     if source == "auto" and isinstance(episodes.pixels, StoredFrames) and world is None:
-        need = resident_bytes(episodes, size, options.get("split", "train"), options.get("holdout", 0.1))
+        need = resident_bytes(episodes, image_size, options.get("split", "train"), options.get("holdout", 0.1))
         fits = need <= _SHARE * free_bytes(torch.device(options.get("device", "cpu")))
         source = "resident" if fits else "streamed"
     if source == "streamed":
-        return StreamedClips(episodes, size=size, workers=workers, **options)
-    return ResidentClips(episodes, world=world, size=size, compiled=compiled, **options)
+        return StreamedClips(episodes, image_size=image_size, workers=workers, **options)
+    return ResidentClips(episodes, world=world, image_size=image_size, compiled=compiled, **options)

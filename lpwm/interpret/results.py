@@ -28,7 +28,7 @@ Ints = NDArray[np.int64]
 
 CODE, SUPPORT, MAGNITUDES = FEATURES = ("code", "support", "magnitudes")  # what probes are given
 VERSION = 1  # of the files; those of 0.1.0 have no number and count as 1
-STUDIES, SAMPLES = "lpwm interpretations", "lpwm readings"  # files of several results
+STUDIES, SAMPLES, TABLE = "lpwm interpretations", "lpwm readings", "lpwm sparsity table"  # kinds of files
 
 
 class Brief:

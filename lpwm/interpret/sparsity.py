@@ -9,15 +9,13 @@ at least          E[z]²/E[z²]: by Cauchy and Schwarz no code with these two mo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 
 from lpwm.core.errors import UserError
-from lpwm.core.json import fields_json
 from lpwm.data import EpisodeData
 from lpwm.interpret.codes import Episode, held_out_episodes, need_support
 from lpwm.interpret.config import ProbeConfig
@@ -135,15 +133,7 @@ class Group:
     rows: tuple[Row, ...]
 
 
-@dataclass(frozen=True)
-class Arrangement:
-    groups: tuple[Group, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        return {"kind": "lpwm sparsity table", **fields_json(self)}
-
-
-def arrange(results: Sequence[Sparsity]) -> Arrangement:
+def arrange(results: Sequence[Sparsity]) -> tuple[Group, ...]:
     """The paper's table: a row a rung, from the richest, a column a width D. Runs that differ in their seed alone
     share a cell; worlds and targets make groups. Rungs that the paper does not have come last, by their names."""
     if not results:
@@ -155,19 +145,18 @@ def arrange(results: Sequence[Sparsity]) -> Arrangement:
     groups: dict[str, list[Sparsity]] = {}
     for r in results:
         groups.setdefault(_group(r), []).append(r)
-    return Arrangement(tuple(_arrange(title, group) for title, group in groups.items()))
+    return tuple(_arrange(title, group) for title, group in groups.items())
 
 
 def _arrange(title: str, group: Sequence[Sparsity]) -> Group:
-    widths, rows = sorted({r.run.latent for r in group}), []
+    widths, target, rows = sorted({r.run.latent for r in group}), group[0].target, []
+    of_paper = group[0].world.name == "pusht" and target is not None and (target.p, target.mu) == (1.0, 0.0)
     for rung in in_order(r.rung for r in group):
         cells = tuple(_cell([r for r in group if (r.rung, r.run.latent) == (rung, D)]) for D in widths)
-        paper = None
-        if _is_paper(group[0]) and rung in PAPER:
-            known = dict(zip(PAPER_WIDTHS, PAPER[rung], strict=True))
-            paper = tuple(known.get(D) for D in widths)
+        known = dict(zip(PAPER_WIDTHS, PAPER.get(rung, ()), strict=False)) if of_paper else None
+        paper = tuple(known.get(D) for D in widths) if known else None
         rows.append(Row(rung, title_of(rung), cells, paper))
-    return Group(title, group[0].target, tuple(widths), tuple(rows))
+    return Group(title, target, tuple(widths), tuple(rows))
 
 
 def _group(r: Sparsity) -> str:
@@ -175,11 +164,6 @@ def _group(r: Sparsity) -> str:
         return f"{r.world.title}, no target"
     axis = f", {100 * r.target.axis_fraction:g} % coordinate slices" if r.target.axis_fraction else ""
     return f"{r.world.title}, p = {r.target.p:g}, μ = {r.target.mu:g}{axis}"
-
-
-def _is_paper(r: Sparsity) -> bool:
-    """Whether the paper's table is about this world and target."""
-    return r.target is not None and r.world.name == "pusht" and (r.target.p, r.target.mu) == (1.0, 0.0)
 
 
 def _cell(group: Sequence[Sparsity]) -> Cell | None:
@@ -192,34 +176,28 @@ def _cell(group: Sequence[Sparsity]) -> Cell | None:
     return Cell(**values_of(whole), at_least=least, dead_units=dead, effective_dimension=dimension, runs=runs)
 
 
-def table(arranged: Arrangement, width: int = 80) -> str:
+BLOCKS: tuple[tuple[str, Callable[[Cell], str]], ...] = (
+    ("", number),
+    ("at least", lambda c: f"{c.at_least:.3f}"),
+    ("dead units", lambda c: f"{c.dead_units:g}"),
+    ("eff. dimension", lambda c: f"{c.effective_dimension:.1f}"),
+)
+
+
+def table(groups: Sequence[Group], width: int = 80) -> str:
     """The arrangement as text."""
-    blocks = []
-    for group in arranged.groups:
-        t = group.target
+    made = []
+    for group in groups:
         rows: list[list[str]] = []
-        for what in ("active", "at least", "dead units", "eff. dimension"):
-            if what != "active":
-                rows.append([what])
+        for block, text in BLOCKS:
+            rows += [[block]] if block else []
             for row in group.rows:
-                indent = "" if what == "active" else "  "
-                rows.append([indent + row.title, *(_text(c, what) for c in row.cells)])
-                if what == "active" and row.paper is not None:
+                name = f"  {row.title}" if block else row.title
+                rows.append([name, *("–" if c is None else text(c) for c in row.cells)])
+                if row.paper is not None and not block:
                     rows.append(["  the paper's", *("–" if v is None else f"{v:.2f}" for v in row.paper)])
-        title = f"active fraction, {group.title}"
+        t, title = group.target, f"active fraction, {group.title}"
         if t:
             title += f"\nthe target's is {t.active_fraction:.3f}, its moments allow at least {t.at_least:.3f}"
-        heads = ["", *(f"D = {D}" for D in group.widths)]
-        padded = [[*line, *[""] * (len(heads) - len(line))] for line in rows]
-        blocks.append(columns(heads, padded, width, title))
-    return "\n\n".join(blocks)
-
-
-def _text(cell: Cell | None, what: str) -> str:
-    if cell is None:
-        return "–"
-    if what == "active":
-        return number(cell)
-    if what == "at least":
-        return f"{cell.at_least:.3f}"
-    return f"{cell.dead_units:g}" if what == "dead units" else f"{cell.effective_dimension:.1f}"
+        made.append(columns(["", *(f"D = {D}" for D in group.widths)], rows, width, title))
+    return "\n\n".join(made)

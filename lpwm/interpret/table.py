@@ -47,7 +47,7 @@ def columns(heads: Sequence[str], rows: Sequence[Sequence[str]], width: int = 80
     for i, head in enumerate(heads):
         made.add_column(head, no_wrap=i == 0)
     for row in rows:
-        made.add_row(*map(escape, row))
+        made.add_row(*map(escape, row))  # what is missing at the end stays empty
     console = Console(width=width, file=io.StringIO(), color_system=None)
     with console.capture() as capture:
         console.print(made)

@@ -1,55 +1,45 @@
-"""Triton kernels of LayerNorm without scale and shift, which are folded into the layer that reads it.
+"""LayerNorm without scale and shift, which are folded into the layer after it.
 
 x̂ = (x − mean)/σ with x = r + c: r (m, w) is the residual stream, c (w) the biases that were added to it so far.
-Backwards x̂ is all that is needed, with 1/σ of each row: the stream itself may be overwritten.
+Backwards x̂ and 1/σ of each row are all that is needed: the stream itself may be overwritten.
 
-A row is cut in PARTS parts of PART columns (w = 384 is 3·128): no lane is idle, and the threads that share a row are
-in one warp. The last rows come first: the matrix product before has just written them, and the one after begins with
-those written last, the first; a cache as large as half a stream serves both. What is not read again soon makes room.
-Two small kernels of the same stream stand here too: what it begins as, and sums of partial sums.
+A row is cut in PARTS parts of PART columns (w = 384 is 3·128): no lane is idle and a row stays in one warp. The last
+rows come first: the matrix product before has just written them. Sums of partial sums are here too.
 
-Legend: m rows (tokens of all frames), w width. Streams are bfloat16, sums float32.
+Legend: m rows (tokens of all frames), w = W width. Streams are bfloat16, sums float32.
 """
+
+# Tuples grow by + in Triton.
+# mypy: disable-error-code="assignment"
+# ruff: noqa: RUF005
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.language import constexpr
 
-from lpwm.kernels.settings import NormTiles
-
-PLAIN = NormTiles()
+from lpwm.kernels.settings import Tiles
 
 
 @triton.jit
-def _centered(xs, total, eps, W: tl.constexpr, PART: tl.constexpr, PARTS: tl.constexpr):
+def centered(xs, total, eps, W: constexpr, PART: constexpr, PARTS: constexpr):
     """Rows in parts, given with their sum by parts, minus their mean, 0 past W; and 1/σ."""
     col = tl.arange(0, PART)[None, :]
     mean = (tl.sum(total, 1) / W)[:, None]
-    found = ()
+    moved = ()
     total = tl.zeros_like(total)
     for p in tl.static_range(PARTS):
         x = tl.where(p * PART + col < W, xs[p] - mean, 0.0)
-        found = found + (x,)  # type: ignore[assignment]  # noqa: RUF005
+        moved = moved + (x,)
         total += x * x
-    return found, tl.rsqrt(tl.sum(total, 1) / W + eps)
+    return moved, tl.rsqrt(tl.sum(total, 1) / W + eps)
 
 
 @triton.jit
 def _norm_forward(
-    r,
-    c,
-    out,
-    scale,
-    first,
-    m,
-    eps,
-    W: tl.constexpr,
-    N: tl.constexpr,
-    ROWS: tl.constexpr,
-    PART: tl.constexpr,
-    PARTS: tl.constexpr,
+    r, c, out, scale, first, m, eps, W: constexpr, N: constexpr, ROWS: constexpr, PART: constexpr, PARTS: constexpr
 ):
     pid = tl.num_programs(0) - 1 - tl.program_id(0)
     row = pid * ROWS + tl.arange(0, ROWS)
@@ -60,14 +50,14 @@ def _norm_forward(
     for p in tl.static_range(PARTS):
         keep = (row[:, None] < m) & (p * PART + col[None, :] < W)
         x = tl.load(r + start + p * PART, mask=keep, other=0.0, eviction_policy="evict_first").to(tl.float32)
-        if N > 0:  # token 0 of each frame is read where it is kept in float32
+        if N > 0:  # token 0 of each frame is kept in float32 elsewhere
             apart = (row % N == 0)[:, None]
             at = first + (row // N).to(tl.int64)[:, None] * W + p * PART + col[None, :]
             x = tl.where(apart, tl.load(at, mask=keep & apart, other=0.0), x)
         x += tl.load(c + p * PART + col, mask=p * PART + col < W, other=0.0)[None, :]
-        xs = xs + (x,)  # type: ignore[assignment]  # noqa: RUF005
+        xs = xs + (x,)
         total += x
-    xs, one = _centered(xs, total, eps, W, PART, PARTS)
+    xs, one = centered(xs, total, eps, W, PART, PARTS)
     for p in tl.static_range(PARTS):
         keep = (row[:, None] < m) & (p * PART + col[None, :] < W)
         tl.store(out + start + p * PART, (xs[p] * one[:, None]).to(out.dtype.element_ty), mask=keep)
@@ -83,12 +73,12 @@ def _norm_backward(
     out,
     sums,
     m,
-    W: tl.constexpr,
-    SPAN: tl.constexpr,
-    ROWS: tl.constexpr,
-    PART: tl.constexpr,
-    PARTS: tl.constexpr,
-    STAGES: tl.constexpr,
+    W: constexpr,
+    SPAN: constexpr,
+    ROWS: constexpr,
+    PART: constexpr,
+    PARTS: constexpr,
+    STAGES: constexpr,
 ):
     """dx = (g − mean(g) − x̂ mean(g x̂))/σ, by which the stream's gradient grows; and the sum of dx over SPAN rows."""
     pid = tl.num_programs(0) - 1 - tl.program_id(0)
@@ -96,7 +86,7 @@ def _norm_backward(
     col = tl.arange(0, PART)
     totals = ()
     for _ in tl.static_range(PARTS):
-        totals = totals + (tl.zeros([ROWS, PART], tl.float32),)  # type: ignore[assignment]  # noqa: RUF005
+        totals = totals + (tl.zeros([ROWS, PART], tl.float32),)
     for i in tl.range(0, SPAN, ROWS, num_stages=STAGES):
         row = first + i + tl.arange(0, ROWS)
         start = row.to(tl.int64)[:, None] * W + col[None, :]
@@ -110,9 +100,9 @@ def _norm_backward(
             g = tl.load(grad + start + p * PART, mask=keep, other=0.0, eviction_policy="evict_first").to(tl.float32)
             x = tl.load(xhat + start + p * PART, mask=keep, other=0.0, eviction_policy="evict_first").to(tl.float32)
             s = tl.load(stream + start + p * PART, mask=keep, other=0.0).to(tl.float32)
-            gs = gs + (g,)  # type: ignore[assignment]  # noqa: RUF005
-            xs = xs + (x,)  # type: ignore[assignment]  # noqa: RUF005
-            ss = ss + (s,)  # type: ignore[assignment]  # noqa: RUF005
+            gs = gs + (g,)
+            xs = xs + (x,)
+            ss = ss + (s,)
             mean += g
             along += g * x
         one = tl.load(scale + row, mask=row < m, other=0.0)
@@ -123,7 +113,7 @@ def _norm_backward(
             g = (gs[p] - a - xs[p] * b) * one[:, None]
             to = (ss[p] + g).to(out.dtype.element_ty)
             tl.store(out + start + p * PART, to, mask=keep)
-            grown = grown + (totals[p] + g,)  # type: ignore[assignment]  # noqa: RUF005
+            grown = grown + (totals[p] + g,)
         totals = grown
     for p in tl.static_range(PARTS):
         at = p * PART + col
@@ -131,7 +121,7 @@ def _norm_backward(
 
 
 @triton.jit
-def _totals(parts, out, rows, W: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr):
+def _totals(parts, out, rows, W: constexpr, ROWS: constexpr, COLS: constexpr):
     col = tl.program_id(0) * COLS + tl.arange(0, COLS)
     which = tl.program_id(1).to(tl.int64)
     total = tl.zeros([ROWS, COLS], tl.float32)
@@ -142,21 +132,14 @@ def _totals(parts, out, rows, W: tl.constexpr, ROWS: tl.constexpr, COLS: tl.cons
     tl.store(out + which * W + col, tl.sum(total, 0).to(out.dtype.element_ty), mask=col < W)
 
 
-@triton.jit
-def _begin(frame, out, size, BLOCK: tl.constexpr):
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    to = tl.program_id(1).to(tl.int64) * size + at
-    tl.store(out + to, tl.load(frame + at, mask=at < size), mask=at < size)
-
-
-def _cut(w: int, tiles: NormTiles) -> dict[str, int]:
+def _cut(w: int, tiles: Tiles) -> dict[str, int]:
     """One part, or as many as make the width without a rest."""
     part = tiles.part if tiles.part and w % tiles.part == 0 else triton.next_power_of_2(w)
     return {"W": w, "ROWS": tiles.rows, "PART": part, "PARTS": triton.cdiv(w, part), "num_warps": tiles.warps}
 
 
-def norm_forward(
-    r: Tensor, c: Tensor, eps: float, out: Tensor, scale: Tensor, tiles: NormTiles = PLAIN, first: Tensor | None = None
+def forward(
+    r: Tensor, c: Tensor, eps: float, out: Tensor, scale: Tensor, tiles: Tiles, first: Tensor | None = None
 ) -> None:
     """x̂ of r + c into `out` (m, w), 1/σ into `scale` (m) float32.
 
@@ -168,12 +151,12 @@ def norm_forward(
     )
 
 
-def pieces(m: int, tiles: NormTiles = PLAIN) -> int:
+def pieces(m: int, tiles: Tiles) -> int:
     return -(-m // tiles.span)
 
 
-def norm_backward(
-    grad: Tensor, xhat: Tensor, scale: Tensor, stream: Tensor, out: Tensor, sums: Tensor, tiles: NormTiles = PLAIN
+def backward(
+    grad: Tensor, xhat: Tensor, scale: Tensor, stream: Tensor, out: Tensor, sums: Tensor, tiles: Tiles
 ) -> None:
     """`out` = `stream` + the gradient of r, given that of x̂ (it may be `stream`); `sums` (pieces(m), w): its sums."""
     m, w = grad.shape
@@ -187,9 +170,3 @@ def totals(parts: Tensor, out: Tensor) -> None:
     g, rows, w = parts.shape
     cols = 32 if w < 4096 else 128
     _totals[(triton.cdiv(w, cols), g)](parts, out, rows, W=w, ROWS=4096 // cols, COLS=cols, num_warps=8)
-
-
-def begin(frame: Tensor, out: Tensor) -> None:
-    """out (b, …) = `frame` for each of the b."""
-    size = frame.numel()
-    _begin[(triton.cdiv(size, 4096), len(out))](frame, out, size, BLOCK=4096, num_warps=4)

@@ -10,14 +10,28 @@ and replays as a CUDA graph with the draw as an input.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 Key = tuple[int | str, ...]
+Shape = tuple[int, int, int]  # (B, T, D) of the global batch
 Draw = tuple[Tensor, ...]  # tensors only, of constant shape: a trainer may copy them into fixed buffers
 Gather = Callable[[Tensor], Tensor]  # all-gather along the batch, in rank order, whose backward sums over ranks
+
+
+@dataclass(frozen=True)
+class Group:
+    """This process among those that share a batch."""
+
+    rank: int = 0
+    ranks: int = 1
+    gather: Gather | None = None
+
+
+ALONE = Group()
 
 
 class Regularizer(Protocol):
@@ -27,25 +41,11 @@ class Regularizer(Protocol):
     and so is the gradient once it is averaged over ranks (what DDP does).
     """
 
-    def draw(
-        self,
-        key: Key,
-        batch: int,
-        time: int,
-        dim: int,
-        device: torch.device | str = "cpu",
-        rank: int = 0,
-        ranks: int = 1,
-    ) -> Draw:
-        """All randomness of one step, a pure function of `key`; `batch` is the global batch.
-
-        With `ranks` > 1 only this rank's share is returned: what it draws is the same on every rank.
-        """
+    def draw(self, key: Key, shape: Shape, device: torch.device | str = "cpu", group: Group = ALONE) -> Draw:
+        """All randomness of one step, a pure function of `key`; of several ranks, this rank's share of it."""
         ...
 
-    def __call__(
-        self, codes_BTD: Tensor, draw: Draw, gather: Gather | None = None, rank: int = 0, ranks: int = 1
-    ) -> Tensor:
+    def __call__(self, codes_BTD: Tensor, draw: Draw, group: Group = ALONE) -> Tensor:
         """The scalar. `codes_BTD` is this rank's part of the batch; `draw` may be whole or this rank's share."""
         ...
 
@@ -55,8 +55,8 @@ def no_autocast(codes: Tensor) -> torch.autocast:
     return torch.autocast(device_type=codes.device.type, enabled=False)
 
 
-def whole_batch(codes_BTD: Tensor, gather: Gather | None) -> Tensor:
+def whole_batch(codes_BTD: Tensor, group: Group) -> Tensor:
     """The codes of all ranks, in float32 (float64 stays). Widened first, so that gradients are summed wide."""
     if codes_BTD.dtype != torch.float64:
         codes_BTD = codes_BTD.float()
-    return codes_BTD if gather is None else gather(codes_BTD)
+    return codes_BTD if group.gather is None else group.gather(codes_BTD)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from lpwm.core.errors import UserError
-from lpwm.losses.base import Draw, Gather, Key, Regularizer
+from lpwm.losses.base import ALONE, Draw, Group, Key, Regularizer, Shape
 from lpwm.losses.config import REGULARIZERS, ObjectiveConfig
 from lpwm.losses.jaccard import temporal_jaccard
 from lpwm.losses.rdmreg import RDMReg
@@ -24,21 +24,10 @@ from lpwm.losses.vicreg import VICReg
 class NoRegularizer:
     """R = 0."""
 
-    def draw(
-        self,
-        key: Key,
-        batch: int,
-        time: int,
-        dim: int,
-        device: torch.device | str = "cpu",
-        rank: int = 0,
-        ranks: int = 1,
-    ) -> Draw:
+    def draw(self, key: Key, shape: Shape, device: torch.device | str = "cpu", group: Group = ALONE) -> Draw:
         return ()
 
-    def __call__(
-        self, codes_BTD: Tensor, draw: Draw = (), gather: Gather | None = None, rank: int = 0, ranks: int = 1
-    ) -> Tensor:
+    def __call__(self, codes_BTD: Tensor, draw: Draw = (), group: Group = ALONE) -> Tensor:
         wide = torch.float64 if codes_BTD.dtype == torch.float64 else torch.float32
         return torch.zeros((), device=codes_BTD.device, dtype=wide)
 
@@ -73,18 +62,9 @@ class Objective:
         other.regularizer = NoRegularizer()
         return other
 
-    def draw(
-        self,
-        key: Key,
-        batch: int,
-        time: int,
-        dim: int,
-        device: torch.device | str = "cpu",
-        rank: int = 0,
-        ranks: int = 1,
-    ) -> Draw:
+    def draw(self, key: Key, shape: Shape, device: torch.device | str = "cpu", group: Group = ALONE) -> Draw:
         """All randomness of one step; see `base.Regularizer.draw`."""
-        return self.regularizer.draw(key, batch, time, dim, device, rank, ranks)
+        return self.regularizer.draw(key, shape, device, group)
 
     def __call__(
         self,
@@ -92,9 +72,7 @@ class Objective:
         zhat_BKD: Tensor,
         draw: Draw,
         multistep_BND: Tensor | None = None,
-        gather: Gather | None = None,
-        rank: int = 0,
-        ranks: int = 1,
+        group: Group = ALONE,
         share: float = 1.0,
     ) -> dict[str, Tensor]:
         """z: the encoded clip. ẑ_j predicts frame j+1 from frames ≤ j, j < K. `multistep_BND`: predictions of
@@ -108,7 +86,7 @@ class Objective:
         if not 1 <= K < T:
             raise UserError(f"{K} one-step predictions do not fit a clip of {T} frames: give 1 to {T - 1}.")
         terms = {"prediction": share * _squared_error(zhat_BKD, z_BTD[:, 1 : K + 1])}
-        terms["regularizer"] = self.regularizer(z_BTD, draw, gather, rank, ranks)
+        terms["regularizer"] = self.regularizer(z_BTD, draw, group)
         loss = terms["prediction"] + c.lam * terms["regularizer"]
         if c.tj_weight > 0:
             terms["temporal_jaccard"] = share * temporal_jaccard(z_BTD)

@@ -1,4 +1,4 @@
-"""The order of a batch: rows sorted, and rows matched by rank, each in the way that is fastest on its device."""
+"""The order of a batch: rows sorted, and rows matched by rank, as fast as its device can."""
 
 from __future__ import annotations
 
@@ -6,10 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-try:
-    from lpwm.kernels import order as kernels_order
-except ImportError:  # no Triton: a CPU build of torch
-    kernels_order = None  # type: ignore[assignment]
+from lpwm import kernels
 
 
 @torch.library.custom_op("lpwm::match_rows", mutates_args=(), device_types="cpu")
@@ -25,8 +22,8 @@ def match_rows(x: Tensor, target: Tensor) -> Tensor:
 
 @match_rows.register_kernel("cuda")
 def _(x: Tensor, target: Tensor) -> Tensor:
-    if _short(x):
-        return kernels_order.match_rows(x.contiguous(), target.contiguous())
+    if kernels.ranks_rows(x):
+        return kernels.match_rows(x, target)
     return _placed(target, x.argsort(dim=-1))
 
 
@@ -44,8 +41,4 @@ def sort_rows(x: Tensor) -> Tensor:
     if x.device.type == "cpu":
         x.numpy().sort(axis=-1)
         return x
-    return kernels_order.sort_rows(x.contiguous()) if _short(x) else x.sort(dim=-1).values
-
-
-def _short(x: Tensor) -> bool:
-    return kernels_order is not None and x.is_cuda and x.shape[-1] <= kernels_order.MOST
+    return kernels.sort_rows(x) if kernels.ranks_rows(x) else x.sort(dim=-1).values

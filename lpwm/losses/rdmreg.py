@@ -20,7 +20,7 @@ from torch.nn.functional import mse_loss
 
 from lpwm.core.errors import UserError
 from lpwm.core.rng import generator
-from lpwm.losses.base import Gather, Key, no_autocast, whole_batch
+from lpwm.losses.base import ALONE, Draw, Group, Key, Shape, no_autocast, whole_batch
 from lpwm.losses.config import RDMRegConfig
 from lpwm.losses.order import match_rows, sort_rows
 from lpwm.losses.slicing import draw_slices, project, share
@@ -38,32 +38,20 @@ class RDMReg:
         self.target = config.target(rectify=nonnegative)
 
     @torch.no_grad()
-    def draw(
-        self,
-        key: Key,
-        batch: int,
-        time: int,
-        dim: int,
-        device: torch.device | str = "cpu",
-        rank: int = 0,
-        ranks: int = 1,
-    ) -> RDMRegDraw:
+    def draw(self, key: Key, shape: Shape, device: torch.device | str = "cpu", group: Group = ALONE) -> RDMRegDraw:
         """Fresh slices, and the order statistics of B fresh target samples per frame on each of them."""
         g = generator("rdmreg", *key, device=device)
         with torch.autocast(device_type=g.device.type, enabled=False):
-            slices_PD = draw_slices(self.config.slices, dim, self.config.axis_fraction, g)
-            slices_PD = share(slices_PD, self.config.slices, rank, ranks).contiguous()
-            y_BTD = self.target.sample((batch, time, dim), g)
+            slices_PD = draw_slices(self.config.slices, shape[-1], self.config.axis_fraction, g)
+            slices_PD = share(slices_PD, self.config.slices, group).contiguous()
+            y_BTD = self.target.sample(shape, g)
             return RDMRegDraw(slices_PD, sort_rows(project(slices_PD, y_BTD)))
 
-    def __call__(
-        self, codes_BTD: Tensor, draw: tuple[Tensor, ...], gather: Gather | None = None, rank: int = 0, ranks: int = 1
-    ) -> Tensor:
-        """The statistic of the whole batch (`ranks` = 1), or this rank's part, whose mean over ranks it is."""
+    def __call__(self, codes_BTD: Tensor, draw: Draw, group: Group = ALONE) -> Tensor:
         with no_autocast(codes_BTD):
-            z_BTD = whole_batch(codes_BTD, gather)
-            slices_PD = share(draw[0], self.config.slices, rank, ranks).to(z_BTD.dtype)
-            target_TPB = share(draw[1], self.config.slices, rank, ranks, dim=1).to(z_BTD.dtype)
+            z_BTD = whole_batch(codes_BTD, group)
+            slices_PD = share(draw[0], self.config.slices, group).to(z_BTD.dtype)
+            target_TPB = share(draw[1], self.config.slices, group, dim=1).to(z_BTD.dtype)
             B, T, D = z_BTD.shape
             if (target_TPB.shape[0], target_TPB.shape[2], slices_PD.shape[1]) != (T, B, D):
                 raise UserError(f"the draw is for other codes than (B, T, D) = {(B, T, D)}: draw for the global batch.")
@@ -74,7 +62,7 @@ class RDMReg:
             with torch.no_grad():
                 partner_TPB = match_rows(projected_TPB.detach(), target_TPB)
             total = mse_loss(projected_TPB, partner_TPB, reduction="sum")
-            return total * (ranks / (self.config.slices * T * B))
+            return total * (group.ranks / (self.config.slices * T * B))
 
 
 class Floor(NamedTuple):
@@ -94,5 +82,5 @@ def floor(config: RDMRegConfig, batch: int, dim: int, key: Key, nonnegative: boo
     values = []
     for i in range(repeats):
         y_BTD = regularizer.target.sample((batch, 4, dim), generator("floor", *key, i))
-        values.append(float(regularizer(y_BTD, regularizer.draw((*key, i), batch, 4, dim))))
+        values.append(float(regularizer(y_BTD, regularizer.draw((*key, i), (batch, 4, dim)))))
     return Floor(float(np.mean(values)), regularizer.target.second_moment)

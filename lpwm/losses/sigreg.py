@@ -18,7 +18,7 @@ from torch import Tensor
 
 from lpwm.core.errors import UserError
 from lpwm.core.rng import generator
-from lpwm.losses.base import Gather, Key, no_autocast, whole_batch
+from lpwm.losses.base import ALONE, Draw, Group, Key, Shape, no_autocast, whole_batch
 from lpwm.losses.config import SIGRegConfig
 from lpwm.losses.slicing import draw_slices, project, share
 
@@ -32,19 +32,10 @@ class SIGReg:
         self.config = config
 
     @torch.no_grad()
-    def draw(
-        self,
-        key: Key,
-        batch: int,
-        time: int,
-        dim: int,
-        device: torch.device | str = "cpu",
-        rank: int = 0,
-        ranks: int = 1,
-    ) -> SIGRegDraw:
+    def draw(self, key: Key, shape: Shape, device: torch.device | str = "cpu", group: Group = ALONE) -> SIGRegDraw:
         g = generator("sigreg", *key, device=device)
-        slices_PD = draw_slices(self.config.slices, dim, self.config.axis_fraction, g)
-        return SIGRegDraw(share(slices_PD, self.config.slices, rank, ranks).contiguous())
+        slices_PD = draw_slices(self.config.slices, shape[-1], self.config.axis_fraction, g)
+        return SIGRegDraw(share(slices_PD, self.config.slices, group).contiguous())
 
     def _quadrature(self, like: Tensor) -> tuple[Tensor, Tensor]:
         """Knots and weights, (K,) each; made on the device, so that a captured graph copies nothing."""
@@ -56,12 +47,10 @@ class SIGReg:
         weight_K[-1:].fill_(step)
         return tau_K, weight_K
 
-    def __call__(
-        self, codes_BTD: Tensor, draw: tuple[Tensor, ...], gather: Gather | None = None, rank: int = 0, ranks: int = 1
-    ) -> Tensor:
+    def __call__(self, codes_BTD: Tensor, draw: Draw, group: Group = ALONE) -> Tensor:
         with no_autocast(codes_BTD):
-            z_BTD = whole_batch(codes_BTD, gather)
-            slices_PD = share(draw[0], self.config.slices, rank, ranks).to(z_BTD.dtype)
+            z_BTD = whole_batch(codes_BTD, group)
+            slices_PD = share(draw[0], self.config.slices, group).to(z_BTD.dtype)
             B, T, D = z_BTD.shape
             if slices_PD.shape[1] != D:
                 raise UserError(f"the draw is for width {slices_PD.shape[1]}, the codes have {D}: draw again.")
@@ -72,4 +61,4 @@ class SIGReg:
             real_KTP = phase_KTPB.cos().mean(-1) - normal_K[:, None, None]
             imag_KTP = phase_KTPB.sin().mean(-1)
             error_K = (real_KTP.square() + imag_KTP.square()).sum((1, 2))
-            return (error_K * weight_K * normal_K).sum() * (B * ranks / (self.config.slices * T))
+            return (error_K * weight_K * normal_K).sum() * (B * group.ranks / (self.config.slices * T))

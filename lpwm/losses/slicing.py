@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from lpwm.core.errors import UserError
+from lpwm.losses.base import Group
 
 
 def draw_slices(slices: int, dim: int, axis_fraction: float, generator: torch.Generator) -> Tensor:
@@ -36,8 +37,9 @@ def share_size(slices: int, rank: int, ranks: int) -> int:
     return len(range(rank, slices, ranks))
 
 
-def share(x: Tensor, slices: int, rank: int, ranks: int, dim: int = 0) -> Tensor:
+def share(x: Tensor, slices: int, group: Group, dim: int = 0) -> Tensor:
     """This rank's part of `x`, whose dimension `dim` runs over all slices or over this rank's share already."""
+    rank, ranks = group.rank, group.ranks
     if x.shape[dim] == slices and ranks > 1:
         index = [slice(None)] * x.ndim
         index[dim] = slice(rank, None, ranks)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from lpwm.core.errors import UserError
-from lpwm.losses.base import Gather, Key, no_autocast, whole_batch
+from lpwm.losses.base import ALONE, Draw, Group, Key, Shape, no_autocast, whole_batch
 from lpwm.losses.config import VICRegConfig
 
 
@@ -20,30 +20,14 @@ class VICReg:
     def __init__(self, config: VICRegConfig) -> None:
         self.config = config
 
-    def draw(
-        self,
-        key: Key,
-        batch: int,
-        time: int,
-        dim: int,
-        device: torch.device | str = "cpu",
-        rank: int = 0,
-        ranks: int = 1,
-    ) -> tuple[Tensor, ...]:
+    def draw(self, key: Key, shape: Shape, device: torch.device | str = "cpu", group: Group = ALONE) -> Draw:
         """Nothing is random."""
         return ()
 
-    def __call__(
-        self,
-        codes_BTD: Tensor,
-        draw: tuple[Tensor, ...] = (),
-        gather: Gather | None = None,
-        rank: int = 0,
-        ranks: int = 1,
-    ) -> Tensor:
+    def __call__(self, codes_BTD: Tensor, draw: Draw = (), group: Group = ALONE) -> Tensor:
         """Every rank computes the whole: one D×D product is cheaper than sharing it."""
         with no_autocast(codes_BTD):
-            z_ND = whole_batch(codes_BTD, gather).flatten(0, 1)
+            z_ND = whole_batch(codes_BTD, group).flatten(0, 1)
             N, D = z_ND.shape
             if N < 2:
                 raise UserError("VICReg needs at least two codes for a variance: raise the batch.")

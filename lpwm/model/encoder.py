@@ -12,9 +12,8 @@ import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor, nn
 
+from lpwm import kernels
 from lpwm.core.errors import UserError
-from lpwm.kernels import encoder as attention
-from lpwm.kernels import stack
 from lpwm.model.config import EncoderConfig, ProjectorConfig
 from lpwm.model.layers import TwoLayer, linear
 
@@ -44,22 +43,21 @@ class Block(nn.Module):
     def forward(self, x: Tensor, cls_only: bool = False) -> Tensor:
         y = self.norm1(x)
         if cls_only and x.device.type == "cpu":
-            x = x[:, :1] + self.out(self._asked_once(y))
-            return x + self.down(F.gelu(self.up(self.norm2(x))))
-        # Split before the heads are moved: the gradients of q, k and v are then laid side by side in one copy, not two.
+            return self.after_attention(x[:, :1], self._attend_once(y))
+        # Split before the heads are moved: the gradients of q, k and v are then put together in one copy, not two.
         q, k, v = (t.transpose(1, 2) for t in self.qkv(y).unflatten(-1, (3, self.heads, -1)).unbind(dim=2))
-        if cls_only:  # the last block: only token 0 is read, so only token 0 asks
+        if cls_only:  # the last block: only token 0 is used, so it is the only query
             q, x = q[:, :, :1], x[:, :1]
-        x = x + self.out(self.attend(q, k, v).transpose(1, 2).flatten(2))
+        return self.after_attention(x, F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+
+    def after_attention(self, x: Tensor, attended: Tensor) -> Tensor:
+        """The rest of the block, given the stream (…, W) and its attention (…, h·d)."""
+        x = x + self.out(attended)
         return x + self.down(F.gelu(self.up(self.norm2(x))))
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """(B, h, n, d); on its own so that stacked seeds can bring theirs (lpwm.sweep.stack_layers)."""
-        return F.scaled_dot_product_attention(q, k, v)
-
-    def _asked_once(self, y_BNW: Tensor) -> Tensor:
-        """Attention of token 0 alone, (B, 1, h·d), without keys and values: with one query it is cheaper to carry the
-        query back through the keys' weights and the average forward through the values', ⟨q, K y⟩ = ⟨Kᵀq, y⟩ and
+    def _attend_once(self, y_BNW: Tensor) -> Tensor:
+        """Attention of token 0 alone, (B, 1, h·d), without keys and values: with one query it is cheaper to carry it
+        back through the keys' weights and the average forward through the values', ⟨q, K y⟩ = ⟨Kᵀq, y⟩ and
         Σ a_n V y_n = V Σ a_n y_n. A fourth of the time for 17 tokens of width 64 on a CPU.
         """
         weight, bias, inner = self.qkv.weight, self.qkv.bias, self.out.in_features
@@ -67,15 +65,10 @@ class Block(nn.Module):
         query_bias, key_bias, value_bias = bias.unflatten(0, (3, self.heads, -1)).unbind(0)
         q_Bhd = F.linear(y_BNW[:, 0], weight[:inner], query_bias.flatten())
         q_Bhd = q_Bhd.unflatten(-1, (self.heads, -1)) * (inner // self.heads) ** -0.5
-        asked_BhW = torch.einsum("bhd,hdw->bhw", q_Bhd, key_hdW)
-        score_BhN = asked_BhW @ y_BNW.transpose(1, 2) + (q_Bhd * key_bias).sum(-1, keepdim=True)
+        direction_BhW = torch.einsum("bhd,hdw->bhw", q_Bhd, key_hdW)
+        score_BhN = direction_BhW @ y_BNW.transpose(1, 2) + (q_Bhd * key_bias).sum(-1, keepdim=True)
         mean_BhW = score_BhN.softmax(dim=-1) @ y_BNW
         return (torch.einsum("bhw,hdw->bhd", mean_BhW, value_hdW) + value_bias).flatten(1).unsqueeze(1)
-
-    def after_hearing(self, first_BW: Tensor, heard_BI: Tensor) -> Tensor:
-        """The rest of the last block for token 0, given it and what its attention heard."""
-        x = first_BW + self.out(heard_BI)
-        return x + self.down(F.gelu(self.up(self.norm2(x))))
 
 
 class ViT(nn.Module):
@@ -102,11 +95,11 @@ class ViT(nn.Module):
             nn.init.normal_(p, std=0.02)
 
     def use_kernels(self) -> bool:
-        """Train with the kernels of `lpwm.kernels.encoder`, if they serve here; the same function up to rounding."""
+        """Train with the operator of `lpwm.kernels`, if it serves here; the same function up to rounding."""
         c = self.config
-        usable = attention.usable(self.tokens, c.width, c.heads, c.head_dim, c.mlp, c.patch, self.cls.device)
-        self.by_kernels = usable
-        return usable
+        sizes = (self.tokens, c.width, c.heads, c.head_dim, c.mlp, c.patch)
+        self.by_kernels = kernels.encoder_available(*sizes, self.cls.device)
+        return self.by_kernels
 
     def forward(self, frames: Tensor) -> Tensor:
         c = self.config
@@ -116,8 +109,8 @@ class ViT(nn.Module):
                 f"{tuple(frames.shape[-3:])}: render or resize them to {c.image_size} pixels."
             )
         *first, last = cast(list[Block], list(self.blocks))
-        if first and self.by_kernels and attention.kernels_serve(frames):
-            x = self._by_stack(frames, first, last)
+        if first and self.by_kernels and kernels.encoder_serves(frames):
+            x = self._by_kernels(frames, last)
         else:
             # The stream is as wide as the parameters, also in bfloat16: token 0 differs little from frame to frame.
             x = self.embed(self._patches(frames))
@@ -133,13 +126,11 @@ class ViT(nn.Module):
         x = torch.addcmul(self.shift, frames.to(self.scale.dtype), self.scale)
         return rearrange(x, "b c (h p) (w q) -> b (h w) (c p q)", p=p, q=p)
 
-    def _by_stack(self, frames: Tensor, first: list[Block], last: Block) -> Tensor:
-        """Token 0 at the end, by the operator of `lpwm.kernels.stack`."""
-        patches = attention.patches(frames, self.scale, self.shift, self.config.patch)
-        embed = F.pad(self.embed.weight, (0, patches.shape[-1] - self.embed.in_features))
+    def _by_kernels(self, frames: Tensor, last: Block) -> Tensor:
+        """Token 0 at the end."""
         begin = self.position + torch.cat((self.cls[None], self.embed.bias.expand(self.tokens - 1, -1)))
-        weights = stack.fold(embed, begin, first, last, patches.dtype)
-        return last.after_hearing(*stack.blocks(patches, weights, self.config.heads, last.norm1.eps))
+        patch, blocks = self.config.patch, list(self.blocks)
+        return last.after_attention(*kernels.encode(frames, self.scale, self.shift, patch, self.embed, begin, blocks))
 
 
 class Encoder(nn.Module):
@@ -159,7 +150,7 @@ class Encoder(nn.Module):
         features = self.vit(frames)
         if self.proprio is not None:
             if proprio is None:
-                raise UserError("this model was built with proprioception: give `proprio` beside the frames.")
+                raise UserError("this model was built with proprioception: give `proprio` with the frames.")
             features = features + self.proprio(proprio.to(features.dtype))
         with torch.autocast(features.device.type, enabled=False):
             return self.project(features.to(self.project[0].weight.dtype))

@@ -154,7 +154,7 @@ class Replay:
 
 @dataclass(frozen=True)
 class Gathered:
-    """Everything known about some runs. `notes`: what was found and left out, in sentences."""
+    """Everything known about some runs. `notes`: what is there and left out, in sentences."""
 
     runs: Sequence[RunFile]
     evaluations: Sequence[Evaluation] = ()

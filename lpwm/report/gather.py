@@ -69,7 +69,7 @@ def _evaluations(
     files: Iterable[File], given: set[Path], hashes: set[str], named: set[Path]
 ) -> tuple[list[Evaluation], list[str]]:
     """Evaluations whose runs are all given, oldest first; and how many of these runs had others too."""
-    found: dict[str, tuple[float, Evaluation]] = {}
+    kept: dict[str, tuple[float, Evaluation]] = {}
     others = 0
     for when, path, content in files:
         if content.get("kind") != EVALUATION:
@@ -77,7 +77,7 @@ def _evaluations(
         evaluation = Evaluation.from_json(content, str(path))
         members = {r.run_hash for r in evaluation.runs if r.vote is None}
         if members <= hashes:
-            found.setdefault(digest(content), (when, evaluation))
+            kept.setdefault(digest(content), (when, evaluation))
         elif (path in named or path.parent.parent in given) and members & hashes:
             others += 1
     notes = []
@@ -86,17 +86,17 @@ def _evaluations(
             f"{others} evaluation{'s' if others > 1 else ''} with other runs next to these "
             f"{'were' if others > 1 else 'was'} left out: name those runs too."
         )
-    return [evaluation for _, evaluation in sorted(found.values(), key=lambda pair: pair[0])], notes
+    return [evaluation for _, evaluation in sorted(kept.values(), key=lambda pair: pair[0])], notes
 
 
 def _newest(results: Iterable[Result], kind: type[R], order: dict[str, int]) -> list[R]:
     """The last result of each run, in the order of the runs; studies with zones drawn and not drawn are two."""
-    found: dict[tuple[int, bool], R] = {}
+    kept: dict[tuple[int, bool], R] = {}
     for r in results:
         if isinstance(r, kind):
             visible = isinstance(r, Study) and bool(r.settings.visible)
-            found[order[r.run.hash], visible] = r
-    return [found[key] for key in sorted(found)]
+            kept[order[r.run.hash], visible] = r
+    return [kept[key] for key in sorted(kept)]
 
 
 def _files(given: set[Path], room: str) -> list[File]:

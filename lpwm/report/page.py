@@ -87,7 +87,7 @@ def render(given: Gathered, *, title: str = "", commands: Sequence[str] = (), wh
         plots=by_section,
         data=data_of(report, drawn),
         figures=of_contact(given.contact, given.evaluations) | of_theory(given.theory),
-        arranged=arrange(given.sparsity) if given.sparsity else None,
+        arranged=arrange(given.sparsity) if given.sparsity else (),
         contact_studies=sweep(given.contact) if given.contact else (),
         commands=commands,
         scripts=SCRIPTS,
@@ -97,38 +97,25 @@ def render(given: Gathered, *, title: str = "", commands: Sequence[str] = (), wh
 
 
 def sections_of(report: Report, drawn: Mapping[str, Sequence[Plot]]) -> list[Section]:
-    given = report.given
-    played, cube = any(not e.control for e in given.episodes), any(r.world.name == "cube" for r in given.runs)
-    studies = "lpwm interpret RUN…"
+    given, inspect, plan = report.given, "lpwm interpret RUN…", "lpwm eval RUN…"
+    played = any(not e.control for e in given.episodes)
+    training, curves, horizons = (drawn.get(name) for name in ("training", "distance", "horizon"))
+    unless_open, cube = " (without --preset open)", any(r.world.name == "cube" for r in given.runs)
     of_cube = ("What changes the support", "lpwm interpret --what contact RUN…") if cube else ()
-    return [
-        Section("results", "How well it plans", bool(report.headline), "How well it plans", "lpwm eval RUN…"),
-        Section("training", "Training", bool(drawn["training"]), "Training curves", "lpwm train", " writes log.jsonl"),
-        Section("arena", "Supports in the arena", bool(given.studies), "Supports in the arena", studies),
-        Section("probes", "What the code says", bool(given.studies), "Probes", studies),
-        Section(
-            "episodes", "Episodes", played, "Episodes to replay", "lpwm eval RUN…", " (keeps them next to the runs)"
-        ),
-        Section(
-            "distance",
-            "Latent and state distance",
-            bool(drawn["distance"]),
-            "Latent against state distance",
-            "lpwm eval RUN…",
-            " (without --preset open)",
-        ),
-        Section(
-            "horizon",
-            "Success against horizon",
-            bool(drawn["horizon"]),
-            "Success against horizon",
-            "lpwm eval RUN… --preset horizons",
-        ),
-        Section("raster", "Support raster", any(s.raster for s in given.studies), "The support raster", studies),
-        Section("sparsity", "How sparse", bool(given.sparsity)),
-        Section("contact", "What changes the support", bool(given.contact), *of_cube),
-        Section("theory", "The proposition", given.theory is not None),
-    ]
+    rows: tuple[tuple[Any, ...], ...] = (
+        ("results", "How well it plans", report.headline, "How well it plans", plan),
+        ("training", "Training", training, "Training curves", "lpwm train", " writes log.jsonl"),
+        ("arena", "Supports in the arena", given.studies, "Supports in the arena", inspect),
+        ("probes", "What the code says", given.studies, "Probes", inspect),
+        ("episodes", "Episodes", played, "Episodes to replay", plan, " (keeps them next to the runs)"),
+        ("distance", "Latent and state distance", curves, "Latent against state distance", plan, unless_open),
+        ("horizon", "Success against horizon", horizons, "Success against horizon", f"{plan} --preset horizons"),
+        ("raster", "Support raster", any(s.raster for s in given.studies), "The support raster", inspect),
+        ("sparsity", "How sparse", given.sparsity),
+        ("contact", "What changes the support", given.contact, *of_cube),
+        ("theory", "The proposition", given.theory is not None),
+    )
+    return [Section(name, title, bool(there), *rest) for name, title, there, *rest in rows]
 
 
 def lead(report: Report) -> str:

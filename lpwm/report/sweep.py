@@ -28,23 +28,23 @@ from lpwm.sweep.analysis import (
 
 def report(root: Path, out: Path, title: str = "", pictures: Path | None = None) -> dict[str, Any]:
     """Read a sweep's folder and write its page, its numbers as JSON next to it, and the figures where wanted."""
-    found = read_results(root)
-    if not found.points:
+    results = read_results(root)
+    if not results.points:
         raise UserError(f"no cell of {root} is finished yet: lpwm sweep status {root} shows where it stands.")
-    bests = best_cells(found)
-    gaps, moved = sparse_minus_dense(found, bests), transfers(found)
-    made = draw(found, bests, gaps, moved)
+    bests = best_cells(results)
+    gaps, moved = sparse_minus_dense(results, bests), transfers(results)
+    made = draw(results, bests, gaps, moved)
     make_folder(out.parent)
-    write_whole(out, render(found, bests, gaps, moved, made, title))
-    numbers, content = out.with_suffix(".json"), as_json(found, bests, gaps, moved)
+    write_whole(out, render(results, bests, gaps, moved, made, title))
+    numbers, content = out.with_suffix(".json"), as_json(results, bests, gaps, moved)
     write_whole(numbers, dump_json(content, indent=1))
     drawn = save(pictures, made) if pictures is not None else []
     return {
         "page": str(out),
         "numbers": str(numbers),
         "figures": [str(p) for p in drawn],
-        "cells": found.cells,
-        "finished": len(found.points),
+        "cells": results.cells,
+        "finished": len(results.points),
         "best": content.get("best"),
     }
 
@@ -54,7 +54,7 @@ def save(folder: Path, made: Sequence[Made], formats: Sequence[str] = ("png", "p
 
 
 def render(
-    found: Found,
+    results: Found,
     bests: Sequence[Best],
     gaps: Sequence[Difference],
     moved: Sequence[Transfer],
@@ -62,13 +62,13 @@ def render(
     heading: str = "",
     when: datetime | None = None,
 ) -> str:
-    judge = found.looks[0] if found.looks else None
-    controls = next((c for p in found.points if judge and (c := p.controls(judge))), {})
+    judge = results.looks[0] if results.looks else None
+    controls = next((c for p in results.points if judge and (c := p.controls(judge))), {})
     return template("sweep.html").render(
-        title=heading or f"Sweep {found.name}",
+        title=heading or f"Sweep {results.name}",
         made=stamp(when),
-        found=found,
-        dead=sum(bool(p.dead) for p in found.points),
+        results=results,
+        dead=sum(bool(p.dead) for p in results.points),
         bests=bests,
         worlds={b.key.world for b in bests},
         controls=controls,
@@ -80,19 +80,19 @@ def render(
 
 
 def as_json(
-    found: Found, bests: Sequence[Best], gaps: Sequence[Difference], moved: Sequence[Transfer]
+    results: Found, bests: Sequence[Best], gaps: Sequence[Difference], moved: Sequence[Transfer]
 ) -> dict[str, Any]:
     """All numbers of the page."""
     return {
         "kind": "lpwm sweep report",
         "version": 1,
-        "name": found.name,
-        "cells": found.cells,
-        "finished": len(found.points),
-        "dead": [p.hash for p in found.points if p.dead],
-        "lpwm": list(found.versions),
-        "looks": to_json(found.looks),
-        "select_seeds": list(found.select),
+        "name": results.name,
+        "cells": results.cells,
+        "finished": len(results.points),
+        "dead": [p.hash for p in results.points if p.dead],
+        "lpwm": list(results.versions),
+        "looks": to_json(results.looks),
+        "select_seeds": list(results.select),
         "best": [
             {
                 **to_json(b.key),

@@ -68,12 +68,12 @@ class CellView:
     def sentences(self) -> Sequence[str]:
         """Methods against one another on terminal success at the largest budget; controls left out."""
         names = {row.name for row in self.cell.methods}
-        found = self.cell.compared("terminal", self.cell.budgets[-1])
+        compared = self.cell.compared("terminal", self.cell.budgets[-1])
         if len(names) < 2:
             return ()
-        if found.refused:
-            return (found.refused,)
-        return [text for d, text in zip(found.differences, found.text, strict=True) if {d.a, d.b} <= names]
+        if compared.refused:
+            return (compared.refused,)
+        return [text for d, text in zip(compared.differences, compared.text, strict=True) if {d.a, d.b} <= names]
 
 
 @dataclass(frozen=True)

@@ -16,11 +16,15 @@ from typing import Any
 
 import numpy as np
 
-from lpwm.core.config import digest
+from lpwm.evaluate.config import EvalConfig
 from lpwm.model import PAPER_RUNGS
 from lpwm.stats import Comparison, Interval, Result, compare, success_interval
-from lpwm.sweep.status import read_sweep
+from lpwm.sweep.cells import CellResult, Measured, Planned
+from lpwm.sweep.grid import Cell
+from lpwm.sweep.ledger import Record
+from lpwm.sweep.status import Sweep
 from lpwm.sweep.worker import ledger_of
+from lpwm.train.run_config import RunConfig, method_digest
 
 LADDER = list(PAPER_RUNGS)[::-1]  # from the simplest rung to the most expressive
 
@@ -32,7 +36,7 @@ def _rank(rung: str) -> tuple[int, str]:
 
 @dataclass(frozen=True)
 class Look:
-    """One way to count success."""
+    """Where success is counted: an evaluation, its cell, a budget, a measure."""
 
     eval: str
     goals: str
@@ -70,31 +74,32 @@ class Point:
     setting: str  # names λ, η and everything else that is not in the key, the seed left out
     seed: int
     dead: str
-    evals: Mapping[str, Any]
-    asked: Mapping[str, Any]  # the evaluations' settings
+    evals: Mapping[str, tuple[Planned, ...]]
+    protocols: Mapping[str, EvalConfig]
     active: float | None
     error: float | None  # held-out, relative, one block ahead
+
+    def _at(self, look: Look) -> Measured | None:
+        for cell in self.evals.get(look.eval, ()):
+            if (cell.goals, cell.horizon, cell.receding) == (look.goals, look.horizon, look.receding):
+                return cell.at(look.budget, look.measure)
+        return None
 
     def success(self, look: Look) -> np.ndarray | None:
         """(P, E) bool; zeros for a dead run; None where this was not evaluated."""
         if self.dead:
-            e = self.asked.get(look.eval)
-            return None if e is None else np.zeros((e["planner_seeds"], e["episodes"]), dtype=bool)
-        for cell in self.evals.get(look.eval, ()):
-            if (cell["goals"], cell["horizon"], cell["receding"]) == (look.goals, look.horizon, look.receding):
-                lines = cell["budgets"][str(look.budget)][look.measure]["success"]
-                return np.array([[c == "1" for c in line] for line in lines])
-        return None
+            protocol = self.protocols.get(look.eval)
+            return None if protocol is None else np.zeros((protocol.planner_seeds, protocol.episodes), dtype=bool)
+        measured = self._at(look)
+        return None if measured is None else np.array([[c == "1" for c in line] for line in measured.success])
 
     def rate(self, look: Look) -> float:
         found = self.success(look)
         return math.nan if found is None else float(found.mean())
 
     def controls(self, look: Look) -> dict[str, float]:
-        for cell in self.evals.get(look.eval, ()):
-            if (cell["goals"], cell["horizon"], cell["receding"]) == (look.goals, look.horizon, look.receding):
-                return dict(cell["budgets"][str(look.budget)][look.measure]["controls"])
-        return {}
+        measured = self._at(look)
+        return {} if measured is None else dict(measured.controls)
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,74 +122,69 @@ class Found:
         return [p for p in self.points if all(getattr(p.key, k) == v for k, v in wanted.items())]
 
 
-def method_of(config: Mapping[str, Any]) -> str:
+def method_of(config: RunConfig) -> str:
     """The method's name from the config alone, so that any two sweeps call it the same."""
-    objective, link = config["objective"], config["model"]["link"]
-    kind = objective["regularizer"]
-    if kind in ("vicreg", "sigreg", "none"):
-        name = {"vicreg": "VICReg", "sigreg": "SIGReg", "none": "no regularizer"}[kind]
+    objective, link = config.objective, config.model.link
+    if objective.regularizer in ("vicreg", "sigreg", "none"):
+        name = {"vicreg": "VICReg", "sigreg": "SIGReg", "none": "no regularizer"}[objective.regularizer]
         return name if link == "identity" else f"{name} {link}"
     name = {"identity": "LeWM", "relu": "LpWM (ReLU)", "reprelu": "LpWM"}.get(link, link)
-    if objective["rdmreg"]["mu"]:
-        name += f" μ={objective['rdmreg']['mu']:g}".replace("-", "−")
-    if objective["tj_weight"]:
-        name += f" +TJ {objective['tj_weight']:g}"
+    if objective.rdmreg.mu:
+        name += f" μ={objective.rdmreg.mu:g}".replace("-", "−")
+    if objective.tj_weight:
+        name += f" +TJ {objective.tj_weight:g}"
     return name
 
 
-def point_of(record: Mapping[str, Any]) -> Point:
-    cell, result = record["cell"], record["result"]
-    config = cell["config"]
-    data, model, optim = config["data"], config["model"], config["optim"]
-    world = " ".join([data["world"], *data["options"]])
-    key = Key(world, method_of(config), model["predictor"]["rung"], model["latent"], optim["mup"])
-    setting = digest({**config, "train": {**config["train"], "seed": 0}})
-    held = result["held_out"].get("error_depth") or [None]
+def point_of(record: Record) -> Point:
+    cell = Cell.from_json(record.cell, f"the record of cell {record.hash}: cell")
+    result = CellResult.from_json(record.result, f"the record of cell {record.hash}: result")
+    c = cell.config
+    key = Key(
+        " ".join([c.data.world, *c.data.options]), method_of(c), c.model.predictor.rung, c.model.latent, c.optim.mup
+    )
     return Point(
-        record["hash"],
-        key,
-        model["link"] != "identity",
-        config["objective"]["lam"],
-        optim["lr"],
-        setting,
-        config["train"]["seed"],
-        result["dead"],
-        result["evals"],
-        cell["evals"],
-        result["train"].get("active_fraction"),
-        held[0],
+        hash=record.hash,
+        key=key,
+        sparse=c.model.link != "identity",
+        lam=c.objective.lam,
+        lr=c.optim.lr,
+        setting=method_digest(c),
+        seed=c.train.seed,
+        dead=result.dead,
+        evals=result.evals,
+        protocols=cell.evals,
+        active=result.train.get("active_fraction"),
+        error=next(iter(result.held_out.error_depth), None),
     )
 
 
 def read_results(root: str | Path) -> Found:
     """Every finished cell of a sweep's folder."""
-    sweep, ledger = read_sweep(root), ledger_of(Path(root))
-    records = [r for r in (ledger.record(name) for name in sweep["cells"]) if r is not None]
-    return found_of(records, sweep)
+    sweep, ledger = Sweep.read(root), ledger_of(Path(root))
+    return found_of([r for r in map(ledger.record, sweep.cells) if r is not None], sweep)
 
 
-def found_of(records: Sequence[Mapping[str, Any]], sweep: Mapping[str, Any]) -> Found:
+def found_of(records: Sequence[Record], sweep: Sweep) -> Found:
     points = tuple(point_of(r) for r in records)
-    select = tuple(sweep["select_seeds"])
+    select = sweep.select_seeds
     if not select:
-        seeds = sorted(sweep["seeds"])
-        select = tuple(seeds[: max(1, len(seeds) // 2)]) if len(seeds) > 1 else tuple(seeds)
-    versions = tuple(dict.fromkeys(r["lpwm"] for r in records))
-    looks = looks_of(points, sweep["measure"], sweep["goals"])
-    return Found(sweep["name"], points, looks, select, len(sweep["cells"]), versions)
+        seeds = sorted(sweep.seeds)
+        select = tuple(seeds[: max(1, len(seeds) // 2)])
+    versions = tuple(dict.fromkeys(r.lpwm for r in records))
+    return Found(sweep.name, points, looks_of(points, sweep.measure, sweep.goals), select, len(sweep.cells), versions)
 
 
 def looks_of(points: Iterable[Point], measure: str, goals: str) -> tuple[Look, ...]:
-    """Evaluations in the grid's order, each with the goals that judge, every way to plan, the largest budget."""
+    """Evaluations in the grid's order, each with the goals that judge, every pair (H, R), the largest budget."""
     out: dict[Look, None] = {}
     for p in points:
         for name, cells in p.evals.items():
-            kinds = {c["goals"] for c in cells}
+            kinds = {c.goals for c in cells}
             kind = goals if goals in kinds else "random" if "random" in kinds else min(kinds)
             for c in cells:
-                if c["goals"] == kind:
-                    budget = max(map(int, c["budgets"]))
-                    out[Look(name, kind, c["horizon"], c["receding"], budget, measure)] = None
+                if c.goals == kind:
+                    out[Look(name, kind, c.horizon, c.receding, c.largest, measure)] = None
     return tuple(out)
 
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from lpwm.core.files import make_folder
-from lpwm.core.json import to_json
+from lpwm.core.json import from_json, to_json
 from lpwm.evaluate.cache import Store
 from lpwm.evaluate.evaluate import evaluate
 from lpwm.evaluate.results import MEASURES, Evaluation
+from lpwm.evaluate.results import Cell as EvaluatedCell
 from lpwm.evaluate.runs import Team, load_team
 from lpwm.sweep.grid import Cell
 from lpwm.train import Run
@@ -36,9 +38,74 @@ KEPT = (
 )
 
 
+@dataclass(frozen=True)
+class Measured:
+    """Success of one cell at one budget by one measure."""
+
+    rate: float
+    success: tuple[str, ...]  # per planner seed, a string of 0 and 1 over the episodes
+    controls: dict[str, float]  # name -> rate
+
+
+@dataclass(frozen=True)
+class Planned:
+    """The outcome for one kind of goals and one pair (H, R)."""
+
+    goals: str
+    horizon: int
+    receding: int
+    episodes: str  # digest of the set
+    count: int
+    budgets: dict[str, dict[str, Measured]]  # budget -> measure
+
+    def at(self, budget: int, measure: str) -> Measured:
+        return self.budgets[str(budget)][measure]
+
+    @property
+    def largest(self) -> int:
+        return max(map(int, self.budgets))
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """The last held-out errors by depth; empty where there were none."""
+
+    step: int = field(default=0, metadata={"omit": True})
+    error_depth: tuple[float, ...] = field(default=(), metadata={"omit": True})
+    copy_error_depth: tuple[float, ...] = field(default=(), metadata={"omit": True})
+
+
+@dataclass(frozen=True)
+class Seconds:
+    train: float
+    evaluate: float
+
+
+@dataclass(frozen=True)
+class CellResult:
+    """What a finished cell found: `result` of its record."""
+
+    run: str
+    data: str
+    dead: str  # why the run died; "" if it did not
+    step: int
+    train: dict[str, float]
+    held_out: HeldOut
+    evals: dict[str, tuple[Planned, ...]]
+    seconds: Seconds
+
+    @classmethod
+    def from_json(cls, record: Any, where: str = "result") -> CellResult:
+        return from_json(cls, record, where)
+
+    def same(self, other: CellResult) -> bool:
+        """Whether both found the same, times aside."""
+        return to_json(replace(self, seconds=other.seconds)) == to_json(other)
+
+
 def run_cell(
     cell: Cell, root: Path, device: torch.device, report: Callable[[str], None] = lambda sentence: None
-) -> tuple[dict[str, Any], dict[str, str]]:
+) -> tuple[CellResult, dict[str, str]]:
     """The result and the files of a cell, under ROOT/runs. Raises what training raises; Interrupted can be resumed."""
     began = time.perf_counter()
     job = Run.create(cell.config, root / "runs", cell.name)
@@ -47,33 +114,21 @@ def run_cell(
         job.train(device, console=False, report=report)
     except DeadRun as death:  # a result, not a failure: the same config would die again
         dead = str(death)
-    return finish_cell(cell, job, root, device, dead, time.perf_counter() - began)
-
-
-def finish_cell(
-    cell: Cell, job: Run, root: Path, device: torch.device, dead: str, train_s: float
-) -> tuple[dict[str, Any], dict[str, str]]:
-    """What comes after training: the evaluations, and the record."""
+    trained = time.perf_counter()
     files = {"run": str(job.folder.relative_to(root))}
-    began, evals = time.perf_counter(), {}
+    evals = {}
     if not dead and cell.evals:
         team = load_team([job.folder], device=device, data=any("dataset" in e.goals for e in cell.evals.values()))
         for name in cell.evals:
-            found = evaluated(cell, name, team, job.folder.parent / "episodes", device)
+            evaluation = evaluated(cell, name, team, job.folder.parent / "episodes", device)
             path = job.folder / "eval" / f"{cell.hash}-{name}.json"
             make_folder(path.parent)
-            found.to_json(path)
+            evaluation.to_json(path)
             files[f"eval {name}"] = str(path.relative_to(root))
-            evals[name] = summary(found)
-    result = {
-        "run": job.hash,
-        "data": job.data.digest,
-        "dead": dead,
-        **logged(job.folder),
-        "evals": evals,
-        "seconds": {"train": train_s, "evaluate": time.perf_counter() - began},
-    }
-    return to_json(result), files
+            evals[name] = summary(evaluation)
+    seconds = Seconds(trained - began, time.perf_counter() - trained)
+    result = CellResult(job.hash, job.data.digest, dead, *logged(job.folder), evals, seconds)
+    return result, files
 
 
 def evaluated(cell: Cell, name: str, team: Team, store: Path, device: torch.device) -> Evaluation:
@@ -88,44 +143,27 @@ def evaluated(cell: Cell, name: str, team: Team, store: Path, device: torch.devi
     )
 
 
-def logged(folder: Path) -> dict[str, Any]:
-    """The last numbers of the log."""
+def logged(folder: Path) -> tuple[int, dict[str, float], HeldOut]:
+    """The last step and numbers of the log."""
     train, val = read_log(folder, "train"), read_log(folder, "val")
-    last, held = (train[-1] if train else {}), (val[-1] if val else {})
-    return {
-        "step": last.get("step", 0),
-        "train": {k: last[k] for k in KEPT if k in last},
-        "held_out": {k: v for k, v in held.items() if k in ("step", "error_depth", "copy_error_depth")},
-    }
+    last = train[-1] if train else {}
+    held = from_json(HeldOut, val[-1] if val else {}, str(folder))
+    return int(last.get("step", 0)), {k: last[k] for k in KEPT if k in last}, held
 
 
-def summary(found: Evaluation) -> list[dict[str, Any]]:
-    """Successes of the cell's model, per planner seed and episode as a string of 0 and 1, and the controls' rates."""
-    out = []
-    for cell in found.cells:
+def summary(evaluation: Evaluation) -> tuple[Planned, ...]:
+    """Successes of the cell's model, and the controls' rates."""
+
+    def measured(cell: EvaluatedCell, budget: int, measure: str) -> Measured:
         (row,) = cell.methods
-        entry: dict[str, Any] = {
-            "goals": cell.goals,
-            "horizon": cell.horizon,
-            "receding": cell.receding,
-            "episodes": found.episode_sets[cell.goals].digest,
-            "count": len(found.episode_sets[cell.goals].ids),
-            "budgets": {},
-        }
-        for budget in found.settings.budgets:
-            entry["budgets"][str(budget)] = {
-                m: {
-                    "rate": float(row.success(m, budget).mean()),
-                    "success": ["".join("1" if s else "0" for s in line) for line in row.success(m, budget)[0]],
-                    "controls": {r.name: float(r.success(m, budget).mean()) for r in cell.rows if r.control},
-                }
-                for m in MEASURES
-            }
-        out.append(entry)
-    return out
+        success = row.success(measure, budget)
+        lines = tuple("".join("1" if s else "0" for s in line) for line in success[0])
+        controls = {r.name: float(r.success(measure, budget).mean()) for r in cell.rows if r.control}
+        return Measured(float(success.mean()), lines, controls)
 
-
-def same_result(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
-    """Whether two records found the same, times aside."""
-    strip = [{k: v for k, v in r["result"].items() if k != "seconds"} for r in (a, b)]
-    return strip[0] == strip[1]
+    out = []
+    for cell in evaluation.cells:
+        episodes = evaluation.episode_sets[cell.goals]
+        budgets = {str(b): {m: measured(cell, b, m) for m in MEASURES} for b in evaluation.settings.budgets}
+        out.append(Planned(cell.goals, cell.horizon, cell.receding, episodes.digest, len(episodes.ids), budgets))
+    return tuple(out)

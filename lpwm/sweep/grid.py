@@ -22,7 +22,6 @@ what is wrong is said with the line of the file.
 from __future__ import annotations
 
 import itertools
-import json
 import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
@@ -32,8 +31,9 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn, get_args
 
 from lpwm.core.config import digest, from_dict, to_dict
-from lpwm.core.errors import UserError, choose, nearest
-from lpwm.evaluate.config import PRESETS, EvalConfig
+from lpwm.core.errors import UserError, nearest
+from lpwm.core.json import from_json, parse_json
+from lpwm.evaluate.config import EvalConfig, preset
 from lpwm.train.run_config import RunConfig, override
 
 # Name -> what it is. Each is grids/NAME.toml in this folder.
@@ -84,27 +84,17 @@ class Grid:
 
 @dataclass(frozen=True, eq=False)
 class Cell:
-    """One run of the grid with its evaluations; all that its result depends on, and where it stands in the grid."""
+    """One run of the grid with its evaluations: all that its result depends on, and its place in the grid."""
 
     hash: str
     name: str  # the recipe's
     config: RunConfig
-    evals: Mapping[str, EvalConfig]
-    where: Mapping[str, Any]  # axis -> value
-
-    def as_dict(self) -> dict[str, Any]:
-        return {
-            "hash": self.hash,
-            "name": self.name,
-            "where": to_dict(dict(self.where)),
-            "config": to_dict(self.config),
-            "evals": {name: to_dict(e) for name, e in self.evals.items()},
-        }
+    evals: dict[str, EvalConfig]
+    where: dict[str, Any]  # axis -> value
 
     @classmethod
-    def of_dict(cls, data: Mapping[str, Any]) -> Cell:
-        evals = {name: from_dict(EvalConfig, e) for name, e in data["evals"].items()}
-        return cls(data["hash"], data["name"], from_dict(RunConfig, data["config"]), evals, data["where"])
+    def from_json(cls, record: Any, where: str = "cell") -> Cell:
+        return from_json(cls, record, where)
 
     @property
     def label(self) -> str:
@@ -138,9 +128,9 @@ def read_grid(name: str | Path) -> Grid:
 
 def parse_grid(text: str, name: str, source: str = "", *, is_json: bool = False) -> Grid:
     try:
-        data = json.loads(text) if is_json else tomllib.loads(text)
-    except ValueError as error:  # both parsers name the line
-        raise UserError(f"{source or name}: not valid {'JSON' if is_json else 'TOML'}: {error}.") from None
+        data = parse_json(text, source or name, of=object) if is_json else tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"{source or name}: not valid TOML: {error}.") from None
     grid = Grid(name, "", (), {}, (), {}, source=source or name, text=text)
     if not isinstance(data, dict):
         raise UserError(f"{grid.source}: a grid is a table of fields, see docs/clusters.md.")
@@ -214,9 +204,9 @@ def _evals(grid: Grid, table: Mapping[str, Any]) -> dict[str, EvalConfig]:
     for name, given in table.items():
         section = f"eval.{name}" if name != "eval" else "eval"
         given = dict(given)
-        preset = given.pop("preset", "paper")
+        named = given.pop("preset", "paper")
         try:
-            base = to_dict(choose("preset", preset, PRESETS))
+            base = to_dict(preset(str(named)))
         except UserError as error:
             grid.refuse(section, "preset", str(error))
         for key in given:
@@ -297,7 +287,7 @@ def expand(grid: Grid, recipe: Recipe) -> list[Cell]:
         config = _configure(grid, base, overrides)
         for seed in grid.seeds:
             seeded = replace(config, train=replace(config.train, seed=seed))
-            cell = Cell(cell_hash(seeded, grid.evals), name, seeded, grid.evals, where)
+            cell = Cell(cell_hash(seeded, grid.evals), name, seeded, dict(grid.evals), where)
             if cell.hash in cells:
                 _refuse_twins(grid, cells[cell.hash], cell)
             cells[cell.hash] = cell

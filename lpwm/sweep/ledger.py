@@ -4,7 +4,7 @@
     claims/HASH.0001.json   attempt 1: who took it and how it ended; its modification time is the heartbeat
     cells/HASH.json         the record of a finished cell: appears whole, once, and never changes
 
-No locks, no server. A file is written beside its name and then *linked* to it, and linking fails where the name is
+No locks, no server. A file is written under another name and then *linked* to its own, which fails where the name is
 taken: of any number of processes, on any number of machines that share the folder, exactly one gets attempt n, and
 exactly one gets to write the record. A claim is a lease: whoever died (on this machine: its process is gone;
 elsewhere: no heartbeat for `lease` seconds by the clock of the file system) loses it to attempt n+1. A process that
@@ -15,24 +15,24 @@ is dropped: both are the same function of the same config.
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
 import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
-import lpwm
 from lpwm.core.errors import UserError
 from lpwm.core.files import make_folder, write_once, write_whole
+from lpwm.core.json import dump_json, from_json, read_json, to_json
+from lpwm.core.provenance import origin
 from lpwm.core.rng import seed_of
 from lpwm.core.version import __version__
 
+T = TypeVar("T")
 State = Literal["waiting", "running", "done", "failed"]
 LEASE = 90.0  # seconds without a heartbeat after which another machine's claim is void
 DEATHS = 3  # claims that ended without a word before the cell counts as failed
@@ -48,13 +48,9 @@ def _machine() -> str:
     return " ".join(parts)
 
 
-@cache
 def code_version() -> str:
     """The release and a digest of the sources: two checkouts of one release need not be the same code."""
-    root, found = Path(lpwm.__file__).parent, hashlib.sha256()
-    for path in sorted(root.rglob("*.py")):
-        found.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes())
-    return f"{__version__}+{found.hexdigest()[:8]}"
+    return f"{__version__}+{str(origin()['source'])[:8]}"
 
 
 def _born(pid: int) -> str:
@@ -73,6 +69,46 @@ def _born(pid: int) -> str:
         return ""
 
 
+@dataclass(frozen=True, kw_only=True)
+class ClaimRecord:
+    """claims/HASH.n.json: who took a cell, and how that ended. A reset has no owner."""
+
+    hash: str = ""
+    attempt: int = 0
+    state: Literal["running", "done", "late", "failed", "released", "reset"]
+    host: str = ""
+    machine: str = ""
+    pid: int = 0
+    born: str = ""
+    started: float = 0.0
+    lpwm: str = ""
+    token: str = ""
+    why: str = field(default="", metadata={"omit": True})
+    detail: str = field(default="", metadata={"omit": True})
+    finished: float = field(default=0.0, metadata={"omit": True})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """cells/HASH.json: a finished cell, with what it is and what came out."""
+
+    hash: str
+    state: str = "done"
+    attempt: int
+    host: str
+    pid: int
+    lpwm: str
+    started: float
+    finished: float
+    cell: dict[str, Any]
+    result: dict[str, Any]
+    files: dict[str, str]
+
+    @property
+    def seconds(self) -> float:
+        return self.finished - self.started
+
+
 @dataclass(frozen=True)
 class Status:
     """A cell as the ledger sees it now."""
@@ -80,12 +116,8 @@ class Status:
     hash: str
     state: State
     attempt: int = 0  # of the latest claim
-    claim: Mapping[str, Any] = field(default_factory=dict)  # the latest
+    claim: ClaimRecord | None = None  # the latest
     why: str = ""  # of a failure
-
-    @property
-    def since(self) -> float:
-        return float(self.claim.get("started", 0.0))
 
 
 class Ledger:
@@ -100,9 +132,9 @@ class Ledger:
             make_folder(folder)
         return self
 
-    def add(self, cells: Iterable[Mapping[str, Any]]) -> int:
-        """Enter cells (dictionaries with their hash); those known already stay as they are. How many were new."""
-        return sum(self._once(self.plan / f"{c['hash']}.json", dict(c)) for c in cells)
+    def add(self, cells: Mapping[str, Any]) -> int:
+        """Enter cells by their hash, as anything JSON can hold; those known already stay. How many were new."""
+        return sum(self._once(self.plan / f"{name}.json", cell) for name, cell in cells.items())
 
     def claim(self, name: str) -> Claim | None:
         """Take a waiting cell; None where it is done, failed, or somebody else's."""
@@ -110,38 +142,31 @@ class Ledger:
         if status.state != "waiting":
             return None
         attempt = status.attempt + 1
-        content = {
-            "hash": name,
-            "attempt": attempt,
-            "state": "running",
-            "host": socket.gethostname(),
-            "machine": _machine(),
-            "pid": os.getpid(),
-            "born": _born(os.getpid()),
-            "started": time.time(),
-            "lpwm": code_version(),
-            "token": f"{seed_of(_machine(), os.getpid(), time.time_ns(), name):x}",
-        }
+        content = ClaimRecord(
+            hash=name,
+            attempt=attempt,
+            state="running",
+            host=socket.gethostname(),
+            machine=_machine(),
+            pid=os.getpid(),
+            born=_born(os.getpid()),
+            started=time.time(),
+            lpwm=code_version(),
+            token=f"{seed_of(_machine(), os.getpid(), time.time_ns(), name):x}",
+        )
         if not self._once(self._claim_path(name, attempt), content):
             return None  # somebody was faster
         if (self.cells / f"{name}.json").exists():  # finished between the look and the claim
             return None
         return Claim(self, name, attempt, content)
 
-    def claim_any(self, names: Iterable[str]) -> Claim | None:
-        for name in names:
-            taken = self.claim(name)
-            if taken is not None:
-                return taken
-        return None
-
     def retry(self, name: str) -> bool:
         """A failed cell waits again; what it failed of stays in its claims."""
         status = self.status(name)
         if status.state != "failed":
             return False
-        content = {"hash": name, "attempt": status.attempt + 1, "state": "reset", "started": time.time()}
-        return self._once(self._claim_path(name, status.attempt + 1), content)
+        reset = ClaimRecord(hash=name, attempt=status.attempt + 1, state="reset", started=time.time())
+        return self._once(self._claim_path(name, reset.attempt), reset)
 
     def sweep_up(self) -> None:
         """Remove what killed writers left half-written, once no living one can own it."""
@@ -157,14 +182,14 @@ class Ledger:
         return sorted(p.stem for p in self.plan.glob("[!.]*.json"))
 
     def planned(self, name: str) -> dict[str, Any]:
-        return _read(self.plan / f"{name}.json")
+        return _read(self.plan / f"{name}.json", dict)
 
-    def record(self, name: str) -> dict[str, Any] | None:
+    def record(self, name: str) -> Record | None:
         path = self.cells / f"{name}.json"
-        return _read(path) if path.exists() else None
+        return _read(path, Record) if path.exists() else None
 
-    def attempts(self, name: str) -> list[dict[str, Any]]:
-        return [_read(p) for p in self._paths(name)]
+    def attempts(self, name: str) -> list[ClaimRecord]:
+        return [_read(p, ClaimRecord) for p in self._paths(name)]
 
     def _paths(self, name: str) -> list[Path]:
         """The claims of a cell, in order: attempts are numbered without gaps."""
@@ -178,18 +203,18 @@ class Ledger:
         paths = self._paths(name)
         if not paths:
             return Status(name, "done" if done else "waiting")
-        claim, attempt = _read(paths[-1]), len(paths)
+        claim, attempt = _read(paths[-1], ClaimRecord), len(paths)
         if done:
             return Status(name, "done", attempt, claim)
-        if claim["state"] == "failed":
-            return Status(name, "failed", attempt, claim, str(claim.get("why", "")))
-        if claim["state"] == "running":
+        if claim.state == "failed":
+            return Status(name, "failed", attempt, claim, claim.why)
+        if claim.state == "running":
             if self._alive(paths[-1], claim):
                 return Status(name, "running", attempt, claim)
             died = self._deaths(paths)
             if died >= self.deaths:
                 why = (
-                    f"its process died {died} times without a word (killed? out of memory?), last on {claim['host']}; "
+                    f"its process died {died} times without a word (killed? out of memory?), last on {claim.host}; "
                     "see its log, then --retry-failed"
                 )
                 return Status(name, "failed", attempt, claim, why)
@@ -199,15 +224,15 @@ class Ledger:
         """Claims since the last reset that ended without a word."""
         count = 0
         for path in reversed(paths):
-            state = _read(path)["state"]
+            state = _read(path, ClaimRecord).state
             if state == "reset":
                 break
             count += state == "running"
         return count
 
-    def _alive(self, path: Path, claim: Mapping[str, Any]) -> bool:
-        if claim["machine"] == _machine():
-            return _born(int(claim["pid"])) == claim["born"] != ""
+    def _alive(self, path: Path, claim: ClaimRecord) -> bool:
+        if claim.machine == _machine():
+            return _born(claim.pid) == claim.born != ""
         try:
             return self._now() - path.stat().st_mtime < self.lease
         except OSError:
@@ -228,27 +253,26 @@ class Ledger:
     def _claim_path(self, name: str, attempt: int) -> Path:
         return self.claims / f"{name}.{attempt:04d}.json"
 
-    def _once(self, path: Path, content: Mapping[str, Any]) -> bool:
+    def _once(self, path: Path, content: Any) -> bool:
         """Write a file under a name that nobody has: whole, durable, and by one process only. False: taken."""
-        return write_once(path, json.dumps(content, allow_nan=False) + "\n")
+        return write_once(path, dump_json(content))
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path, cls: type[T]) -> T:
     try:
-        data = json.loads(path.read_text())
-        if not isinstance(data, dict):
-            raise ValueError
-        return data
-    except FileNotFoundError:
-        raise UserError(f"the ledger has no {path.parent.name}/{path.name}.") from None
-    except ValueError:
-        raise UserError(f"{path} is damaged: remove it, and its cell runs again.") from None
+        content = read_json(path)
+        return content if cls is dict else from_json(cls, content, str(path))
+    except UserError as error:
+        if not path.exists():
+            raise UserError(f"the ledger has no {path.parent.name}/{path.name}.") from None
+        why = str(error).removeprefix(f"{path}").lstrip(": ")
+        raise UserError(f"{path} is damaged; remove it, and its cell runs again: {why}") from None
 
 
 class Claim:
     """A cell in somebody's hands. Ends with `done`, `failed` or `release`; whoever dies simply stops touching it."""
 
-    def __init__(self, ledger: Ledger, name: str, attempt: int, content: dict[str, Any]) -> None:
+    def __init__(self, ledger: Ledger, name: str, attempt: int, content: ClaimRecord) -> None:
         self.ledger, self.name, self.attempt, self.content = ledger, name, attempt, content
         self.path, self.ended = ledger._claim_path(name, attempt), False
 
@@ -282,21 +306,20 @@ class Claim:
             stop.set()
             thread.join()
 
-    def done(self, result: Mapping[str, Any], files: Mapping[str, str] | None = None) -> bool:
+    def done(self, result: Any, files: Mapping[str, str] | None = None) -> bool:
         """Write the record. False: another attempt was first, and its record stands."""
-        record = {
-            "hash": self.name,
-            "state": "done",
-            "attempt": self.attempt,
-            "host": self.content["host"],
-            "pid": self.content["pid"],
-            "lpwm": code_version(),
-            "started": self.content["started"],
-            "finished": time.time(),
-            "cell": self.ledger.planned(self.name),
-            "result": dict(result),
-            "files": dict(files or {}),
-        }
+        record = Record(
+            hash=self.name,
+            attempt=self.attempt,
+            host=self.content.host,
+            pid=self.content.pid,
+            lpwm=code_version(),
+            started=self.content.started,
+            finished=time.time(),
+            cell=self.ledger.planned(self.name),
+            result=to_json(result),
+            files=dict(files or {}),
+        )
         first = self.ledger._once(self.ledger.cells / f"{self.name}.json", record)
         self._end("done" if first else "late", "")
         return first
@@ -308,12 +331,10 @@ class Claim:
         """Back to waiting: the next attempt continues from the last checkpoint."""
         self._end("released", why)
 
-    def _end(self, state: str, why: str, detail: str = "") -> None:
+    def _end(self, state: Literal["done", "late", "failed", "released"], why: str, detail: str = "") -> None:
         """Only the owner writes its own claim, so replacing it races with nobody. The first end counts."""
         if self.ended:
             return
         self.ended = True
-        content = {**self.content, "state": state, "why": why, "finished": time.time()}
-        if detail:
-            content["detail"] = detail
-        write_whole(self.path, json.dumps(content, allow_nan=False) + "\n")
+        content = replace(self.content, state=state, why=why, detail=detail, finished=time.time())
+        write_whole(self.path, dump_json(content))

@@ -40,7 +40,7 @@ def ledger_of(root: Path, lease: float = LEASE) -> Ledger:
 def run_claim(claim: Claim, root: Path, device: torch.device, say: Say) -> None:
     """Run a claimed cell to its end, whatever that is. Nothing escapes but interruption."""
     with finishing(claim, say):
-        cell = Cell.of_dict(claim.ledger.planned(claim.name))
+        cell = Cell.from_json(claim.ledger.planned(claim.name), str(claim.ledger.plan / claim.name))
         say(f"{cell.label}: attempt {claim.attempt}")
         result, files = run_cell(cell, root, device, say)
         claim.done(result, files)

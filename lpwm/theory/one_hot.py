@@ -23,7 +23,7 @@ from lpwm.core.errors import UserError
 from lpwm.theory.quantize import Floats, Ints, Quantizer
 
 Map = Callable[[Floats, Floats], Floats]  # states (M, d), one action (K,) -> states (M, d)
-CHUNK = 1 << 17  # cells mapped at a time: what is needed beside the result does not grow with N
+CHUNK = 1 << 17  # cells mapped at a time: what is needed besides the result does not grow with N
 
 
 @dataclass(frozen=True, eq=False)

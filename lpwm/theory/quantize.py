@@ -1,4 +1,4 @@
-"""ε-nets: finitely many centers such that every state is within ε of its own (method §8).
+"""ε-nets: finitely many centers such that every state is within ε of its own.
 
 A Grid cuts a box into cells; a Cover picks centers among the points of a finite cloud.
 Legend: M states, N cells, d dimensions.
@@ -7,7 +7,8 @@ Legend: M states, N cells, d dimensions.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -119,27 +120,25 @@ class Cover:
 
     points_Md: Floats
     radius: float
-    centers_Nd: Floats = field(init=False)
-    epsilon: float = field(init=False)
 
     def __post_init__(self) -> None:
-        x = _states(self.points_Md, None)
-        if not len(x) or not np.isfinite(x).all():
+        object.__setattr__(self, "points_Md", _states(self.points_Md, None))
+        if not len(self.points_Md) or not np.isfinite(self.points_Md).all():
             raise UserError("a cover needs at least one point, and all of them finite.")
         if not (math.isfinite(self.radius) and self.radius > 0):
             raise UserError(f"a cover's radius must be above 0, not {self.radius}.")
-        object.__setattr__(self, "points_Md", x)
-        object.__setattr__(self, "centers_Nd", x[_greedy(x, self.radius)])
-        distance, _ = self._tree.query(x)
-        object.__setattr__(self, "epsilon", float(distance.max()))
 
-    @property
+    @cached_property
+    def centers_Nd(self) -> Floats:
+        return self.points_Md[_greedy(self.points_Md, self.radius)]
+
+    @cached_property
+    def epsilon(self) -> float:
+        return float(self._tree.query(self.points_Md)[0].max())
+
+    @cached_property
     def _tree(self) -> cKDTree:
-        tree = self.__dict__.get("_kept")
-        if tree is None:
-            tree = cKDTree(self.centers_Nd)
-            object.__setattr__(self, "_kept", tree)
-        return tree
+        return cKDTree(self.centers_Nd)
 
     @property
     def d(self) -> int:

@@ -16,7 +16,7 @@ class Ahead:
     """`ahead(step)` is `make(step)`, a pure function of the step.
 
     On CUDA it is made on a stream of its own, one step early, if `begin` says so: gathering, rendering and drawing are
-    many small kernels that fit beside the large ones of the step before. `stop` is the step that is not made.
+    many small kernels that fit next to the large ones of the step before. `stop` is the step that is not made.
     """
 
     def __init__(self, make: Callable[[int], Inputs], device: torch.device | str, stop: int) -> None:
@@ -40,7 +40,7 @@ class Ahead:
         return clip, draw
 
     def begin(self, step: int) -> None:
-        """Called once the step before is on its way: the host has many kernels to start, the device that step."""
+        """Called once the step before is launched: the host has many kernels to start, the device that step."""
         if self._stream is not None and step < self._stop:
             self._ready = self._start(step)
 

@@ -76,14 +76,6 @@ class Checkpoint:
         return self.state["step"]
 
     @property
-    def run(self) -> dict[str, Any]:
-        return self.state["run"]
-
-    @property
-    def run_hash(self) -> str:
-        return self.state["run_hash"]
-
-    @property
     def metric(self) -> float | None:
         return self.state["metric"]
 
@@ -251,12 +243,9 @@ def _refill(current: Any, saved: Any) -> Any:
 
 
 def _place(current: Any, tensor: Tensor, device: torch.device) -> Tensor:
-    same = isinstance(current, Tensor) and (current.dtype, current.shape, current.device) == (
-        tensor.dtype,
-        tensor.shape,
-        device,
-    )
-    return current.copy_(tensor) if same else tensor.to(device)
+    if isinstance(current, Tensor) and (current.dtype, current.shape) == (tensor.dtype, tensor.shape):
+        return current.copy_(tensor) if current.device == device else tensor.to(device)
+    return tensor.to(device)
 
 
 def _seal(folder: Path, state: dict[str, Any]) -> None:
@@ -331,8 +320,8 @@ def _step_of(folder: Path) -> int:
 def existing(run_folder: Path | str) -> list[Path]:
     """Folders of checkpoints, newest first; nothing is verified. Empty when the run has none yet."""
     root = root_of(run_folder)
-    found = [p for p in root.iterdir() if _NAME.fullmatch(p.name)] if root.is_dir() else []
-    return sorted(found, key=lambda p: (_step_of(p), p.suffix != ".old"), reverse=True)
+    folders = [p for p in root.iterdir() if _NAME.fullmatch(p.name)] if root.is_dir() else []
+    return sorted(folders, key=lambda p: (_step_of(p), p.suffix != ".old"), reverse=True)
 
 
 def _first_sound(run_folder: Path | str, folders: list[Path], refused: list[str]) -> Checkpoint:

@@ -74,7 +74,7 @@ class TrainConfig:
     eval_every: int = 1000  # held-out errors; 0 = only at the end
     eval_batches: int = 4
     checkpoint_every: int = 1000
-    keep: int = 2  # last checkpoints kept, the best beside them
+    keep: int = 2  # last checkpoints kept, and the best
     stop_dead: bool = True  # a run that is dead says so; whether it also stops
     health: HealthConfig = field(default_factory=HealthConfig)
 

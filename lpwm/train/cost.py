@@ -52,8 +52,8 @@ def estimate(
     v, D = model.encoder, model.latent
     inner, tokens = v.heads * v.head_dim, (v.image_size // v.patch) ** 2 + 1
     layer = 2 * (4 * v.width * inner + 2 * v.width * v.mlp) + 4 * tokens * inner
-    asked = 4 * v.heads * v.width  # of the last block: the scores and the average that token 0 takes
-    frame = tokens * ((v.depth - 1) * layer + asked + 2 * 3 * v.patch**2 * v.width) + 2 * head
+    once = 4 * v.heads * v.width  # of the last block: the scores and the average that token 0 takes
+    frame = tokens * ((v.depth - 1) * layer + once + 2 * 3 * v.patch**2 * v.width) + 2 * head
     positions = frames - 1
     passes = positions + (objective.rollout_steps if objective.rollout_steps > 1 else 0)
     clip = frames * frame + passes * 2 * (predictor + 4 * D * D)

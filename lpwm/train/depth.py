@@ -42,7 +42,7 @@ def held_out_clips(
             f"ahead of {context} context frames: use a larger holdout, longer episodes or a smaller frameskip."
         )
     frames = min(context + depths, fits)
-    return open_clips(episodes, frames=frames, frameskip=frameskip, split="val", holdout=holdout, **options)
+    return open_clips(episodes, clip_length=frames, frameskip=frameskip, split="val", holdout=holdout, **options)
 
 
 def depth_errors(
@@ -53,7 +53,7 @@ def depth_errors(
     context: int = 1,
     encode: Encode | None = None,
 ) -> dict[str, Any]:
-    """Errors at rollout depth 1…H from `context` real frames, beside those of the copy predictor:
+    """Errors at rollout depth 1…H from `context` real frames, next to those of the copy predictor:
 
         error_depth[h−1]      = mean((ẑ⁽ʰ⁾ − z_{C−1+h})²) / mean(z²_{C−1+h})
         copy_error_depth[h−1] = the same for ẑ = z_{C−1}, the last frame seen

@@ -23,6 +23,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from lpwm.core.errors import UserError
+from lpwm.losses.base import Group
 from lpwm.model.layers import BatchNorm
 
 
@@ -115,17 +116,17 @@ class Ranks:
         """What this rank's mean counts: b·N/B, so that the mean over ranks is the mean over clips."""
         return self.sizes(batch)[self.rank] * self.ranks / batch
 
-    def gather(self, batch: int) -> Any:
-        """The all-gather of a global batch, or None for a lone process."""
-        if self.alone:
-            return None
+    def group(self, batch: int) -> Group:
+        """This process as the losses of a global batch see it."""
         sizes, rank = self.sizes(batch), self.rank
+        if self.alone:
+            return Group()
 
         @torch.compiler.disable
         def gather(x: Tensor) -> Tensor:
             return _Gather.apply(x, sizes, rank)
 
-        return gather
+        return Group(rank, self.ranks, gather)
 
     @torch.compiler.disable
     def reduce(self, x: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Dead runs: told early, in one sentence with the evidence, and never on a run that is merely young or slow."""
+"""Dead runs: reported early, in one sentence with the evidence, and never on a run that is merely young or slow."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _TERMS = ("loss", "prediction", "regularizer", "temporal_jaccard", "rollout", "c
 
 @dataclass(frozen=True)
 class _Sign:
-    """One way to be dead: a monitor beyond its limit, and the end of the sentence about it."""
+    """One sign of death: a monitor beyond its limit, and the end of the sentence about it."""
 
     kind: str
     monitor: str
@@ -90,7 +90,7 @@ class Verdict:
 
 
 class Health:
-    """Watches the records of one run. Not finite: told at once. Everything else: after the grace period, when
+    """Watches the records of one run. Not finite: reported at once. Everything else: after the grace period, when
     `patience` log points in a row agree."""
 
     def __init__(self, config: HealthConfig | None = None) -> None:
@@ -110,16 +110,16 @@ class Health:
             return broken
         if step <= self.config.judged_after(steps):
             return None
-        told = None
+        verdict = None
         for sign in self._signs:
             since = self._since[sign]
             if not sign.seen(record):
                 since.clear()
                 continue
             since.append(step)
-            if told is None and len(since) == self.config.patience:
-                told = self._sentence(sign, record, since[0], step, steps)
-        return told
+            if verdict is None and len(since) == self.config.patience:
+                verdict = self._sentence(sign, record, since[0], step, steps)
+        return verdict
 
     def _not_finite(self, step: int, record: Mapping[str, float]) -> Verdict | None:
         bad = [name for name in _TERMS if name in record and not math.isfinite(record[name])]

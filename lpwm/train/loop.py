@@ -34,7 +34,7 @@ from lpwm.train.step import Stepper
 
 
 class Frames(ClipSource, Protocol):
-    frames: int  # T
+    clip_length: int  # T
 
 
 class DeadRun(UserError):
@@ -42,7 +42,7 @@ class DeadRun(UserError):
 
 
 class Interrupted(KeyboardInterrupt):
-    """Asked to stop: the step in flight was finished and a checkpoint written."""
+    """Stopped from outside: the step in flight was finished and a checkpoint written."""
 
 
 @dataclass
@@ -51,9 +51,7 @@ class Callbacks:
 
     evaluate: Callable[[int], dict[str, Any]] | None = None  # step -> scalars and lists for the log
     save: Callable[[int, float | None], None] | None = None  # (step, metric)
-    metric: Callable[[dict[str, Any]], float] = lambda found: found["error_depth"][
-        0
-    ]  # the best checkpoint has the least
+    metric: Callable[[dict[str, Any]], float] = lambda errors: errors["error_depth"][0]  # the best has the least
 
 
 def train(
@@ -72,14 +70,12 @@ def train(
 
     `floor` is what the regularizer costs at a perfect match; what it costs beyond that is logged.
     """
-    ranks, device, dim = stepper.ranks, stepper.device, model.config.latent
+    ranks, device = stepper.ranks, stepper.device
     callbacks, health = callbacks or Callbacks(), Health(config.health)
-    frames = source.frames
+    shape, group = (config.batch, source.clip_length, model.config.latent), ranks.group(config.batch)
 
     def make(step: int) -> tuple[Clip, Draw]:
-        key = (config.seed, step)
-        draw = objective.draw(key, config.batch, frames, dim, device, ranks.rank, ranks.ranks)
-        return source.batch(step), draw
+        return source.batch(step), objective.draw((config.seed, step), shape, device, group)
 
     ahead = Ahead(make, device, config.steps)
     metric: float | None = None
@@ -100,15 +96,15 @@ def train(
                 _write(logger, done, record, verdict)
             if callbacks.evaluate and (last or (config.eval_every and done % config.eval_every == 0)):
                 metric = _evaluate(callbacks, done, logger)
-            # Ranks must stop at the same step, so they compare notes where they log anyway.
-            asked = interrupts.asked if ranks.alone else log_due and ranks.agree(interrupts.asked, device)
+            # Ranks must stop at the same step, so they agree where they log anyway.
+            stop = interrupts.requested if ranks.alone else log_due and ranks.agree(interrupts.requested, device)
             dead = verdict is not None and verdict.dead and config.stop_dead
-            if callbacks.save and (last or asked or dead or done % config.checkpoint_every == 0):
+            if callbacks.save and (last or stop or dead or done % config.checkpoint_every == 0):
                 callbacks.save(done, metric)
             if dead:
                 assert verdict is not None
                 raise DeadRun(verdict.sentence)
-            if asked and not last:
+            if stop and not last:
                 raise Interrupted
 
 
@@ -129,30 +125,30 @@ def _write(logger: Logger | None, step: int, record: dict[str, float], verdict: 
 
 def _evaluate(callbacks: Callbacks, step: int, logger: Logger | None) -> float:
     assert callbacks.evaluate is not None
-    found = callbacks.evaluate(step)
+    errors = callbacks.evaluate(step)
     if logger is not None:
-        logger.log(step, found, "val")
-    return callbacks.metric(found)
+        logger.log(step, errors, "val")
+    return callbacks.metric(errors)
 
 
 class Interrupts:
-    """Ctrl-C and SIGTERM ask; the loop finishes its step, saves and leaves. Asked twice, it leaves at once."""
+    """Ctrl-C and SIGTERM: the loop finishes its step, saves and leaves; at the second it leaves at once."""
 
     def __init__(self) -> None:
-        self.asked = False
+        self.requested = False
         self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> Interrupts:
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
-                self._previous[number] = signal.signal(number, self._ask)
+                self._previous[number] = signal.signal(number, self._request)
         return self
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
 
-    def _ask(self, number: int, frame: FrameType | None) -> None:
-        if self.asked:
+    def _request(self, number: int, frame: FrameType | None) -> None:
+        if self.requested:
             raise KeyboardInterrupt
-        self.asked = True
+        self.requested = True

@@ -120,7 +120,7 @@ def latent_range(z_ND: Tensor, position_NS: Tensor, frame: float) -> dict[str, T
     with torch.no_grad(), no_autocast(z_ND):
         z, position = z_ND.float(), position_NS.float()
         share_NN = torch.cdist(position, position) / frame
-        # Through differences, not norms: ‖z‖²+‖z'‖²−2z·z' loses the small distances that are asked for.
+        # Through differences, not norms: ‖z‖²+‖z'‖²−2z·z' loses the small distances that matter here.
         latent_NN = torch.cdist(z, z, compute_mode="donot_use_mm_for_euclid_dist")
         pair_NN = ~torch.eye(len(z), dtype=torch.bool, device=z.device)
 

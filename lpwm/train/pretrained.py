@@ -25,7 +25,7 @@ from lpwm.core.config import from_dict
 from lpwm.core.errors import UserError, choose
 from lpwm.core.files import disk_errors, scratch, sync
 from lpwm.core.provenance import LOG, SESSIONS
-from lpwm.model.predictors import TITLES
+from lpwm.model.predictors import title_of
 from lpwm.model.world_model import ModelConfig, WorldModel
 from lpwm.train.checkpoint import CHECKPOINTS, CHOICES, STATE, root_of, sweep, verify
 from lpwm.train.weights import (
@@ -139,27 +139,27 @@ def _library() -> Any:
     return huggingface_hub
 
 
+# Class of the library's error -> why. By name, since the classes moved between versions; the first that fits.
+_WHY = {
+    "GatedRepoError": "its owner must grant you access: ask for it on its page, then `hf auth login`",
+    "RepositoryNotFoundError": "there is no such model, or it is private: check the name, or log in with "
+    "`hf auth login`",
+    "RevisionNotFoundError": "it has no such revision: give a branch, tag or commit of it",
+    "LocalTokenNotFoundError": "you are not logged in: run `hf auth login` or pass token=",
+    "HFValidationError": "this is no valid name: give owner/name",
+}
+
+
 def _sentence(name: str, what: str, error: Exception) -> str:
-    """Why the hub did not do it. Told by the names of classes: they moved between versions of the library."""
+    """Why the hub did not do it."""
     kinds = {cls.__name__ for cls in type(error).__mro__}
     status = getattr(getattr(error, "response", None), "status_code", None)
-    if "GatedRepoError" in kinds:
-        why = "its owner must grant you access: ask for it on its page, then `hf auth login`"
-    elif status in (401, 403) and "RepositoryNotFoundError" not in kinds:
+    why = next((why for kind, why in _WHY.items() if kind in kinds), "")
+    if status in (401, 403) and not kinds & {"GatedRepoError", "RepositoryNotFoundError"}:
         why = "your token was refused: check it with `hf auth whoami` and that it may write here"
-    elif "RepositoryNotFoundError" in kinds:
-        why = "there is no such model, or it is private: check the name, or log in with `hf auth login`"
-    elif "RevisionNotFoundError" in kinds:
-        why = "it has no such revision: give a branch, tag or commit of it"
-    elif "LocalTokenNotFoundError" in kinds:
-        why = "you are not logged in: run `hf auth login` or pass token="
-    elif "HFValidationError" in kinds:
-        why = "this is no valid name: give owner/name"
-    elif status is not None:
+    elif not why and status is not None:
         why = f"the hub answered with status {status}: try again later"
-    else:
-        why = f"the hub cannot be reached ({type(error).__name__}): check the network"
-    return f"{what} {name!r}: {why}."
+    return f"{what} {name!r}: {why or f'the hub cannot be reached ({type(error).__name__}): check the network'}."
 
 
 def download(name: str, revision: str | None = None, token: str | None = None) -> Path:
@@ -222,7 +222,7 @@ def card(name: str, model: WorldModel, config: Mapping[str, Any], license: str =
         "parameters": f"{sum(p.numel() for p in model.parameters()):,}",
         "latent width": c.latent,
         "link": c.link,
-        "predictor": TITLES.get(rung, rung),
+        "predictor": title_of(rung),
         "history (frames)": model.history,
         "encoder": f"ViT, {vit.depth} layers, width {vit.width}, patch {vit.patch}, pixels '{vit.pixels}'",
         "image": f"{config.get('image_size')} × {config.get('image_size')} pixels",

@@ -107,10 +107,10 @@ class Run:
         """Clips of a split, from memory or streamed: as data.source says, or as they fit."""
         c, ranks = self.config, ranks or Ranks()
         options: dict[str, Any] = {
-            "frames": c.frames,
+            "clip_length": c.frames,
             "batch": c.train.batch,
             "seed": c.train.seed,
-            "size": c.model.encoder.image_size,
+            "image_size": c.model.encoder.image_size,
             "rank": ranks.rank,
             "ranks": ranks.ranks,
             "compiled": c.train.compile in ("auto", "on"),
@@ -251,7 +251,7 @@ class Run:
             frameskip=c.data.frameskip,
             holdout=c.data.holdout,
             device=source.device,
-            size=c.model.encoder.image_size,
+            image_size=c.model.encoder.image_size,
             batch=min(c.train.batch, 64),
             stats=source.stats,
         )

@@ -17,6 +17,7 @@ from lpwm.core.errors import UserError
 from lpwm.core.graphs import Graph, warm_up
 from lpwm.core.rng import seed_of
 from lpwm.losses import Objective
+from lpwm.losses.base import ALONE, Draw, Group
 from lpwm.model import WorldModel
 from lpwm.model.layers import BatchNorm
 from lpwm.optim import set_rates
@@ -31,38 +32,28 @@ def clip_loss(
     objective: Objective,
     pixels_bTchw: Tensor,
     actions_bTA: Tensor,
-    draw: tuple[Tensor, ...],
-    gather: Callable[[Tensor], Tensor] | None = None,
-    rank: int = 0,
-    ranks: int = 1,
+    draw: Draw,
+    group: Group = ALONE,
     share: float = 1.0,
 ) -> Terms:
-    """loss = mean((ẑ−z)²) + λR(z) [+ …] of this rank's clips, with the codes z and predictions ẑ beside it.
+    """loss = mean((ẑ−z)²) + λR(z) [+ …] of this rank's clips, with the codes z and predictions ẑ.
 
     The predictor is causal over k positions and is trained at each of them.
     """
     z = model.encode(pixels_bTchw)
-    terms, zhat = _predict(model, objective, z, actions_bTA, draw, gather, rank, ranks, share)
+    terms, zhat = _predict(model, objective, z, actions_bTA, draw, group, share)
     return {**terms, "z": z.detach(), "zhat": zhat.detach()}
 
 
 def _predict(
-    model: WorldModel,
-    objective: Objective,
-    z: Tensor,
-    actions: Tensor,
-    draw: tuple[Tensor, ...],
-    gather: Callable[[Tensor], Tensor] | None,
-    rank: int,
-    ranks: int,
-    share: float,
+    model: WorldModel, objective: Objective, z: Tensor, actions: Tensor, draw: Draw, group: Group, share: float
 ) -> tuple[Terms, Tensor]:
     K = min(model.config.predictor.history, z.shape[1] - 1)
     zhat = model.predict(z[:, :K], actions[:, :K])
     n, multistep = objective.config.rollout_steps, None
     if n > 1:
         multistep = model.rollout(z[:, :1], actions[:, None, :n]).squeeze(1)
-    return objective(z, zhat, draw, multistep, gather, rank, ranks, share), zhat
+    return objective(z, zhat, draw, multistep, group, share), zhat
 
 
 def compiled(f: Callable[..., Any]) -> Callable[..., Any]:
@@ -109,7 +100,7 @@ class Stepper:
         self.ranks.join_norms(self.model)
         if self.kernels and self.compiled and self.precision == torch.bfloat16:
             self.model.encoder.vit.use_kernels()
-        self._gather = self.ranks.gather(self.batch)
+        self._group = self.ranks.group(self.batch)
         self._share = self.ranks.share(self.batch)
         self._loss: Callable[..., Terms] = compiled(clip_loss) if self.compiled else clip_loss
         self.activity = ActivityWindow(self.model.config.latent, self.device)
@@ -125,7 +116,7 @@ class Stepper:
                 "use accumulate=1, or LayerNorm (projector.norm=layer, predictor.head_norm=layer)."
             )
 
-    def __call__(self, pixels: Tensor, actions: Tensor, draw: tuple[Tensor, ...], factor: float, step: int) -> Terms:
+    def __call__(self, pixels: Tensor, actions: Tensor, draw: Draw, factor: float, step: int) -> Terms:
         """One update. `factor` scales every rate (the schedule). The result stays on the device."""
         self._set_rates(factor)
         if self._dropout:
@@ -160,7 +151,7 @@ class Stepper:
         self._factor = factor
         set_rates(self.optimizer, factor)
 
-    def _update(self, pixels: Tensor, actions: Tensor, draw: tuple[Tensor, ...]) -> Terms:
+    def _update(self, pixels: Tensor, actions: Tensor, draw: Draw) -> Terms:
         self.optimizer.zero_grad(set_to_none=True)
         backward = self._accumulated if self.accumulate > 1 else self._whole
         terms = backward(pixels, actions, draw)
@@ -173,27 +164,17 @@ class Stepper:
         self.activity.update(terms["z"])
         return terms
 
-    def _whole(self, pixels: Tensor, actions: Tensor, draw: tuple[Tensor, ...]) -> Terms:
+    def _whole(self, pixels: Tensor, actions: Tensor, draw: Draw) -> Terms:
         with self.autocast():
-            terms = self._loss(
-                self.model,
-                self.objective,
-                pixels,
-                actions,
-                draw,
-                self._gather,
-                self.ranks.rank,
-                self.ranks.ranks,
-                self._share,
-            )
+            terms = self._loss(self.model, self.objective, pixels, actions, draw, self._group, self._share)
         terms["loss"].backward()
         return {k: v.detach() for k, v in terms.items()}
 
-    def _accumulated(self, pixels: Tensor, actions: Tensor, draw: tuple[Tensor, ...]) -> Terms:
+    def _accumulated(self, pixels: Tensor, actions: Tensor, draw: Draw) -> Terms:
         """The same gradient in less memory: two passes over micro-batches.
 
-        The regularizer needs all codes at once, but only the codes. Pass one encodes without gradient and asks the
-        regularizer for dR/dz; pass two encodes again, piece by piece, and adds ⟨dR/dz, z⟩ to the piece's own
+        The regularizer needs all codes at once, but only the codes. Pass one encodes without gradient and takes
+        dR/dz; pass two encodes again, piece by piece, and adds ⟨dR/dz, z⟩ to the piece's own
         prediction loss, whose gradient is then exactly that of the whole.
         """
         lam, b = self.objective.config.lam, pixels.shape[0]
@@ -204,7 +185,7 @@ class Stepper:
             codes = torch.cat([self.model.encode(pixels[p]) for p in pieces])
         codes.requires_grad_()
         with self.autocast():
-            value = self.objective.regularizer(codes, draw, self._gather, self.ranks.rank, self.ranks.ranks)
+            value = self.objective.regularizer(codes, draw, self._group)
         (slope,) = torch.autograd.grad(lam * value, codes)
         total: Terms = {}
         predictions = []
@@ -212,9 +193,8 @@ class Stepper:
             part = (p.stop - p.start) / b
             with self.autocast():
                 z = self.model.encode(pixels[p])
-                terms, zhat = _predict(
-                    self.model, self.objective.without_regularizer(), z, actions[p], (), None, 0, 1, self._share * part
-                )
+                alone = self.objective.without_regularizer()
+                terms, zhat = _predict(self.model, alone, z, actions[p], (), ALONE, self._share * part)
                 (terms["loss"] + (z.float() * slope[p].float()).sum()).backward()
             predictions.append(zhat.detach())
             for name, term in terms.items():

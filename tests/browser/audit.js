@@ -13,7 +13,7 @@ for (const h of document.querySelectorAll('h1, h2, h3')) {
 }
 for (const e of document.querySelectorAll('[id]')) { if (seen.has(e.id)) bad.push('twice: ' + e.id); seen.add(e.id); }
 for (const e of document.querySelectorAll('button, select, input, [tabindex], [role=img], a')) {
-  const named = e.getAttribute('aria-label') || (e.getAttribute('aria-labeledby') || '').split(' ').map(i => (document.getElementById(i) || {}).textContent || '').join('')
+  const named = e.getAttribute('aria-label') || (e.getAttribute('aria-labelledby') || '').split(' ').map(i => (document.getElementById(i) || {}).textContent || '').join('')
     || (e.labels && e.labels[0] && e.labels[0].textContent) || e.textContent;
   if (!named.trim()) bad.push('nameless: ' + e.outerHTML.slice(0, 120));
   if (+e.getAttribute('tabindex') > 0) bad.push('out of order: ' + e.outerHTML.slice(0, 80));

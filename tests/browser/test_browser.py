@@ -233,13 +233,13 @@ def test_scrubbing_moves_the_agent(opened, documents):
     for number, step in ((0, 0), (0, 13), (2, 7), (3, 30)):
         browser.set("episode-number", number)
         browser.set("episode-step", step, "input")
-        assert agents() == [given["path"][number][step]] * 3  # sparse, dense, oracle
-        assert f"{given['distance'][number][step]:.1f}" in browser.find("#episode-panels .status").text
+        assert agents() == [list(given.path[number][step])] * 3  # sparse, dense, oracle
+        assert f"{given.distance[number][step]:.1f}" in browser.find("#episode-panels .status").text
     slider.click()  # in its middle, then by the keyboard
     before = int(slider.get_attribute("value"))
     browser.keys("ARROW_LEFT", "ARROW_LEFT")
     assert int(slider.get_attribute("value")) == before - 2
-    assert agents()[0] == given["path"][3][before - 2]
+    assert agents()[0] == list(given.path[3][before - 2])
 
 
 def test_playing_runs_to_the_end_and_stops(opened, documents):

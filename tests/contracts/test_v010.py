@@ -256,9 +256,7 @@ def test_an_interrupted_run_ends_where_the_undisturbed_one_did(resume, here, lpw
         result = lpwm("train", "--resume", entry["folder"], "--device", "cpu", "--json")
     assert result["run"] == entry["folder"] and result["step"] == 60
     assert_weights(weights(whole), weights(run))
-    assert_equal(
-        [r for r in records(whole) if r["kind"] != "event"], [r for r in records(run) if r["kind"] != "event"]
-    )
+    assert_equal([r for r in records(whole) if r["kind"] != "event"], [r for r in records(run) if r["kind"] != "event"])
 
 
 # Results -----------------------------------------------------------------------------------------------------
@@ -278,9 +276,7 @@ def test_an_evaluation_repeats(name, here, lpwm):
 
 @pytest.mark.parametrize("entry", EXPECTED["interpret"], ids=lambda e: Path(e["file"]).stem)
 def test_an_interpretation_repeats(entry, here, lpwm):
-    assert_equal(
-        json.loads((here / entry["file"]).read_text()), lpwm(*entry["command"], "--out", "new.json", "--json")
-    )
+    assert_equal(json.loads((here / entry["file"]).read_text()), lpwm(*entry["command"], "--out", "new.json", "--json"))
 
 
 @pytest.mark.parametrize("name", EXPECTED["report"])

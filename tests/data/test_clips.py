@@ -57,7 +57,7 @@ def test_an_epoch_is_every_clip_once_and_none_crosses_a_border(lengths, frames, 
     for e, n in enumerate(lengths):
         expected += [row + s for s in range(n) if s + reach <= n - 1 and e in train]
         row += n
-    kw = dict(frames=frames, frameskip=frameskip, batch=3, holdout=holdout, stats=PLAIN)
+    kw = dict(clip_length=frames, frameskip=frameskip, batch=3, holdout=holdout, stats=PLAIN)
     if not expected:
         with pytest.raises(UserError, match="holds no clip"):
             ResidentClips(data, **kw)
@@ -83,7 +83,7 @@ def test_an_epoch_is_every_clip_once_and_none_crosses_a_border(lengths, frames, 
 
 def test_the_batch_is_a_function_of_seed_and_step():
     data = counted([30] * 6)
-    kw = dict(frames=3, frameskip=2, batch=7, stats=PLAIN)
+    kw = dict(clip_length=3, frameskip=2, batch=7, stats=PLAIN)
     a, b = ResidentClips(data, seed=1, **kw), ResidentClips(data, seed=1, **kw)
     forwards = [starts_of(a.batch(s)) for s in range(60)]
     for step in (59, 3, 40, 0, 22):  # any order, another instance, no history
@@ -98,7 +98,7 @@ def test_the_batch_is_a_function_of_seed_and_step():
 @pytest.mark.parametrize(("batch", "ranks"), [(8, 1), (8, 2), (7, 3), (2, 3)])
 def test_ranks_share_the_global_batch(batch, ranks):
     data = counted([25] * 5)
-    kw = dict(frames=2, frameskip=3, batch=batch, stats=PLAIN)
+    kw = dict(clip_length=2, frameskip=3, batch=batch, stats=PLAIN)
     whole = ResidentClips(data, **kw)
     parts = [ResidentClips(data, rank=r, ranks=ranks, **kw) for r in range(ranks)]
     for step in range(30):
@@ -109,7 +109,7 @@ def test_ranks_share_the_global_batch(batch, ranks):
 
 
 def test_a_batch_larger_than_an_epoch():
-    source = ResidentClips(counted([6, 6]), frames=2, frameskip=2, batch=21, stats=PLAIN, holdout=0.5)
+    source = ResidentClips(counted([6, 6]), clip_length=2, frameskip=2, batch=21, stats=PLAIN, holdout=0.5)
     order = [s for step in range(4) for s in starts_of(source.batch(step))]
     assert len(source) == 4 and all(len(set(order[i : i + 4])) == 4 for i in range(0, 84, 4))
 
@@ -120,7 +120,7 @@ def test_the_split_is_by_trajectory_and_the_same_for_everybody(tmp_path):
         assert len(val) == held and sorted(train.tolist() + val.tolist()) == list(range(count))
     assert set(split_episodes(50, 0.1)[1].tolist()) < set(split_episodes(50, 0.3)[1].tolist())
     data = counted([20] * 12)
-    kw = dict(frames=2, frameskip=1, batch=50, holdout=0.25, stats=PLAIN)
+    kw = dict(clip_length=2, frameskip=1, batch=50, holdout=0.25, stats=PLAIN)
     seen = {}
     for split in ("train", "val"):
         for seed in (0, 1):
@@ -136,7 +136,7 @@ def test_statistics_are_those_of_the_training_split():
     train, _ = split_episodes(10, 0.2)
     rows = torch.cat([data.episode(e)[1] for e in train.tolist()]).double()
     for split in ("train", "val"):
-        source = ResidentClips(data, frames=2, frameskip=2, batch=4, holdout=0.2, split=split)
+        source = ResidentClips(data, clip_length=2, frameskip=2, batch=4, holdout=0.2, split=split)
         np.testing.assert_allclose(source.stats.mean, rows.mean(0), rtol=1e-12)
         np.testing.assert_allclose(source.stats.std, rows.std(0, correction=0), rtol=1e-12)
         clip = source.batch(0)
@@ -163,7 +163,7 @@ def test_from_the_simulator_to_the_clip_frame_by_frame(tmp_path):
     with h5py.File(tmp_path / "pixels.h5") as f:
         frames, raw, states = (f["pixels"][:], torch.from_numpy(f["action"][:]), torch.from_numpy(f["state"][:]))
     data = read(tmp_path / "pixels.h5")
-    kw = dict(frames=4, frameskip=5, batch=16, seed=2)
+    kw = dict(clip_length=4, frameskip=5, batch=16, seed=2)
     rendered = ResidentClips(read(tmp_path / "states.h5"), world=world, **kw)
     stored = ResidentClips(data, **kw)
     assert len(rendered) == len(stored) == 5 * 26
@@ -190,12 +190,12 @@ def test_sizes(tmp_path):
     world = worlds.make("piecewise")
     collect(world, tmp_path / "a.h5", episodes=3, steps=20, pixels=True, size=64)
     data = read(tmp_path / "a.h5")
-    small = ResidentClips(data, frames=2, batch=4, size=32)
-    drawn = ResidentClips(data, world=world, frames=2, batch=4, size=32)
+    small = ResidentClips(data, clip_length=2, batch=4, image_size=32)
+    drawn = ResidentClips(data, world=world, clip_length=2, batch=4, image_size=32)
     a, b = small.batch(0).pixels, drawn.batch(0).pixels
     assert a.shape == b.shape == (4, 2, 3, 32, 32)
     assert (a.float() - b.float()).abs().mean() < 1  # resized is close to rendered
-    assert ResidentClips(data, frames=2, batch=4).batch(0).pixels.shape[-1] == 64
+    assert ResidentClips(data, clip_length=2, batch=4).batch(0).pixels.shape[-1] == 64
     frames = torch.from_numpy(data.pixels[0:5]).permute(0, 3, 1, 2)
     means = frames.double().reshape(5, 3, 16, 4, 16, 4).mean((3, 5))
     assert (resize(frames, (16, 16)).double() - means).abs().max() <= 0.5 + 1e-4
@@ -205,29 +205,29 @@ def test_sizes(tmp_path):
 @pytest.mark.parametrize(
     ("change", "match"),
     [
-        (dict(frames=0), "frames is 0"),
+        (dict(clip_length=0), "clip_length is 0"),
         (dict(frameskip=0), "frameskip is 0"),
         (dict(batch=0), "batch is 0"),
-        (dict(size=0), "size is 0"),
+        (dict(image_size=0), "image_size is 0"),
         (dict(split="test"), "'train' or 'val'"),
         (dict(holdout=1.0), "holdout is 1.0"),
         (dict(holdout=0.0, split="val"), "holds no clip"),
         (dict(rank=2, ranks=2), "rank 2 of 2"),
-        (dict(frames=50), "which needs 246"),
+        (dict(clip_length=50), "which needs 246"),
         (dict(stats=ActionStats((0.0,), (1.0,))), "1 action dimensions"),
     ],
 )
 def test_wrong_arguments(change, match):
     with pytest.raises(UserError, match=match):
-        ResidentClips(counted([20, 20, 20]), **(dict(frames=2, batch=4) | change))
+        ResidentClips(counted([20, 20, 20]), **(dict(clip_length=2, batch=4) | change))
 
 
 def test_states_without_a_world_cannot_be_seen():
     data = from_arrays([np.zeros((9, 3))] * 2, [np.zeros((8, 2))] * 2)
     with pytest.raises(UserError, match="no pixels"):
-        ResidentClips(data, frames=2, batch=1)
+        ResidentClips(data, clip_length=2, batch=1)
     with pytest.raises(UserError, match="3 state entries, the world 'piecewise' has 2"):
-        ResidentClips(data, world=worlds.make("piecewise"), frames=2, batch=1)
+        ResidentClips(data, world=worlds.make("piecewise"), clip_length=2, batch=1)
 
 
 @pytest.mark.gpu
@@ -235,7 +235,7 @@ def test_a_batch_does_not_wait_for_the_device(tmp_path):
     world = worlds.make("piecewise")
     collect(world, tmp_path / "a.h5", episodes=40, steps=60)
     data = read(tmp_path / "a.h5")
-    kw = dict(world=world, frames=4, batch=64, size=64)
+    kw = dict(world=world, clip_length=4, batch=64, image_size=64)
     here, there = ResidentClips(data, **kw), ResidentClips(data, device="cuda", **kw)
     for step in range(3):
         there.batch(step)  # the third is captured, which waits

@@ -92,7 +92,7 @@ def test_its_val_is_the_held_out_set(pusht, tmp_path):
     data = read(pusht)
     train, held = splits(data, 0.3)  # whatever the share
     assert train.tolist() == [0, 1, 2, 3] and held.tolist() == [4, 5]
-    kw = dict(frames=3, frameskip=5, batch=4, size=32)
+    kw = dict(clip_length=3, frameskip=5, batch=4, image_size=32)
     for split, expected in (("train", {0, 1, 2, 3}), ("val", {4, 5})):
         seen = set()
         source = ResidentClips(data, split=split, **kw)
@@ -108,7 +108,7 @@ def test_its_val_is_the_held_out_set(pusht, tmp_path):
 
 
 def test_streamed_from_films_and_from_memory_alike(pusht):
-    data, kw = read(pusht), dict(frames=3, frameskip=5, batch=4, size=16)
+    data, kw = read(pusht), dict(clip_length=3, frameskip=5, batch=4, image_size=16)
     resident, streamed = ResidentClips(data, **kw), StreamedClips(data, workers=2, **kw)
     for step in (0, 1, 2, 7):
         a, b = resident.batch(step), streamed.batch(step)

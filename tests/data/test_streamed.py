@@ -66,7 +66,7 @@ def alive(pid):
 
 @pytest.mark.parametrize("size", [None, 7, 20])
 def test_the_bits_of_resident_clips_in_any_order(data, size):
-    kw = dict(frames=3, frameskip=4, batch=7, seed=3, size=size)
+    kw = dict(clip_length=3, frameskip=4, batch=7, seed=3, image_size=size)
     resident, source = ResidentClips(data, **kw), StreamedClips(data, workers=2, prefetch=3, **kw)
     assert isinstance(source, ClipSource) and len(source) == len(resident) and source.stats == resident.stats
     for step in [*range(25), 40, 3, 4, 3, 1000, 1001, 5]:  # over the ends of epochs, and jumping
@@ -82,7 +82,7 @@ def test_the_bits_of_resident_clips_in_any_order(data, size):
 
 @pytest.mark.parametrize(("batch", "ranks"), [(8, 2), (7, 3), (2, 3)])
 def test_ranks_share_the_batch(data, batch, ranks):
-    kw = dict(frames=2, frameskip=3, batch=batch)
+    kw = dict(clip_length=2, frameskip=3, batch=batch)
     whole = ResidentClips(data, **kw)
     parts = [StreamedClips(data, workers=1, prefetch=2, rank=r, ranks=ranks, **kw) for r in range(ranks)]
     for step in (0, 1, 9):
@@ -106,7 +106,7 @@ def test_however_the_file_is_laid_out(tmp_path, layout):
     with h5py.File(tmp_path / "a.h5", "w", userblock_size=512 if layout == "old" else 0) as f:
         f.create_dataset("pixels", data=frames, **options)
         f["action"], f["ep_len"] = np.zeros((45, 2), np.float32), np.array([20, 25])
-    found, kw = read(tmp_path / "a.h5"), dict(frames=2, frameskip=3, batch=5, holdout=0.5)
+    found, kw = read(tmp_path / "a.h5"), dict(clip_length=2, frameskip=3, batch=5, holdout=0.5)
     resident, source = ResidentClips(found, **kw), StreamedClips(found, workers=1, **kw)
     for step in range(4):
         assert same(source.batch(step), resident.batch(step))
@@ -154,7 +154,7 @@ def test_frames_that_do_not_shrink_are_stored_as_they_are(data):
 
 
 def test_the_source_is_chosen_by_bytes(data, monkeypatch):
-    kw = dict(frames=2, frameskip=2, batch=4)
+    kw = dict(clip_length=2, frameskip=2, batch=4)
     rows = int(data.lengths[streamed.splits(data, 0.1)[0]].sum())
     need = rows * (12 * 16 * 3 + 9)
     assert isinstance(open_clips(data, **kw), ResidentClips)
@@ -179,12 +179,12 @@ def test_free_memory_heeds_the_control_group(tmp_path):
 
 
 def test_mistakes(data):
-    kw = dict(frames=2, batch=4)
+    kw = dict(clip_length=2, batch=4)
     for change, match in (
         ({"workers": 0}, "0 reading processes"),
         ({"prefetch": 1}, "at least 2 batches"),
         ({"split": "test"}, "split is"),
-        ({"size": 0}, "size is 0"),
+        ({"image_size": 0}, "image_size is 0"),
     ):
         with pytest.raises(UserError, match=match):
             StreamedClips(data, **(kw | change))
@@ -201,7 +201,7 @@ def test_mistakes(data):
 
 
 def test_a_worker_that_dies_is_one_sentence(data):
-    source = StreamedClips(data, frames=2, frameskip=2, batch=4, workers=2)
+    source = StreamedClips(data, clip_length=2, frameskip=2, batch=4, workers=2)
     source.batch(0)
     pids = source.processes
     os.kill(pids[0], signal.SIGKILL)
@@ -222,7 +222,7 @@ def test_damage_found_by_a_worker_is_one_sentence(data, tmp_path):
     for place in places:
         raw[place.byte_offset : place.byte_offset + place.size] = b"\xff" * place.size
     path.write_bytes(raw)
-    source = StreamedClips(read(path), frames=2, frameskip=2, batch=8, workers=2)
+    source = StreamedClips(read(path), clip_length=2, frameskip=2, batch=8, workers=2)
     with pytest.raises(UserError, match=r"bad\.h5 is damaged") as caught:
         for step in range(20):
             source.batch(step)
@@ -232,7 +232,7 @@ def test_damage_found_by_a_worker_is_one_sentence(data, tmp_path):
 PROGRAM = """
 import sys, time
 from lpwm.data import StreamedClips, read
-source = StreamedClips(read(sys.argv[1]), frames=2, frameskip=2, batch=4, workers=2)
+source = StreamedClips(read(sys.argv[1]), clip_length=2, frameskip=2, batch=4, workers=2)
 source.batch(0)
 print(*source.processes, flush=True)
 for step in range(1, 10**9):
@@ -260,7 +260,7 @@ def test_workers_end_with_their_run(data, number, pause):
 
 
 def test_workers_are_small(data):
-    source = StreamedClips(data, frames=2, frameskip=2, batch=4, workers=1)
+    source = StreamedClips(data, clip_length=2, frameskip=2, batch=4, workers=1)
     source.batch(0)
     maps = Path(f"/proc/{source.processes[0]}/maps").read_text()
     source.close()
@@ -271,7 +271,7 @@ def test_memory_does_not_grow_with_what_was_read(tmp_path):
     """60 MB of frames, read four times over through 2 MB of slots."""
     write(tmp_path / "a.h5", episodes([200] * 25, (64, 64)))
     assert (tmp_path / "a.h5").stat().st_size > 60e6
-    source = StreamedClips(read(tmp_path / "a.h5"), frames=4, frameskip=5, batch=8, workers=2)
+    source = StreamedClips(read(tmp_path / "a.h5"), clip_length=4, frameskip=5, batch=8, workers=2)
 
     def used():
         total = 0
@@ -319,7 +319,7 @@ def test_a_run_does_not_depend_on_where_its_frames_wait(tmp_path):
 @pytest.mark.gpu
 @pytest.mark.parametrize("size", [None, 7])
 def test_on_a_gpu_the_same_bits(data, size):
-    kw = dict(frames=3, frameskip=4, batch=7, seed=3, size=size)
+    kw = dict(clip_length=3, frameskip=4, batch=7, seed=3, image_size=size)
     resident, source = ResidentClips(data, **kw), StreamedClips(data, workers=2, device="cuda", **kw)
     kept = [source.batch(step) for step in range(30)]  # slots are used again while copies may be in flight
     for step, clip in enumerate(kept):
@@ -328,3 +328,11 @@ def test_on_a_gpu_the_same_bits(data, size):
     source.close()
     assert torch.equal(source.batch(2).pixels.cpu(), resident.batch(2).pixels)
     source.close()
+
+
+def test_the_room_and_its_workers_start_without_torch():
+    code = "import sys, lpwm.data, lpwm.data.frames.worker, lpwm.data.frames.hdf5; print('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
+    import lpwm.data
+
+    assert all(callable(getattr(lpwm.data, name)) for name in lpwm.data.__all__)

@@ -37,7 +37,7 @@ def test_what_its_writers_wrote(name):
 
 
 def test_streamed_from_lance_as_from_memory(tmp_path):
-    data, kw = read(GOLDEN / "swm_tiny.lance"), dict(frames=2, frameskip=2, batch=3, holdout=0.3)
+    data, kw = read(GOLDEN / "swm_tiny.lance"), dict(clip_length=2, frameskip=2, batch=3, holdout=0.3)
     streamed, resident = StreamedClips(data, workers=2, **kw), ResidentClips(data, **kw)
     for step in range(4):
         assert torch.equal(streamed.batch(step).pixels, resident.batch(step).pixels)

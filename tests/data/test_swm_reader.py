@@ -163,7 +163,7 @@ def test_frames_and_actions_alone_are_enough(tmp_path):
         f["action"] = np.zeros((16, 2), np.float32)
         f["pixels"] = np.random.default_rng(0).integers(0, 255, (16, 6, 6, 3), dtype=np.uint8)
     data = read(tmp_path / "robot.h5")
-    clip = ResidentClips(data, frames=2, frameskip=3, batch=4, holdout=0.5).batch(0)
+    clip = ResidentClips(data, clip_length=2, frameskip=3, batch=4, holdout=0.5).batch(0)
     assert clip.states.shape == (4, 2, 0) and clip.pixels.shape == (4, 2, 3, 6, 6)
 
 

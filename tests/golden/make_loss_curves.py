@@ -47,7 +47,7 @@ def curve(config: RunConfig, folder: Path) -> list[float]:
     losses = []
     for step in range(STEPS):
         clip = source.batch(step)
-        draw = objective.draw((config.train.seed, step), config.train.batch, config.frames, config.model.latent)
+        draw = objective.draw((config.train.seed, step), (config.train.batch, config.frames, config.model.latent))
         rate = factor(config.optim.schedule, config.optim.warmup, step, STEPS)
         losses.append(float(stepper(clip.pixels, clip.actions, draw, rate, step)["loss"]))
     return losses

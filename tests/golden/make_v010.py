@@ -50,9 +50,7 @@ RUNS = {
     "piecewise": training("tiny/lpwm", "trained", 60, *ARENA),
     "wall": training("wall/shallow-adaln/lpwm", "trained", 20, "--data.episodes", "20", "--data.steps", "30"),
     "two_room": training("two-room/lewm", "trained", 20, "--data.episodes", "20", "--data.steps", "30"),
-    "pusht": training(
-        "pusht-small/mlp-ltv/vicreg", "trained", 20, "--data.episodes", "10", "--data.steps", "30"
-    ),
+    "pusht": training("pusht-small/mlp-ltv/vicreg", "trained", 20, "--data.episodes", "10", "--data.steps", "30"),
     "cube": training(
         *("cube-small/lpwm-tj0.1", "trained", 20, "--data.episodes", "4"),
         *("--data.steps", "20", "--data.frames", "16", "--data.holdout", "0.25"),
@@ -132,9 +130,7 @@ class Old:
         self.environment = {**os.environ, "PYTHONPATH": str(package), "OMP_NUM_THREADS": "1"}
 
     def python(self, *words: str) -> Any:
-        done = subprocess.run(
-            [sys.executable, *words], cwd=OUT, env=self.environment, capture_output=True, text=True
-        )
+        done = subprocess.run([sys.executable, *words], cwd=OUT, env=self.environment, capture_output=True, text=True)
         if done.returncode:
             raise SystemExit(f"{' '.join(words)[:200]} failed: {done.stderr}")
         return json.loads(done.stdout) if done.stdout.startswith(("{", "[")) else done.stdout
@@ -158,9 +154,7 @@ class Old:
                 child.send_signal(signal.SIGINT)
                 break
         if child.wait() != 130:
-            raise SystemExit(
-                f"the training ended before it was interrupted (exit status {child.returncode})."
-            )
+            raise SystemExit(f"the training ended before it was interrupted (exit status {child.returncode}).")
         print(f"interrupted {logs[0].parent.name} after step {step}")
         return logs[0].parent
 
@@ -206,19 +200,7 @@ def evaluate(old: Old, world: str, run: str) -> str:
     controls = CONTROLS.get(world, "nothing random").split()
     first = f"{run}/first.json"
     # Cube's first evaluation draws the curve's frames; the one that is kept repeats it without.
-    old(
-        "eval",
-        run,
-        *PLANNING.split(),
-        "--goals",
-        *goals,
-        "--controls",
-        *controls,
-        "--out",
-        first,
-        "--device",
-        "cpu",
-    )
+    old("eval", run, *PLANNING.split(), "--goals", *goals, "--controls", *controls, "--out", first, "--device", "cpu")
     content = json.loads((OUT / first).read_text())
     content["settings"]["curve"] = 0
     (OUT / first).write_text(json.dumps(content))
@@ -276,10 +258,7 @@ def make(old: Old) -> dict[str, Any]:
     zones = ["interpret", piecewise, "--resolution", "6", "--frames", "60", "--folds", "2", "--device", "cpu"]
     sparsity = ["interpret", wall, "--what", "sparsity", "--frames", "60", "--device", "cpu"]
     expected["interpret"] = []
-    for command, path in (
-        (zones, f"{piecewise}/interpret/zones.json"),
-        (sparsity, f"{wall}/interpret/sparsity.json"),
-    ):
+    for command, path in ((zones, f"{piecewise}/interpret/zones.json"), (sparsity, f"{wall}/interpret/sparsity.json")):
         old(*command, "--out", path)
         expected["interpret"].append({"command": command, "file": path})
     reported = {name: old("report", expected["runs"][name]["folder"], "--out", "page.html", "--json")
@@ -315,9 +294,7 @@ def make(old: Old) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("package", type=Path, help="the wheel of 0.1.0, or a folder with its package")
     path = parser.parse_args().package
     shutil.rmtree(OUT, ignore_errors=True)

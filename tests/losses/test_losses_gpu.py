@@ -26,7 +26,7 @@ def clip(seed):
 def test_cuda_equals_cpu(name):
     o = objective(name)
     z, zhat = clip(0)
-    draw = o.draw((0,), B, T, D, "cuda")
+    draw = o.draw((0,), (B, T, D), "cuda")
     assert all(x.is_cuda and x.dtype == torch.float32 for x in draw)
     on_cpu = o(z.cpu(), zhat.cpu(), tuple(x.cpu() for x in draw))
     for key, value in o(z, zhat, draw).items():
@@ -37,7 +37,7 @@ def test_cuda_equals_cpu(name):
 def test_replays_as_a_graph_without_waiting(name):
     o = objective(name)
     z, zhat = (x.requires_grad_() for x in clip(0))
-    draw = o.draw((0,), B, T, D, "cuda")
+    draw = o.draw((0,), (B, T, D), "cuda")
 
     def step():
         loss = o(z, zhat, draw)["loss"]
@@ -51,7 +51,7 @@ def test_replays_as_a_graph_without_waiting(name):
     torch.cuda.set_sync_debug_mode("error")
     try:
         step()
-        fresh = o.draw((1,), B, T, D, "cuda")
+        fresh = o.draw((1,), (B, T, D), "cuda")
     finally:
         torch.cuda.set_sync_debug_mode("default")
 

@@ -8,6 +8,7 @@ import torch
 from lpwm.core.errors import UserError
 from lpwm.core.rng import generator
 from lpwm.losses import Objective, ObjectiveConfig, RDMRegConfig
+from lpwm.losses.base import Group
 from lpwm.losses.rdmreg import RDMReg
 
 B, T, D = 6, 4, 8
@@ -23,7 +24,7 @@ def clip(*key):
 def test_the_paper_s_loss():
     z, zhat = clip()
     objective = Objective(ObjectiveConfig(lam=2.5, tj_weight=0.3, rdmreg=FEW), nonnegative=True)
-    draw = objective.draw((0, 1), B, T, D)
+    draw = objective.draw((0, 1), (B, T, D))
     terms = {name: value.detach() for name, value in objective(z, zhat, draw).items()}
     assert set(terms) == {"loss", "prediction", "regularizer", "temporal_jaccard"}
     x, y = z.detach().double(), zhat.detach().double()
@@ -41,7 +42,7 @@ def test_the_paper_s_loss():
 def test_no_stop_gradient_on_the_target():
     z, zhat = clip()
     objective = Objective(ObjectiveConfig("none"), nonnegative=True)
-    terms = objective(z, zhat, objective.draw((0,), B, T, D))
+    terms = objective(z, zhat, objective.draw((0,), (B, T, D)))
     assert set(terms) == {"loss", "prediction", "regularizer"}
     assert float(terms["regularizer"]) == 0.0
     into_z, into_zhat = torch.autograd.grad(terms["loss"], (z, zhat))
@@ -80,11 +81,11 @@ def test_ranks(regularizer):
     z, zhat = clip()
     objective = Objective(ObjectiveConfig(regularizer, tj_weight=0.1, rollout_steps=3, rdmreg=FEW), nonnegative=True)
     rollout = torch.randn(B, 3, D, generator=generator("r"))
-    draw = objective.draw((0,), B, T, D)
+    draw = objective.draw((0,), (B, T, D))
     whole = objective(z, zhat, draw, rollout)
     halves = [
-        objective(z[s], zhat[s], objective.draw((0,), B, T, D, "cpu", rank, 2), rollout[s], lambda x: z, rank, 2)
-        for rank, s in enumerate((slice(0, 3), slice(3, 6)))
+        objective(z[s], zhat[s], objective.draw((0,), (B, T, D), "cpu", group), rollout[s], group)
+        for s, group in ((slice(3 * r, 3 * r + 3), Group(r, 2, lambda x: z)) for r in range(2))
     ]
     for name, value in whole.items():
         assert torch.allclose((halves[0][name] + halves[1][name]) / 2, value, rtol=1e-5), name
@@ -101,7 +102,7 @@ def test_the_target_follows_the_link():
 def test_float32_inside_bf16_autocast():
     z, zhat = clip()
     objective = Objective(ObjectiveConfig(tj_weight=0.1, rdmreg=FEW), nonnegative=True)
-    draw = objective.draw((0,), B, T, D)
+    draw = objective.draw((0,), (B, T, D))
     want = objective(z.bfloat16().float(), zhat.bfloat16().float(), draw)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         found = objective(z.bfloat16(), zhat.bfloat16(), draw)

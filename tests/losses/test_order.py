@@ -48,7 +48,7 @@ def test_equals_share_their_partners():
 
 INTERPRETED = """
 import torch
-from lpwm.losses import kernels_order as K
+from lpwm.kernels import order as K
 from lpwm.core.rng import generator
 
 for n in (1, 2, 7, 16, 33, 64, 100, 128, 250):

@@ -53,7 +53,7 @@ def test_value_and_gradient_equal_numpy():
 def test_the_draw_is_the_sorted_projection_of_fresh_target_samples():
     B, T, D, P = 6, 3, 8, 20
     r = RDMReg(RDMRegConfig(slices=P, p=1.5, mu=-0.3, axis_fraction=0.25))
-    draw = r.draw((1, 2), B, T, D)
+    draw = r.draw((1, 2), (B, T, D))
     g = generator("rdmreg", 1, 2)
     slices_PD = draw_slices(P, D, 0.25, g)
     y_BTD = r.target.sample((B, T, D), g)
@@ -105,14 +105,14 @@ def test_floors_and_dead_codes(config, nonnegative, batch, dim, match, dead):
     assert found.match == pytest.approx(match, rel=0.1)
     assert found.dead == pytest.approx(dead, rel=0.1)
     few = RDMReg(RDMRegConfig(256, config.p, config.mu, config.rms_norm), nonnegative)
-    measured = float(few(torch.zeros(batch, 4, dim), few.draw((1,), batch, 4, dim)))
+    measured = float(few(torch.zeros(batch, 4, dim), few.draw((1,), (batch, 4, dim))))
     assert measured == pytest.approx(dead, rel=0.1)
 
 
 def test_a_dead_code_costs_the_second_moment_on_every_kind_of_slice():
     for fraction in (0.0, 0.5, 1.0):
         r = RDMReg(RDMRegConfig(slices=512, p=1.5, mu=0.5, axis_fraction=fraction))
-        measured = float(r(torch.zeros(64, 32, 16), r.draw((0,), 64, 32, 16)))
+        measured = float(r(torch.zeros(64, 32, 16), r.draw((0,), (64, 32, 16))))
         assert measured == pytest.approx(r.target.second_moment, rel=0.03)
         assert floor(r.config, 64, 16, (0,)).dead == r.target.second_moment
 
@@ -123,7 +123,7 @@ def match_and_gaussian(dim, axis_fraction, repeats):
     gaussian = RectifiedGeneralizedGaussian(2.0, 0.0, rectify=False)
     values = []
     for i in range(repeats):
-        draw = r.draw((i,), 128, 4, dim)
+        draw = r.draw((i,), (128, 4, dim))
         y = r.target.sample((128, 4, dim), generator("y", i))
         n = gaussian.sample((128, 4, dim), generator("n", i)) * r.target.variance**0.5 + r.target.mean
         values.append((float(r(y, draw)), float(r(n, draw))))
@@ -161,11 +161,11 @@ def test_descending_the_gradient_reaches_the_floor():
     r = RDMReg(config)
     z = torch.zeros(64, 1, 16).normal_(generator=generator(0)).mul_(0.1).requires_grad_()
     for step in range(150):
-        value = r(z, r.draw((step,), 64, 1, 16))
+        value = r(z, r.draw((step,), (64, 1, 16)))
         (gradient,) = torch.autograd.grad(value, z)
         z = (z - 64 * 16 * 0.2 * gradient).detach().requires_grad_()
     bottom = floor(config, 64, 16, (0,)).match
-    last = np.mean([float(r(z, r.draw((1000 + i,), 64, 1, 16)).detach()) for i in range(20)])
+    last = np.mean([float(r(z, r.draw((1000 + i,), (64, 1, 16))).detach()) for i in range(20)])
     assert last < 1.3 * bottom
     assert float(z.detach().mean()) == pytest.approx(r.target.mean, rel=0.15)
 
@@ -185,4 +185,4 @@ def test_config_errors_are_one_sentence():
 def test_a_draw_for_another_batch_is_refused():
     r = RDMReg(RDMRegConfig(slices=4))
     with pytest.raises(UserError, match="draw for the global batch"):
-        r(torch.zeros(8, 2, 3), r.draw((0,), 16, 2, 3))
+        r(torch.zeros(8, 2, 3), r.draw((0,), (16, 2, 3)))

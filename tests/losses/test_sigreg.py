@@ -53,7 +53,7 @@ def test_expected_value_under_the_null():
     r = SIGReg(SIGRegConfig(slices=256))
     for B in (32, 128):
         z = torch.randn(B, 16, 64, generator=generator(B))
-        assert float(r(z, r.draw((B,), B, 16, 64))) == pytest.approx(want, rel=0.05)
+        assert float(r(z, r.draw((B,), (B, 16, 64)))) == pytest.approx(want, rel=0.05)
 
 
 def test_errors_are_one_sentence():
@@ -67,4 +67,4 @@ def test_errors_are_one_sentence():
             SIGRegConfig(**kwargs)
     r = SIGReg(SIGRegConfig(slices=4))
     with pytest.raises(UserError, match="draw again"):
-        r(torch.zeros(8, 2, 3), r.draw((0,), 8, 2, 5))
+        r(torch.zeros(8, 2, 3), r.draw((0,), (8, 2, 5)))

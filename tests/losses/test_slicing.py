@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from lpwm.core.errors import UserError
 from lpwm.core.rng import generator
 from lpwm.losses import RDMRegConfig, SIGRegConfig
+from lpwm.losses.base import Group
 from lpwm.losses.slicing import _InPieces, draw_slices, pieces, project, share, share_size
 
 
@@ -44,14 +45,14 @@ def test_coordinates_are_in_random_order():
 @given(slices=st.integers(1, 30), ranks=st.integers(1, 7))
 def test_shares_partition_the_slices(slices, ranks):
     w = torch.arange(slices)[:, None]
-    parts = [share(w, slices, r, ranks) for r in range(ranks)]
+    parts = [share(w, slices, Group(r, ranks)) for r in range(ranks)]
     assert sorted(torch.cat(parts).flatten().tolist()) == list(range(slices))
     assert [len(part) for part in parts] == [share_size(slices, r, ranks) for r in range(ranks)]
 
 
 def test_a_draw_of_another_size_is_refused():
     with pytest.raises(UserError, match="the draw has 5 slices"):
-        share(torch.zeros(5, 2), 8, 0, 1)
+        share(torch.zeros(5, 2), 8, Group())
 
 
 def test_bad_settings_are_one_sentence():

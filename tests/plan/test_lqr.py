@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from lpwm.core.errors import UserError
 from lpwm.core.rng import generator
+from lpwm.model.config import PredictorConfig
 from lpwm.model.encoder import EncoderConfig
-from lpwm.model.predictors import PredictorConfig
 from lpwm.model.world_model import ModelConfig, WorldModel
 from lpwm.plan import CEM, LQR, CEMConfig, LatentProblem, LinearDynamics, LQRConfig
 from lpwm.plan.lqr import dense_plan, riccati, riccati_plan

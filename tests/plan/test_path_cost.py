@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from lpwm.core.errors import UserError
 from lpwm.core.rng import generator
 from lpwm.data import ActionStats
+from lpwm.evaluate.config import EvalConfig
 from lpwm.evaluate.controls import Oracle
 from lpwm.evaluate.episodes import run_episodes
 from lpwm.evaluate.goals import random_goals
-from lpwm.evaluate.config import EvalConfig
 from lpwm.model import EncoderConfig, ModelConfig, PredictorConfig, WorldModel
 from lpwm.model.predictors import PAPER_RUNGS
 from lpwm.plan import CEMConfig, ConsensusProblem, LatentProblem, LiveOracleProblem, MPCConfig, OracleProblem

@@ -122,6 +122,8 @@ def test_where_the_page_goes(folders, tmp_path):
 def test_mistakes_are_one_sentence(folders, tmp_path):
     with pytest.raises(UserError, match="which runs"):
         call(report_verb)
+    with pytest.raises(UserError, match=r"python -m results\.tool page"):
+        report_verb.parse(["--claims", "results"])
     with pytest.raises(UserError, match=r"no run\.json"):
         gather([tmp_path])
     with pytest.raises(UserError, match="given twice"):

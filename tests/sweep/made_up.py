@@ -4,8 +4,12 @@ import hashlib
 
 import numpy as np
 
+from lpwm.core.json import to_json
 from lpwm.recipes import recipe
+from lpwm.sweep.cells import CellResult, HeldOut, Measured, Planned, Seconds
 from lpwm.sweep.grid import expand, parse_grid
+from lpwm.sweep.ledger import Record
+from lpwm.sweep.status import Sweep
 
 LADDER = """
 recipe = "wall/{rung}/{method}"
@@ -47,58 +51,36 @@ def record(cell, rates, dead="", active=0.4):
                         if isinstance(value, float)
                         else value
                     )
-                    one = {
-                        "rate": float(np.mean([[c == "1" for c in s] for s in lines])),
-                        "success": lines,
-                        "controls": {"do nothing": 0.02, "random actions": 0.05, "oracle": 0.9},
-                    }
+                    rate = float(np.mean([[c == "1" for c in s] for s in lines]))
+                    one = Measured(rate, tuple(lines), {"do nothing": 0.02, "random actions": 0.05, "oracle": 0.9})
                     budgets[str(budget)] = {"latched": one, "terminal": one}
-                cells.append(
-                    {
-                        "goals": goals,
-                        "horizon": h,
-                        "receding": r,
-                        "episodes": "d",
-                        "count": e.episodes,
-                        "budgets": budgets,
-                    }
-                )
-        evals[name] = cells
-    result = {
-        "run": "r",
-        "data": "d",
-        "dead": dead,
-        "step": 10,
-        "train": {"active_fraction": active},
-        "held_out": {"error_depth": [0.1], "copy_error_depth": [0.3]},
-        "evals": {} if dead else evals,
-        "seconds": {"train": 1.0, "evaluate": 1.0},
-    }
-    return {
-        "hash": cell.hash,
-        "state": "done",
-        "attempt": 1,
-        "host": "h",
-        "pid": 1,
-        "lpwm": "0.1.0",
-        "started": 0.0,
-        "finished": 2.0,
-        "cell": cell.as_dict(),
-        "result": result,
-        "files": {},
-    }
+                cells.append(Planned(goals, h, r, "d", e.episodes, budgets))
+        evals[name] = tuple(cells)
+    held = HeldOut(error_depth=(0.1,), copy_error_depth=(0.3,))
+    result = CellResult("r", "d", dead, 10, {"active_fraction": active}, held, {} if dead else evals, Seconds(1.0, 1.0))
+    return Record(
+        hash=cell.hash,
+        attempt=1,
+        host="h",
+        pid=1,
+        lpwm="0.1.0",
+        started=0.0,
+        finished=2.0,
+        cell=to_json(cell),
+        result=to_json(result),
+        files={},
+    )
 
 
 def sweep_of(grid, cells):
-    return {
-        "kind": "lpwm sweep",
-        "name": grid.name,
-        "seeds": list(grid.seeds),
-        "select_seeds": list(grid.select_seeds),
-        "measure": grid.measure,
-        "goals": grid.goals,
-        "cells": [c.hash for c in cells],
-    }
+    return Sweep(
+        name=grid.name,
+        seeds=grid.seeds,
+        select_seeds=grid.select_seeds,
+        measure=grid.measure,
+        goals=grid.goals,
+        cells=tuple(c.hash for c in cells),
+    )
 
 
 def ladder(text=LADDER):

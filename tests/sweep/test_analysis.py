@@ -35,8 +35,7 @@ def test_the_best_cell_is_chosen_on_some_seeds_and_reported_on_the_others(made):
         look = made.looks[0]
         mine = [p for p in made.points if p.key == b.key and (p.lam, p.lr) == (1.0, 5e-4) and p.seed in (2, 3)]
         rates = [
-            np.mean([[c == "1" for c in s] for s in p.evals["closed"][1]["budgets"]["250"]["latched"]["success"]])
-            for p in mine
+            np.mean([[c == "1" for c in s] for s in p.evals["closed"][1].at(250, "latched").success]) for p in mine
         ]
         assert b.intervals[look].estimate == pytest.approx(np.mean(rates))
         assert b.intervals[look].low < b.intervals[look].estimate < b.intervals[look].high
@@ -134,10 +133,9 @@ def test_transfer_names_the_best_rate_of_each_width():
 
 
 def test_methods_have_one_name():
-    from lpwm.core.config import to_dict
 
     names = {
-        n: method_of(to_dict(recipe(n)))
+        n: method_of(recipe(n))
         for n in (
             "wall/lti1/lpwm",
             "wall/lti1/lewm",

@@ -13,7 +13,7 @@ import torch
 from lpwm.cli import main
 from lpwm.recipes import recipe
 from lpwm.sweep import expand, status, worker
-from lpwm.sweep.cells import same_result
+from lpwm.sweep.cells import CellResult
 from lpwm.sweep.engines import local as engine_local
 from lpwm.sweep.engines import ray as engine_ray
 from lpwm.sweep.engines import slurm as engine_slurm
@@ -72,8 +72,8 @@ def check(root, names, alone):
     found = records(root)
     assert set(found) == set(names)
     for name, record in found.items():
-        assert same_result(record, alone[name]), name
-        ends = [a["state"] for a in worker.ledger_of(root).attempts(name)]
+        assert CellResult.from_json(record["result"]).same(CellResult.from_json(alone[name]["result"])), name
+        ends = [a.state for a in worker.ledger_of(root).attempts(name)]
         assert ends.count("done") <= 1  # 0: killed between the record and the end of its claim
     return found
 
@@ -140,7 +140,7 @@ def test_ctrl_c_loses_nothing(engine, tmp_path, alone):
     assert subprocess.run(command, capture_output=True, timeout=300).returncode == 0
     after = check(root, list(records(root)), alone)
     assert len(after) == 4 and before.items() <= after.items()
-    resumed = [a for name in after for a in worker.ledger_of(root).attempts(name) if a["state"] == "released"]
+    resumed = [a for name in after for a in worker.ledger_of(root).attempts(name) if a.state == "released"]
     assert resumed
 
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from lpwm.core.config import to_dict
 from lpwm.core.errors import UserError
+from lpwm.core.json import dump_json
 from lpwm.recipes import recipe
 from lpwm.sweep import GRIDS, expand, read_grid
 from lpwm.sweep.cost import check_fits, cost_of
@@ -50,7 +51,7 @@ def test_a_grid_is_the_product_of_its_axes():
         assert (cell.config.model.link == "identity") == (cell.where["method"] == "lewm")
         assert cell.config.train.steps == 20 and cell.evals["quick"].episodes == 4
         assert cell.evals["quick"].planner_seeds == 1  # the preset's
-        again = Cell.of_dict(json.loads(json.dumps(cell.as_dict())))
+        again = Cell.from_json(json.loads(dump_json(cell)))
         assert to_dict(again.config) == to_dict(cell.config) and again.hash == cell.hash
 
 
@@ -127,7 +128,7 @@ def test_fields_that_only_clash_together_are_told_together():
 def test_broken_files_and_unknown_names(tmp_path):
     assert "not valid TOML" in refusal("recipe = ")
     assert "line 1" in refusal("recipe = \nseeds = [0]\n")
-    assert "not valid JSON" in refusal("{", is_json=True)
+    assert "is not JSON" in refusal("{", is_json=True)
     with pytest.raises(UserError, match="did you mean 'cpu-mini'"):
         read_grid("cpu-mni")
     with pytest.raises(UserError, match="no grid file"):

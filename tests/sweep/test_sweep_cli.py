@@ -162,7 +162,7 @@ def test_a_dead_run_is_a_result(tmp_path):
     evals = read_evals()
     cell = Cell(cell_hash(config, evals), "dead", config, evals, {})
     result, _ = cells_module.run_cell(cell, tmp_path, CPU)
-    assert "this run is dead" in result["dead"] and result["evals"] == {} and 0 < result["step"] < 60
+    assert "this run is dead" in result.dead and result.evals == {} and 0 < result.step < 60
 
 
 def read_evals():

@@ -28,7 +28,7 @@ def maker(objective, device, made=None):
         if made is not None:
             made.append(step)
         clip = Clip(pixels, actions, torch.zeros(8, 4, 2, device=device))
-        return clip, objective.draw((0, step), 8, 4, 32, device)
+        return clip, objective.draw((0, step), (8, 4, 32), device)
 
     return make
 

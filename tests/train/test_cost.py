@@ -27,7 +27,7 @@ def step(model: ModelConfig, objective: ObjectiveConfig) -> torch.Tensor:
     network, loss = WorldModel(model, ACTION), Objective(objective, model.sparse)
     side = model.encoder.image_size
     pixels = torch.randint(0, 256, (BATCH, FRAMES, 3, side, side), dtype=torch.uint8)
-    draw = loss.draw((0, 0), BATCH, FRAMES, model.latent, "cpu")
+    draw = loss.draw((0, 0), (BATCH, FRAMES, model.latent), "cpu")
     return clip_loss(network, loss, pixels, torch.randn(BATCH, FRAMES, ACTION), draw)["loss"]
 
 

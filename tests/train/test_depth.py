@@ -16,8 +16,8 @@ from lpwm.core.errors import UserError
 from lpwm.data import ResidentClips, from_arrays
 from lpwm.data.clips import Clip
 from lpwm.model import ModelConfig, WorldModel
+from lpwm.model.config import PredictorConfig
 from lpwm.model.encoder import EncoderConfig, ProjectorConfig
-from lpwm.model.predictors import PredictorConfig
 from lpwm.train.depth import depth_errors, held_out_clips, held_out_range
 
 
@@ -46,7 +46,7 @@ def episodes(count: int = 20, length: int = 60) -> Any:
 
 
 def held_out(**options: Any) -> ResidentClips:
-    defaults: dict[str, Any] = dict(world=worlds.make("piecewise"), batch=4, size=16, holdout=0.2)
+    defaults: dict[str, Any] = dict(world=worlds.make("piecewise"), batch=4, image_size=16, holdout=0.2)
     return held_out_clips(options.pop("data", None) or episodes(), **{**defaults, **options})
 
 
@@ -137,7 +137,7 @@ def test_a_real_model_on_real_clips(rung: str) -> None:
 
 def test_short_episodes_use_what_fits_and_say_so() -> None:
     source = held_out(data=episodes(length=22))  # 22 frames hold 5 that are 5 apart
-    assert source.frames == 5
+    assert source.clip_length == 5
     got = depth_errors(small_model(), source)
     assert len(got["error_depth"]) == 4 and "depths 1 to 4, not 8" in got["note"]
     assert len(depth_errors(small_model(), source, context=4)["error_depth"]) == 1
@@ -151,11 +151,11 @@ def test_short_episodes_use_what_fits_and_say_so() -> None:
 
 def test_held_out_clips_are_held_out() -> None:
     data = episodes()
-    train = ResidentClips(data, world=worlds.make("piecewise"), frames=9, batch=4, holdout=0.2, size=16)
+    train = ResidentClips(data, world=worlds.make("piecewise"), clip_length=9, batch=4, holdout=0.2, image_size=16)
     seen = {tuple(row) for step in range(8) for row in train.batch(step).states.flatten(0, 1).tolist()}
     source = held_out(data=data, stats=train.stats)
     fresh = {tuple(row) for step in range(2) for row in source.batch(step).states.flatten(0, 1).tolist()}
-    assert source.frames == 9 and not seen & fresh
+    assert source.clip_length == 9 and not seen & fresh
 
 
 def test_range_on_held_out_clips() -> None:

@@ -68,7 +68,7 @@ def one_step(case, batch, ranks, accumulate=1):
     actions = torch.randn(batch, FRAMES - 1, 4, generator=g)
     sizes = ranks.sizes(batch)
     mine = slice(sum(sizes[: ranks.rank]), sum(sizes[: ranks.rank + 1]))
-    draw = objective.draw((0, 0), batch, FRAMES, LATENT, "cpu", ranks.rank, ranks.ranks)
+    draw = objective.draw((0, 0), (batch, FRAMES, LATENT), "cpu", ranks.group(batch))
     terms = stepper(pixels[mine], actions[mine], draw, 1.0, 0)
     loss = ranks.mean({"loss": terms["loss"]})["loss"].item()
     buffers = {n: b.clone() for n, b in model.named_buffers() if "running" in n}

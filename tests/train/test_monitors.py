@@ -15,8 +15,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from lpwm.core import rng
 from lpwm.core.errors import UserError
 from lpwm.model import ModelConfig, WorldModel
+from lpwm.model.config import PredictorConfig
 from lpwm.model.encoder import EncoderConfig, ProjectorConfig
-from lpwm.model.predictors import PredictorConfig
 from lpwm.train.monitors import ActivityWindow, effective_dimension, evaluating, latent_range, measure, observe
 
 SETTINGS = settings(max_examples=15)

@@ -14,7 +14,6 @@ from lpwm.evaluate.config import EvalConfig
 from lpwm.evaluate.evaluate import evaluate
 from lpwm.evaluate.runs import load_team
 from lpwm.recipes import dense, tiny
-from lpwm.report.claims_read import trained
 from lpwm.train import Run, load, pretrained
 from lpwm.train.pretrained import available, shipped, unpack
 
@@ -134,5 +133,3 @@ def test_results_say_what_made_them(runs, monkeypatch):
     assert entry["training"]["minutes"] >= 0 and entry["training"]["source"] == found["source"]
     assert {"active_fraction", "effective_dimension", "relative_error", "copy_error"} <= entry["monitors"].keys()
     assert len(found["source"]) == 16
-    run = trained(entry, entry["run_hash"])
-    assert run.family == "tiny" and "20 steps of 8" in run.size

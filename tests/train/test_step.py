@@ -24,7 +24,7 @@ def gradients(compiled):
     g = torch.Generator().manual_seed(0)
     pixels = torch.randint(0, 256, (6, 4, 3, 16, 16), generator=g, dtype=torch.uint8)
     actions = torch.randn(6, 3, 3, generator=g)
-    terms = stepper(pixels, actions, objective.draw((0, 0), 6, 4, 16), 1.0, 0)
+    terms = stepper(pixels, actions, objective.draw((0, 0), (6, 4, 16)), 1.0, 0)
     return terms["loss"], {name: p.grad for name, p in model.named_parameters()}
 
 

@@ -54,13 +54,13 @@ def read_dino(folder: Path, pixels: bool | None = None) -> EpisodeData:
             f"{parts[0]} has neither rel_actions.pth (PushT) nor actions.pth (Wall): copy the whole folder, as it was "
             "published."
         )
-    found = [(_pusht if push else _wall)(part) for part in parts]
+    read = [(_pusht if push else _wall)(part) for part in parts]
     spec = worlds.make("pusht").spec if push else _wall_spec(parts)
-    lengths = np.concatenate([part.lengths for part in found])
-    states, actions = (np.concatenate([_used(part, name) for part in found]) for name in ("states", "actions"))
+    lengths = np.concatenate([part.lengths for part in read])
+    states, actions = (np.concatenate([_used(part, name) for part in read]) for name in ("states", "actions"))
     actions[np.cumsum(lengths) - 1] = np.nan  # the last one leads nowhere
-    held = torch.arange(len(found[0].lengths), len(lengths)) if len(found) == 2 else None
-    files = [file for part in found for file in part.files]
+    held = torch.arange(len(read[0].lengths), len(lengths)) if len(read) == 2 else None
+    files = [file for part in read for file in part.files]
     frames: FileFrames | None = None
     if pixels or (pixels is None and all((part / "obses").is_dir() for part in parts)):
         frames = (VideoFrames if push else TensorFrames)(files, lengths)
@@ -87,17 +87,17 @@ def _used(part: _Part, name: str) -> NDArray[np.float32]:
 
 def _table(path: Path, width: int, episodes: int | None = None, steps: tuple[int, ...] = ()) -> NDArray[np.float32]:
     """A tensor (N, T, width) as float32; N and T as given, where they are."""
-    found = load_tensor(path)
-    fits = found.ndim == 3 and found.shape[2] == width and found.dtype.is_floating_point and found.numel()
+    tensor = load_tensor(path)
+    fits = tensor.ndim == 3 and tensor.shape[2] == width and tensor.dtype.is_floating_point and tensor.numel()
     if fits and episodes is not None:
-        fits = len(found) == episodes and found.shape[1] in steps
+        fits = len(tensor) == episodes and tensor.shape[1] in steps
     if not fits:
         expected = f"({episodes or 'episodes'}, {' or '.join(map(str, steps)) or 'steps'}, {width})"
         raise UserError(
-            f"{path} is {str(found.dtype).removeprefix('torch.')} {tuple(found.shape)}, expected floats {expected}: "
+            f"{path} is {str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}, expected floats {expected}: "
             "copy it again."
         )
-    return found.float().numpy()
+    return tensor.float().numpy()
 
 
 def _check_finite(path: Path, values: NDArray, lengths: NDArray) -> None:
@@ -144,7 +144,7 @@ def _wall(folder: Path) -> _Part:
 
 
 def _wall_spec(parts: list[Path]) -> WorldSpec | None:
-    """The world with this wall and door, if they are the same in all episodes; else nobody can draw the states."""
+    """The world with this wall and door, if they are the same in all episodes; else the states cannot be drawn."""
     place: dict[str, int] = {}
     for option in ("wall", "door"):
         paths = [part / f"{option}_locations.pth" for part in parts]

@@ -90,10 +90,10 @@ def _is_numbers(kind: Any) -> bool:
 
 def _columns(path: Path, table: Any, names: list[str]) -> dict[str, NDArray]:
     try:
-        found = table.to_table(columns=names)
+        values_of = table.to_table(columns=names)
         out = {}
         for name in names:
-            column = found[name].combine_chunks()
+            column = values_of[name].combine_chunks()
             size = getattr(column.type, "list_size", None)
             if column.null_count:
                 raise UserError(f"{path}: column {name!r} has gaps: fill them, or drop those episodes.")
@@ -110,12 +110,12 @@ def _said(path: Path, metadata: Mapping[bytes, bytes] | None) -> dict[str, Any]:
     """What our writer added, {} for tables of others."""
     text = (metadata or {}).get(_KEY)
     try:
-        found = json.loads(text) if text else {}
-        if not isinstance(found, dict):
+        said = json.loads(text) if text else {}
+        if not isinstance(said, dict):
             raise ValueError("not an object")
-        if found.get("world"):
-            spec_from_json(json.dumps(found["world"]))
-        return found
+        if said.get("world"):
+            spec_from_json(json.dumps(said["world"]))
+        return said
     except (ValueError, KeyError, TypeError) as error:
         raise broken(path, "its metadata are damaged") from error
 

@@ -27,7 +27,7 @@
       type: "scatter", mode: "lines", line: { width: 0 }, fill: "toself", fillcolor: lpwm.color(t.color), opacity: 0.13, hoverinfo: "skip",
       x: t.x.concat(t.x.slice().reverse()), y: t.high.concat(t.low.slice().reverse()),
     })) : [];
-    const dodge = plot.section === "horizon" ? 0.05 : 0; // intervals beside one another, not over
+    const dodge = plot.section === "horizon" ? 0.05 : 0; // intervals next to one another, not over
     return bands.concat(plot.traces.map((t, k) => {
       const color = lpwm.color(t.color), out = {
         type: "scatter", name: t.name, x: dodge ? t.x.map((v) => v + dodge * (k - (plot.traces.length - 1) / 2)) : t.x, y: t.y, text: t.x, mode: t.markers ? "lines+markers" : "lines",

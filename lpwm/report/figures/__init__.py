@@ -64,15 +64,15 @@ def of_report(report: Report) -> dict[str, Make]:
     for section in dict.fromkeys(p.section for p in drawn):
         made[section] = partial(curves.curves, [p for p in drawn if p.section == section])
     if report.headline:
-        made["success"] = partial(curves.success, report)
+        made |= {"success": partial(curves.success, report)}
     shown = [Shown(s, report.study_label(s), report.color(s)) for s in report.given.studies]
     if shown:
         n = shown[0].study.grid.resolution
         made |= {"maps": partial(codes.maps, shown, [(n // 4, n // 4)]), "probes": partial(codes.probes, shown)}
     if any(not e.control for e in report.given.episodes) and curves.drawable(report):
-        made["episodes"] = partial(curves.episodes, report)
+        made |= {"episodes": partial(curves.episodes, report)}
     if any(s.study.raster for s in shown):
-        made["raster"] = partial(codes.rasters, [s for s in shown if s.study.raster])
+        made |= {"raster": partial(codes.rasters, [s for s in shown if s.study.raster])}
     return made | of_contact(report.given.contact, report.given.evaluations) | of_theory(report.given.theory)
 
 

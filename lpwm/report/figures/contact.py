@@ -81,7 +81,7 @@ def episode(studies: Sequence[Contact]) -> Figure:
         for name, values in (("effector", shown.effector), ("cube", shown.cube)):
             scaled = np.array(values) / max(*values, 1e-12)
             axis.plot(at, scaled, color=COLOR[name], lw=1.1, label=f"{TITLE[name]}, largest = 1")
-        axis.fill_between([], [], color=palette.SHADE, alpha=0.28, label=TITLE["contact"])
+        axis.fill_between([], [], color=palette.SHADE, alpha=0.28, label=TITLE[FACTORS[2]])
         r = ", ".join(
             f"r {n} {v:+.2f}" if v is not None else f"{n} never varies" for n, v in shown.correlations.items()
         ).replace("-", "−")

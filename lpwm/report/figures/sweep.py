@@ -30,15 +30,15 @@ class Made(NamedTuple):
 
 
 def draw(
-    found: Found, bests: Sequence[Best], differences: Sequence[Difference], moved: Sequence[Transfer]
+    results: Found, bests: Sequence[Best], differences: Sequence[Difference], moved: Sequence[Transfer]
 ) -> list[Made]:
     """Every figure there are data for."""
     from lpwm.report.figures import style
 
     worlds = list(dict.fromkeys(b.key.world for b in bests))
     with style():
-        made = heat_maps(found, bests)
-        for i, look in enumerate(found.looks, start=1):
+        made = heat_maps(results, bests)
+        for i, look in enumerate(results.looks, start=1):
             for world in worlds:
                 gaps = [d for d in differences if d.look == look and d.a.key.world == world]
                 figure = ladder([b for b in bests if b.key.world == world], gaps, look)
@@ -47,7 +47,7 @@ def draw(
                     made.append(Made(f"ladder-{slug(world)}-{i}", caption, figure))
         for make in (loops, scatter):
             for world in worlds:
-                one = make([b for b in bests if b.key.world == world], found.looks)
+                one = make([b for b in bests if b.key.world == world], results.looks)
                 if one is not None:
                     made.append(Made(f"{one.name}-{slug(world)}", f"{one.caption} {world}.", one.figure))
         return made + transfer_figures(moved)
@@ -82,14 +82,14 @@ def _spread(i: int, count: int, most: float = 0.2, room: float = 0.7) -> float:
 # Heat maps ---------------------------------------------------------------------------------------------------
 
 
-def heat_maps(found: Found, bests: Sequence[Best]) -> list[Made]:
+def heat_maps(results: Found, bests: Sequence[Best]) -> list[Made]:
     """λ × η, a panel per width, a row per rung, a figure per method; where at least one of the two varies."""
     made: list[Made] = []
-    if not found.looks:
+    if not results.looks:
         return made
-    look = found.looks[0]
-    for world, method, mup in dict.fromkeys((k.world, k.method, k.mup) for k in found.keys):
-        points = found.of(world=world, method=method, mup=mup)
+    look = results.looks[0]
+    for world, method, mup in dict.fromkeys((k.world, k.method, k.mup) for k in results.keys):
+        points = results.of(world=world, method=method, mup=mup)
         lams, rates = sorted({p.lam for p in points}), sorted({p.lr for p in points})
         if len(lams) < 2 and len(rates) < 2:
             continue
@@ -102,7 +102,7 @@ def heat_maps(found: Found, bests: Sequence[Best]) -> list[Made]:
             row[0].set_ylabel("λ")
             for axis, width in zip(row, widths, strict=True):
                 key = Key(world, method, rung, width, mup)
-                image = _heat(axis, found, key, look, lams, rates, bests)
+                image = _heat(axis, results, key, look, lams, rates, bests)
                 axis.set_title(f"{title(rung)}, D = {width}", fontsize=7.5)
         for axis in axes[-1]:
             axis.set_xlabel("η")
@@ -117,12 +117,18 @@ def heat_maps(found: Found, bests: Sequence[Best]) -> list[Made]:
 
 
 def _heat(
-    axis: Any, found: Found, key: Key, look: Look, lams: Sequence[float], rates: Sequence[float], bests: Sequence[Best]
+    axis: Any,
+    results: Found,
+    key: Key,
+    look: Look,
+    lams: Sequence[float],
+    rates: Sequence[float],
+    bests: Sequence[Best],
 ) -> Any:
     values = np.full((len(lams), len(rates)), np.nan)
     for i, lam in enumerate(lams):
         for j, lr in enumerate(rates):
-            here = [p for p in found.points if p.key == key and (p.lam, p.lr) == (lam, lr)]
+            here = [p for p in results.points if p.key == key and (p.lam, p.lr) == (lam, lr)]
             scores = [p.rate(look) for p in here if not np.isnan(p.rate(look))]
             if scores:
                 values[i, j] = 100 * float(np.mean(scores))

@@ -1,0 +1,543 @@
+"""The page of claims: each verdict from made-up results, sizes told apart, and this repository's page from its JSON."""
+
+import json
+import math
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from lpwm.core.config import to_dict
+from lpwm.core.errors import UserError
+from lpwm.evaluate.config import EvalConfig
+from lpwm.recipes import recipe
+from lpwm.stats import Interval
+from results.tool import figures
+from results.tool.__main__ import main
+from results.tool.claims import CLAIMS, ROWS
+from results.tool.evidence import evidence
+from results.tool.page import page, read_notes, write
+from results.tool.provenance import controls
+from results.tool.read import read_results
+from results.tool.runs import Trained, recipe_of
+from results.tool.verdict import INCONCLUSIVE, NOT, NOT_RUN, REPRODUCED, judge
+
+RESULTS = Path(__file__).parents[1]
+BY_ID = {c.id: c for c in CLAIMS}
+EPISODES = 40
+
+
+def config_of(name, seed, **changes):
+    base = {"pusht": "wall/mlp-lti/lpwm"}.get(name.split("/")[0].split("-")[0])
+    config = to_dict(recipe(base or name))
+    config["train"]["seed"] = seed
+    for path, value in changes.items():
+        place = config
+        *inner, last = path.split("__")
+        for key in inner:
+            place = place[key]
+        place[last] = value
+    return config
+
+
+def evaluation(rates, *, goals="random", receding=5, horizons=(5,), budget=50, noise=0.0, entry=None, **changes):
+    """rates: recipe -> {seed: success} or a function of (seed, H); the first rate·E episodes succeed."""
+    settings = to_dict(EvalConfig(goals=(goals,), horizons=tuple(horizons), receding=(receding,), budgets=(budget,)))
+    runs, cells = [], []
+    for name, seeds in rates.items():
+        for seed in seeds:
+            label = name.replace("/", "-")
+            runs.append(
+                {
+                    "name": f"{label}-{seed}",
+                    "method": label,
+                    "seed": seed,
+                    "run_hash": f"{label}{seed}",
+                    "step": 100,
+                    "vote": None,
+                    "recipe": name,
+                    "config": config_of(name, seed, **changes),
+                    "data": "d",
+                    "training": {"minutes": 2.0, "device": "H200"},
+                    "monitors": {},
+                    **(entry or {}),
+                }
+            )
+    for h in horizons:
+        rows = []
+        for name, seeds in rates.items():
+            success = []
+            for rate in seeds.values():
+                p = rate(h) if callable(rate) else rate
+                success.append([[int(e < round(p * EPISODES)) for e in range(EPISODES)]])
+            one = {"rate": float(np.mean(success)), "low": 0.0, "high": 1.0}
+            rows.append(
+                {
+                    "name": name.replace("/", "-"),
+                    "control": False,
+                    "seeds": list(seeds),
+                    "budgets": {
+                        str(budget): {
+                            "latched": one,
+                            "terminal": one,
+                            "success": {"latched": success, "terminal": success},
+                        }
+                    },
+                }
+            )
+        cells.append({"goals": goals, "horizon": h, "receding": receding, "rows": rows})
+    return {
+        "kind": "lpwm evaluation",
+        "versions": {"lpwm": "0.1.0"},
+        "device": "H200",
+        "commit": "abc",
+        "source": "s",
+        "settings": settings,
+        "runs": runs,
+        "cells": cells,
+        "episode_sets": {goals: {"digest": "e"}},
+        "wall_s": 60.0,
+    }
+
+
+def put(folder, **documents):
+    for name, document in documents.items():
+        (folder / f"{name}.json").write_text(json.dumps(document))
+    return read_results(folder)
+
+
+def page_of(folder):
+    """The text of the page, without figures."""
+    results = read_results(folder)
+    ours = {claim: evidence(claim, results) for claim in CLAIMS}
+    return page(ours, results, read_notes(folder / "notes.md"), [])
+
+
+def first(claim, results):
+    return evidence(BY_ID[claim], results)[0]
+
+
+def pair(a, b, seeds=8, spread=0.05, family="piecewise-2x2", tail=("lpwm", "lewm")):
+    """Two methods around rates a and b; seeds alternate, so differences have a spread too."""
+    wave = [spread * (-1) ** s for s in range(seeds)]
+    return {
+        f"{family}/{tail[0]}": {s: a + w for s, w in enumerate(wave)},
+        f"{family}/{tail[1]}": dict.fromkeys(range(seeds), b),
+    }
+
+
+def test_two_methods_that_do_not_plan_show_nothing(tmp_path):
+    document = evaluation(pair(0.05, 0.05, spread=0.02, family="piecewise-2x2"))
+    assert first("piecewise-2x2-r5-ahead", put(tmp_path, a=document)).verdict.verdict == NOT
+    idle = {"rate": 0.3, "low": 0.2, "high": 0.4}
+    document["cells"][0]["rows"].append(
+        {"name": "do nothing", "control": True, "seeds": [0], "budgets": {"50": {"latched": idle, "terminal": idle}}}
+    )
+    found = first("piecewise-2x2-r5-ahead", put(tmp_path, a=document)).verdict
+    assert found.verdict == INCONCLUSIVE and "controls" in found.why
+
+
+def test_episodes_of_the_same_checkpoints_are_taken_together_and_shown_apart(tmp_path):
+    one, two, longer = (evaluation(pair(*rates)) for rates in ((0.5, 0.3), (0.7, 0.3), (0.9, 0.1)))
+    two["episode_sets"]["random"]["digest"] = "f"
+    longer["episode_sets"]["random"]["digest"] = "g"
+    for run in longer["runs"]:  # other checkpoints: another line
+        run["step"] = 200
+    found = evidence(BY_ID["piecewise-2x2-r5-ahead"], put(tmp_path, one=one, two=two, longer=longer))
+    assert found[0].ours.startswith("+30.0") and f" {2 * EPISODES} episodes" in found[0].protocol
+    assert found[0].files == ("one.json", "two.json")
+    assert sorted(e.ours[:5] for e in found[1:]) == ["+20.0", "+40.0", "+80.0"]
+    assert all(f" {EPISODES} episodes" in e.protocol for e in found[1:])
+    two["runs"][0]["run_hash"] = "another"  # one checkpoint is not the same: nothing is taken together
+    found = evidence(BY_ID["piecewise-2x2-r5-ahead"], put(tmp_path, one=one, two=two, longer=longer))
+    assert sorted(e.ours[:5] for e in found) == ["+20.0", "+40.0", "+80.0"]
+
+
+def test_a_planner_that_counts_the_way_speaks_for_no_claim_but_is_shown(tmp_path):
+    paper, other = evaluation(pair(0.5, 0.3)), evaluation(pair(0.9, 0.1, seeds=12))
+    del other["settings"]["path_discount"]
+    other["settings"]["along"] = 1.0  # as 0.1.0 called it
+    alone = first("piecewise-2x2-r5-ahead", put(tmp_path, paper=paper))
+    both = put(tmp_path, paper=paper, other=other)
+    assert [e.ours for e in evidence(BY_ID["piecewise-2x2-r5-ahead"], both)] == [alone.ours]
+    text = controls(both)
+    assert "random H=5 R=5 along 1" in text and "| paper.json | random H=5 R=5 |" in text
+
+
+# Rules ------------------------------------------------------------------------------------------------------
+
+
+def interval(low, high):
+    return Interval((low + high) / 2, low, high, 0.95, "checkpoints")
+
+
+@pytest.mark.parametrize(
+    ("claim", "low", "high", "verdict"),
+    [
+        ("pusht-mlp-lti", 0.02, 0.60, REPRODUCED),  # smallest reported difference: 24 points
+        ("pusht-mlp-lti", 0.02, 0.10, REPRODUCED),
+        ("pusht-mlp-lti", -0.05, 0.30, INCONCLUSIVE),
+        ("pusht-mlp-lti", -0.05, 0.23, NOT),
+        ("pusht-mlp-lti", -0.30, -0.01, NOT),
+        ("vicreg-mlp-lti", -0.05, 0.01, INCONCLUSIVE),  # only a direction
+        ("vicreg-mlp-lti", -0.05, -0.01, NOT),
+        ("pusht-deep-adaln", -0.09, 0.08, REPRODUCED),
+        ("pusht-deep-adaln", -0.12, 0.08, INCONCLUSIVE),
+        ("pusht-deep-adaln", 0.11, 0.30, NOT),
+        ("pusht-lti1-lpwm", 0.0, 0.19, REPRODUCED),
+        ("pusht-lti1-lpwm", 0.1, 0.3, INCONCLUSIVE),
+        ("pusht-lti1-lpwm", 0.21, 0.3, NOT),
+        ("piecewise-2x2-r1-lpwm", 0.60, 0.81, REPRODUCED),  # 84.7 ± 4.2
+        ("piecewise-2x2-r1-lpwm", 0.60, 0.80, NOT),
+        ("piecewise-2x2-r1-lpwm", 0.90, 0.95, NOT),
+    ],
+)
+def test_the_rules(claim, low, high, verdict):
+    assert judge(BY_ID[claim], interval(low, high), 8).verdict == verdict
+
+
+def test_fewer_than_eight_seeds_is_exploratory_and_one_decides_no_difference():
+    claim = BY_ID["pusht-mlp-lti"]
+    assert not judge(claim, interval(0.3, 0.5), 8).exploratory
+    assert judge(claim, interval(0.3, 0.5), 7).exploratory
+    assert judge(claim, interval(0.3, 0.5), 1).verdict == INCONCLUSIVE
+    small = judge(claim, interval(0.02, 0.10), 8)
+    assert small.verdict == REPRODUCED and "smaller than the paper's" in small.text()
+
+
+# From files -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "spread", "verdict"),
+    [(0.7, 0.5, 0.05, REPRODUCED), (0.5, 0.7, 0.05, NOT), (0.5, 0.5, 0.05, NOT), (0.65, 0.5, 0.35, INCONCLUSIVE)],
+)
+def test_differences_over_seeds(tmp_path, a, b, spread, verdict):
+    found = first("piecewise-2x2-r5-ahead", put(tmp_path, x=evaluation(pair(a, b, spread=spread))))
+    assert found.verdict.verdict == verdict and found.seeds == 8 and not found.reduced
+    assert ("80 % power" in found.verdict.why) == (verdict == INCONCLUSIVE)
+
+
+def test_the_interval_is_nearly_students_over_paired_seeds_where_episodes_add_little(tmp_path):
+    """The seeds differ far more than the episodes, so that sampling episodes too changes the interval little."""
+    rates = {
+        "piecewise-2x2/lpwm": dict(enumerate((0.1, 0.9, 0.5, 0.8, 0.2))),
+        "piecewise-2x2/lewm": dict.fromkeys(range(5), 0.5),
+    }
+    found = first("piecewise-2x2-r5-ahead", put(tmp_path, x=evaluation(rates))).interval
+    d = np.array([round(r * EPISODES) / EPISODES for r in (0.1, 0.9, 0.5, 0.8, 0.2)]) - 0.5
+    assert found.estimate == pytest.approx(d.mean())
+    half = stats.t.ppf(0.975, 4) * d.std(ddof=1) / math.sqrt(5)
+    assert found.high - found.low == pytest.approx(2 * half, rel=0.05)
+
+
+def test_methods_in_two_files_are_paired_on_shared_seeds_and_each_seed_counts_once(tmp_path):
+    both = pair(0.7, 0.5)
+    (a, x), (b, y) = both.items()
+    results = put(
+        tmp_path, a=evaluation({a: x}), b=evaluation({b: {s: r for s, r in y.items() if s < 4}}), c=evaluation({a: x})
+    )
+    found = first("piecewise-2x2-r5-ahead", results)
+    assert found.seeds == 4 and found.verdict.exploratory and found.files == ("a.json", "b.json")
+    assert first("piecewise-2x2-r5-lpwm", results).seeds == 8
+
+
+def test_other_episodes_or_planners_are_not_pooled(tmp_path):
+    both = pair(0.7, 0.5)
+    (a, x), (b, y) = both.items()
+    other = evaluation({b: y})
+    other["episode_sets"]["random"]["digest"] = "other"
+    assert evidence(BY_ID["piecewise-2x2-r5-ahead"], put(tmp_path, a=evaluation({a: x}), b=other)) == []
+
+
+def test_sizes_are_found_by_prefix_and_told_apart(tmp_path):
+    results = put(
+        tmp_path,
+        full=evaluation(pair(0.5, 0.5)),
+        small=evaluation(pair(0.7, 0.5, family="piecewise-2x2-small")),
+        short=evaluation(pair(0.7, 0.5), train__steps=10_000),
+        strong=evaluation(pair(0.7, 0.5), objective__lam=1.0),
+        visible=evaluation(pair(0.7, 0.5, family="piecewise-2x2-visible")),
+    )
+    lines = evidence(BY_ID["piecewise-2x2-r5-ahead"], results)
+    assert [e.reduced for e in lines] == [False, False, True, True]  # visible zones are another world
+    assert "paper's size: 224² frames, patch 14" in lines[0].size and "lam 1.0" in lines[1].size
+    assert any("10,000 steps" in e.size for e in lines[2:]) and any("(small): 32² frames" in e.size for e in lines[2:])
+    assert lines[0].verdict.verdict == NOT  # the paper's size counts first, however the others came out
+
+
+def test_an_unknown_size_is_reduced():
+    run = Trained(recipe_of("piecewise-2x2-96-lpwm-tj"), "h", 0, 1, None)
+    assert run.recipe == "piecewise-2x2-96/lpwm-tj" and run.reduced and "not recorded" in run.size
+    assert recipe_of("pusht-small-mlp-lti-lewm") == "pusht-small/mlp-lti/lewm"
+    assert recipe_of("wall-lti1-lpwm-mu1") == "wall/lti1/lpwm-mu1"
+
+
+def test_horizons(tmp_path):
+    gap = {s: (lambda h, s=s: 0.4 + 0.03 * h + 0.01 * (s % 3)) for s in range(8)}
+    flat = dict.fromkeys(range(8), 0.35)
+    rates = {"piecewise-2x2/lpwm": gap, "piecewise-2x2/lewm": flat}
+    results = put(tmp_path, x=evaluation(rates, receding=1, horizons=range(1, 11)))
+    ahead, slope = first("horizon-ahead", results), first("horizon-gap", results)
+    assert ahead.verdict.verdict == slope.verdict.verdict == REPRODUCED
+    assert slope.interval.estimate == pytest.approx(0.03, abs=0.003)
+    behind = {
+        "piecewise-2x2/lpwm": {s: (lambda h: 0.3 if h == 1 else 0.8) for s in range(8)},
+        "piecewise-2x2/lewm": flat,
+    }
+    found = first("horizon-ahead", put(tmp_path, x=evaluation(behind, receding=1, horizons=range(1, 11))))
+    assert found.verdict.verdict == INCONCLUSIVE and "H = 1" in found.verdict.why
+
+
+def study(seed, support=0.96):
+    def score(x):
+        return {"estimate": x, "low": x - 0.01, "high": x + 0.01, "level": 0.95}
+
+    return {
+        "kind": "lpwm interpretation",
+        "lpwm": "0.1.0",
+        "seconds": 3.0,
+        "run": {
+            "name": "r",
+            "hash": f"h{seed}",
+            "method": "piecewise-2x2-lpwm abcd",
+            "seed": seed,
+            "step": 100,
+            "recipe": "piecewise-2x2/lpwm",
+            "config": config_of("piecewise-2x2/lpwm", seed),
+        },
+        "world": {"options": {"g": 2, "visible": False}, "trained_visible": False},
+        "probes": {
+            "frames": 3000,
+            "zone": {"support": score(support), "code": score(0.97)},
+            "position": {"support": score(0.5), "code": score(0.9 + 0.001 * seed)},
+        },
+    }
+
+
+def test_probes(tmp_path):
+    many = {"kind": "lpwm interpretations", "studies": [study(s, 0.955 + 0.001 * s) for s in range(8)]}
+    results = put(tmp_path, x=many)
+    assert first("probe-zone", results).verdict.verdict == REPRODUCED
+    assert first("probe-zone-code", results).verdict.verdict == REPRODUCED
+    position = first("probe-position", results)
+    assert position.verdict.verdict == REPRODUCED and position.interval.estimate == pytest.approx(0.4035)
+    one = first("probe-zone", put(tmp_path, x=study(0, 0.92)))
+    assert one.verdict.verdict == NOT and one.verdict.exploratory and one.interval.low == pytest.approx(0.91)
+
+
+def test_health_and_active_fraction_come_from_the_runs(tmp_path):
+    fine = {"relative_error": 0.05, "copy_error": 0.3, "effective_dimension": 6.0, "active_fraction": 0.3}
+    rates = {"piecewise-2x2/relu": dict.fromkeys(range(3), 0.5)}
+    found = first("relu", put(tmp_path, x=evaluation(rates, entry={"monitors": fine})))
+    assert found.verdict.verdict == REPRODUCED and found.ours == "3 of 3 seeds" and found.verdict.exploratory
+    dead = evaluation(rates, entry={"monitors": {**fine, "effective_dimension": 1.2}})
+    assert first("relu", put(tmp_path, x=dead)).verdict.verdict == NOT
+    pusht = evaluation({"pusht-small/mlp-lti/lpwm": {0: 0.5, 1: 0.5}}, goals="dataset", entry={"monitors": fine})
+    line = first("active-mlp-lti-384", put(tmp_path, x=pusht))
+    assert line.reduced and line.interval.estimate == pytest.approx(0.3) and line.verdict.verdict == REPRODUCED
+
+
+def test_contact_and_sparsity_readings(tmp_path):
+    score = {"estimate": 0.86, "low": 0.8, "high": 0.9, "level": 0.95, "unit": "episodes of one checkpoint"}
+    run = {
+        "name": "r",
+        "hash": "h",
+        "method": "cube-lpwm abcd",
+        "seed": 0,
+        "step": 1,
+        "recipe": "cube/lpwm",
+        "config": config_of("piecewise-2x2/lpwm", 0),
+        "monitors": {"active_fraction": 0.9},
+    }
+    contact = {
+        "kind": "lpwm contact",
+        "run": run,
+        "world": {"name": "cube", "options": {}},
+        "correlations": {"effector": score, "cube": None},
+    }
+    pusht = {**run, "recipe": "pusht-small/lti/lpwm", "hash": "g", "config": config_of("wall/lti/lpwm", 0)}
+    sparse = {"kind": "lpwm sparsity", "run": pusht, "active_fraction": {"estimate": 0.42}}
+    results = put(tmp_path, c=contact, s=sparse)
+    line = first("cube-effector-tj0", results)
+    assert line.verdict.verdict == REPRODUCED and line.interval.low == 0.8
+    assert evidence(BY_ID["cube-cube-tj0"], results) == []
+    assert first("active-lti-384", results).interval.estimate == 0.42  # held out, not the log's 0.9
+
+
+def test_the_cube_pair(tmp_path):
+    """Readings come as one document for all runs, and Cube's recipes carry the weight in their names."""
+    readings = []
+    for name, tj, r in (("lpwm", 0.0, 0.87), ("lpwm-tj0.05", 0.05, 0.1), ("lpwm-tj0.1", 0.1, 0.6)):
+        score = {"estimate": r, "low": r - 0.02, "high": r + 0.02, "level": 0.95, "unit": "episodes of one checkpoint"}
+        config = config_of("cube-112/lpwm", 1, objective__tj_weight=tj)
+        run = {
+            "name": name,
+            "hash": name,
+            "method": f"cube-112-{name} abcd",
+            "seed": 1,
+            "step": 1,
+            "recipe": f"cube-112/{name}",
+            "config": config,
+            "monitors": {},
+        }
+        readings.append(
+            {
+                "kind": "lpwm contact",
+                "run": run,
+                "world": {"name": "cube", "options": {}},
+                "correlations": dict.fromkeys(("effector", "cube", "contact"), score),
+            }
+        )
+    rates = {"cube-112/lpwm": {1: 0.5}, "cube-112/lpwm-tj0.1": {1: 0.55}}
+    planned = evaluation(rates, goals="dataset")
+    results = put(tmp_path, c={"kind": "lpwm readings", "readings": readings}, p=planned)
+    assert first("cube-effector-tj0", results).interval.estimate == 0.87
+    assert first("cube-contact-tj0.1", results).interval.estimate == 0.6
+    assert first("cube-contact-tj0.1", results).verdict.verdict == REPRODUCED
+    line = first("cube-planning", results)
+    assert line.reduced and line.interval.estimate == pytest.approx(0.05)
+    assert "112² frames" in line.size and "5,000 steps of 128, data 512 × 200" in line.size
+    text = page_of(tmp_path)
+    assert "cube-112/lpwm, cube-112/lpwm-tj0.05" in text  # the provenance of all of them
+
+
+def ledger_cell(rate, latent, score):
+    settings = to_dict(EvalConfig(goals=("dataset",), receding=(5,), budgets=(250,)))
+    config = config_of("pusht/mlp-lti/lpwm", 0, optim__lr=rate, model__latent=latent)
+    bits = "1" * round(score * 20) + "0" * (20 - round(score * 20))
+    value = {m: {"rate": score, "success": [bits]} for m in ("latched", "terminal")}
+    entry = {"goals": "dataset", "horizon": 5, "receding": 5, "episodes": "e", "count": 20, "budgets": {"250": value}}
+    return {
+        "hash": f"{rate}{latent}",
+        "state": "done",
+        "lpwm": "0.1.0",
+        "cell": {"name": "pusht/mlp-lti/lpwm", "config": config, "evals": {"closed": settings}},
+        "result": {
+            "run": f"r{rate}{latent}",
+            "dead": "",
+            "step": 100,
+            "train": {},
+            "held_out": {},
+            "seconds": {"train": 60.0, "evaluate": 30.0},
+            "evals": {"closed": [entry]},
+        },
+    }
+
+
+def test_rates_transfer_across_widths_from_a_sweeps_ledger(tmp_path):
+    best = {384: 5e-4, 768: 5e-4, 1536: 5e-4}
+    cells = {
+        f"c{i}": ledger_cell(r, d, 0.0 if r >= 0.005 else 0.8 if r == best[d] else 0.3)
+        for i, (d, r) in enumerate((d, r) for d in best for r in (5e-2, 5e-4, 5e-5))
+    }
+    results = put(tmp_path, **cells)
+    assert first("mup-transfer", results).ours.startswith("2 of 2")
+    assert first("mup-transfer", results).verdict.verdict == REPRODUCED
+    large = first("mup-large", results)
+    assert large.verdict.verdict == REPRODUCED and large.ours.startswith("3 of 3")
+    assert "(9 cells)" in page_of(tmp_path)
+
+
+# The page ---------------------------------------------------------------------------------------------------
+
+
+def test_every_row_has_claims_and_ids_are_unique():
+    assert {c.row for c in CLAIMS} == set(ROWS) and len(BY_ID) == len(CLAIMS)
+
+
+def test_the_page_of_this_repository_is_what_its_json_says(tmp_path):
+    """Run `python -m results.tool page` when this fails."""
+    made = write(RESULTS, tmp_path)
+    for name in ("README.md", "claims.json"):
+        assert (tmp_path / name).read_text() == (RESULTS / name).read_text(), f"results/{name} is not up to date"
+    for path in made["files"][2:]:
+        assert path.read_bytes()[:4] == b"\x89PNG" and (RESULTS / "figures" / path.name).exists()
+
+
+def test_a_changed_number_changes_the_page(tmp_path):
+    source = tmp_path / "results"
+    shutil.copytree(RESULTS, source)
+    path = source / "piecewise-small-random-goals.json"
+    document = json.loads(path.read_text())
+    cell = next(c for c in document["cells"] if c["receding"] == 5)
+    for row in cell["rows"][:2]:  # LpWM's checkpoints are in another file too, LeWM's are not
+        for budget in row["budgets"].values():
+            success = budget["success"]["latched"]
+            success[0] = [[1 - x for x in line] for line in success[0]]
+    path.write_text(json.dumps(document))
+    old, new = (RESULTS / "README.md").read_text(), page_of(source)
+    told = [[x for x in text.splitlines() if "R=5: LpWM ahead" in x] for text in (old, new)]
+    assert len(told[0]) == len(told[1]) and told[0] != told[1]
+    assert "Evaluated twice with different outcomes" in new and "Evaluated twice" not in old
+
+
+def test_an_empty_folder_is_all_not_run(tmp_path, capsys):
+    out = tmp_path / "out"
+    assert main(["page", str(tmp_path), "--out", str(out)]) == 0
+    assert f"{len(CLAIMS)} {NOT_RUN}" in capsys.readouterr().out
+    text = (out / "README.md").read_text()
+    assert "**not run**" in text and "reproduced** at" not in text
+
+
+def test_notes_stand_at_their_place(tmp_path):
+    (tmp_path / "notes.md").write_text("Before all.\n\n## wall\n\nThe door was *shut*.\n")
+    text = page_of(tmp_path)
+    assert text.index("Before all.") < text.index("## Rule")
+    assert text.index("## Wall") < text.index("The door was *shut*.") < text.index("## Plain ReLU")
+    (tmp_path / "notes.md").write_text("## walls\nx\n")
+    with pytest.raises(UserError, match="wall"):
+        read_notes(tmp_path / "notes.md")
+
+
+def test_what_is_no_result_is_listed_and_what_is_damaged_is_named(tmp_path):
+    (tmp_path / "bench.json").write_text('{"kind": "lpwm benchmark", "x": 1}')
+    assert "bench.json (lpwm benchmark)" in page_of(tmp_path)
+    (tmp_path / "bad.json").write_text("{")
+    with pytest.raises(UserError, match=r"bad\.json"):
+        read_results(tmp_path)
+    (tmp_path / "bad.json").write_text('{"kind": "lpwm evaluation"}')
+    with pytest.raises(UserError, match=r"bad\.json lacks"):
+        read_results(tmp_path)
+    with pytest.raises(UserError, match="no folder"):
+        read_results(tmp_path / "nowhere")
+
+
+def test_no_other_folder_s_files_are_replaced(tmp_path, capsys):
+    (tmp_path / "README.md").write_text("mine")
+    for words, told in ((["page", str(tmp_path)], "--out"), (["page", "--out", str(tmp_path)], "is not empty")):
+        assert main(words) == 2
+        said = capsys.readouterr().err
+        assert told in said and said.count("\n") == 1
+    assert [p.name for p in tmp_path.iterdir()] == ["README.md"] and (tmp_path / "README.md").read_text() == "mine"
+
+
+def test_a_curve_of_horizons_keeps_to_one_planner():
+    """This repository's results have H=5 with the paper's planner too: it is no point of the small planner's curve."""
+    results = read_results(RESULTS)
+    drawn = figures.horizons(results)
+    assert drawn is not None
+    (axis,) = [a for a in drawn.axes if a.get_visible()]
+    assert "CEM 100 × 10, 50 goals" in axis.get_title("left") + axis.get_title()
+    source = json.loads((RESULTS / "piecewise-small-horizons.json").read_text())
+    own = {row["name"]: {} for c in source["cells"] for row in c["rows"] if not row["control"]}
+    for cell in source["cells"]:
+        for row in cell["rows"]:
+            if not row["control"]:
+                own[row["name"]][cell["horizon"]] = 100 * row["budgets"]["50"]["latched"]["rate"]
+    shown = sorted(tuple(line.get_ydata()) for line in axis.lines)
+    want = sorted(tuple(points[h] for h in sorted(points)) for points in own.values())
+    np.testing.assert_allclose(shown, want)
+    assert list(axis.lines[0].get_xdata()) == [1, 2, 3, 5, 8, 10]
+
+
+def test_training_curves_have_a_line_for_every_run_and_a_name_for_every_cell():
+    document = read_results(RESULTS).curves["pusht-112-training.json"]
+    drawn = figures.curves(document)
+    assert [len(a.lines) for a in drawn.axes] == [12] * 4
+    (legend,) = drawn.legends
+    assert len(legend.get_texts()) == 4 and all("λ=" in t.get_text() for t in legend.get_texts())
+    first = next(r for r in document["runs"] if r["lam"] == 1.0)["curves"]
+    assert any(list(line.get_ydata()) == first["effective_dimension"] for line in drawn.axes[2].lines)

@@ -1,0 +1,156 @@
+"""A trained checkpoint as a result names it: its recipe, its size next to the paper's, what was changed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from lpwm.core.config import from_dict, to_dict
+from lpwm.recipes import RECIPES, recipe
+from lpwm.train.run_config import RunConfig
+
+from .claims import METHODS, PIECEWISE, TITLES
+
+# Longest first: a family is the recipe of the paper's size, what follows its name is a size.
+FAMILIES = (*(f"{f}-visible" for f in PIECEWISE), *PIECEWISE, "two-room", "pusht", "wall", "cube", "tiny")
+# Sizes that must be the paper's, and those that must not be below it.
+FIXED = {
+    "frames": "model.encoder.image_size",
+    "patch": "model.encoder.patch",
+    "width": "model.encoder.width",
+    "layers": "model.encoder.depth",
+    "rung": "model.predictor.rung",
+}
+LEAST = {
+    "latent": "model.latent",
+    "steps": "train.steps",
+    "batch": "train.batch",
+    "episodes": "data.episodes",
+    "length": "data.steps",
+}
+# Differences in these change nothing that is claimed, or are told apart otherwise (the seed, the weight of TJ).
+COMPUTED = ("compile", "kernels", "accumulate", "stop_dead")
+LOGGED = ("log_every", "eval_every", "eval_batches", "checkpoint_every", "keep")
+ASIDE = {"data.file", "objective.tj_weight", "train.seed", *(f"train.{name}" for name in (*COMPUTED, *LOGGED))}
+
+
+def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested fields as the command line names them: {"data.steps": 60, …}."""
+    out: dict[str, Any] = {}
+    for name, value in config.items():
+        if isinstance(value, Mapping):
+            out |= flat(value, f"{prefix}{name}.")
+        else:
+            out[prefix + name] = value
+    return out
+
+
+@dataclass(frozen=True)
+class Trained:
+    recipe: str
+    hash: str
+    seed: int | str
+    step: int
+    config: Mapping[str, Any] | None  # as recorded
+    monitors: Mapping[str, Any] = field(default_factory=dict)
+    dead: str = ""
+
+    @property
+    def parts(self) -> tuple[str, str, str]:
+        """(world with size, rung, method)."""
+        words = self.recipe.split("/")
+        return words[0], "/".join(words[1:-1]), words[-1]
+
+    @property
+    def method(self) -> str:
+        """The method as the claims call it: Cube's recipes carry the weight of TJ in their names (lpwm-tj0.1)."""
+        return re.sub(r"^lpwm-tj[\d.]+$", "lpwm-tj", self.parts[2])
+
+    @property
+    def family(self) -> str:
+        head = self.parts[0]
+        return next((f for f in FAMILIES if head == f or head.startswith(f + "-")), head)
+
+    @property
+    def suffix(self) -> str:
+        return self.parts[0][len(self.family) + 1 :]
+
+    @cached_property
+    def known(self) -> dict[str, Any]:
+        """The flat config: as recorded (under the names of today), else that of the recipe, else nothing."""
+        if self.config is not None:
+            return flat(to_dict(from_dict(RunConfig, dict(self.config))))
+        return flat(to_dict(recipe(self.recipe))) if self.recipe in RECIPES else {}
+
+    @cached_property
+    def reduced(self) -> bool:
+        """Whether anything of its size falls short of the paper's recipe of this family."""
+        base = "/".join(w for w in (self.family, *self.parts[1:]) if w)
+        if self.suffix or base not in RECIPES or not self.known:
+            return bool(self.suffix) or not self.known
+        paper = flat(to_dict(recipe(base)))
+        return any(self.known[k] != paper[k] for k in FIXED.values()) or any(
+            self.known[k] < paper[k] for k in LEAST.values()
+        )
+
+    @cached_property
+    def size(self) -> str:
+        if not self.known:
+            return f"reduced ({self.suffix or self.recipe}; its config was not recorded)"
+        k = {name: self.known[path] for name, path in (FIXED | LEAST).items()}
+        data = "recorded data" if self.known.get("data.file") else f"data {k['episodes']:,} × {k['length']}"
+        name = f" ({self.suffix})" if self.suffix else ""
+        return (
+            (f"reduced{name}: " if self.reduced else "paper's size: ")
+            + f"{k['frames']}² frames, patch {k['patch']}, encoder {k['width']} × {k['layers']} layers, "
+            f"D={k['latent']}, {TITLES.get(k['rung'], k['rung'])}, {k['steps']:,} steps of {k['batch']}, {data}"
+            + (", zones visible" if self.family.endswith("visible") else "")
+            + self.changed
+        )
+
+    @cached_property
+    def changed(self) -> str:
+        """What its config has otherwise than its recipe, sizes aside."""
+        if self.config is None or self.recipe not in RECIPES:
+            return ""
+        usual = flat(to_dict(recipe(self.recipe)))
+        shown = ASIDE | set((FIXED | LEAST).values())
+        other = {k: v for k, v in self.known.items() if k in usual and v != usual[k] and k not in shown}
+        return "".join(f", {k.rpartition('.')[2]} {v}" for k, v in sorted(other.items()))
+
+    @property
+    def other(self) -> int:
+        """0: its recipe as it is, 1: not trained to the recipe's end, 2: changed otherwise."""
+        if self.changed:
+            return 2
+        return int(self.recipe in RECIPES and self.step < recipe(self.recipe).train.steps)
+
+    @property
+    def tj(self) -> float | None:
+        return self.known.get("objective.tj_weight")
+
+
+def trained(entry: Mapping[str, Any], run_hash: str) -> Trained:
+    """From the entry of a run in an evaluation or a study, of before provenance was recorded too."""
+    name = entry.get("recipe") or recipe_of(str(entry["method"]).rsplit(" ", 1)[0])
+    dead = "; ".join(entry.get("events") or ())
+    step, config, monitors = int(entry["step"]), entry.get("config"), entry.get("monitors") or {}
+    return Trained(name, run_hash, entry["seed"], step, config, monitors, dead)
+
+
+def recipe_of(label: str) -> str:
+    """`piecewise-2x2-small-lpwm` → `piecewise-2x2-small/lpwm`: labels stand for recipes with dashes for slashes."""
+    for name in RECIPES:
+        if name.replace("/", "-") == label:
+            return name
+    for method in sorted(METHODS, key=len, reverse=True):
+        head = label.removesuffix(f"-{method}")
+        if head != label:
+            for rung in sorted(TITLES, key=len, reverse=True):
+                if head.endswith(f"-{rung}"):
+                    return f"{head.removesuffix(f'-{rung}')}/{rung}/{method}"
+            return f"{head}/{method}"
+    return label

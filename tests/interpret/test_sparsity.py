@@ -1,0 +1,141 @@
+"""The sparsity of runs: numbers by hand, the paper's arrangement, the command, mistakes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from lpwm.cli import main
+from lpwm.core.errors import UserError
+from lpwm.interpret import sparsity
+from lpwm.interpret.sparsity import arrange, numbers, table
+from lpwm.recipes import dense, tiny
+from lpwm.train import Run, load
+
+
+def base(steps=25, seed=0, axis=0.0):
+    config = tiny()
+    rdmreg = replace(config.objective.rdmreg, p=1.0, mu=0.0, axis_fraction=axis)
+    return replace(
+        config,
+        data=replace(config.data, episodes=40, holdout=0.3),
+        objective=replace(config.objective, rdmreg=rdmreg),
+        train=replace(config.train, steps=steps, seed=seed, stop_dead=False),
+    )
+
+
+def trained(config, root, name):
+    run = Run.create(config, root, name)
+    run.train(torch.device("cpu"), console=False)
+    return run.folder
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    return tmp_path_factory.mktemp("sparsity")
+
+
+@pytest.fixture(scope="module")
+def folders(root):
+    """Two seeds with plain slices, two with coordinate slices."""
+    return [trained(base(25, seed, axis), root, f"axis{axis:g}") for axis in (0.0, 0.25) for seed in (0, 1)]
+
+
+def test_sparsity_of_runs_in_the_paper_s_arrangement(folders):
+    found = [sparsity(load(f), frames=60) for f in folders]
+    one = found[0]
+    assert json.loads(json.dumps(one, allow_nan=False)) == one
+    assert one["target"]["active_fraction"] == pytest.approx(0.5) and one["target"]["at_least"] == pytest.approx(0.25)
+    fraction = one["active_fraction"]
+    assert fraction["low"] <= fraction["estimate"] <= fraction["high"]
+    assert np.mean(one["activity"]) == pytest.approx(fraction["estimate"], abs=1e-4)
+    assert one["dead_units"] == sum(a == 0 for a in one["activity"]) and len(one["activity"]) == 16
+    arranged = arrange(found)
+    assert len(arranged["groups"]) == 2  # plain and coordinate slices are not pooled
+    group = arranged["groups"][0]
+    assert group["widths"] == [16] and [r["rung"] for r in group["rows"]] == ["mlp-lti"]
+    cell = group["rows"][0]["cells"][0]
+    assert cell["estimate"] == pytest.approx(np.mean([r["active_fraction"]["estimate"] for r in found[:2]]))
+    assert cell["unit"] == "checkpoints" and len(cell["runs"]) == 2
+    text = table(arranged)
+    assert (
+        "MLP∘LTI" in text and "D = 16" in text and "the target asks for 0.500, its moments for at least 0.250" in text
+    )
+
+
+def test_rungs_from_rich_to_poor_and_widths_in_order(folders):
+    one = sparsity(load(folders[0]), frames=60)
+
+    def other(rung, D, k):
+        return one | {"rung": rung, "run": one["run"] | {"latent": D, "hash": f"{rung}{D}{k}"}}
+
+    (group,) = arrange([other("lti1", 768, 0), other("deep-adaln", 384, 0), other("lti1", 384, 0)])["groups"]
+    assert [r["title"] for r in group["rows"]] == ["Deep-AdaLN(k)", "LTI(1)"] and group["widths"] == [384, 768]
+    assert group["rows"][0]["cells"][1] is None and "–" in table({"groups": [group]})
+    assert "paper" not in group["rows"][0]
+    pusht = [r | {"world": {"name": "pusht", "options": {}}} for r in (other("lti1", 768, 0), other("lti1", 999, 0))]
+    text = table(arrange(pusht))
+    assert "the paper's" in text and "0.63" in text and "–" in text
+    with pytest.raises(UserError, match="given twice"):
+        arrange([one, one])
+
+
+def test_numbers_by_hand():
+    class E:
+        def __init__(self, z):
+            self.z_TD = np.array(z, dtype=np.float32)
+
+        def active_TD(self):
+            return self.z_TD > 0
+
+    found = numbers([E([[1, 0, 0, 2], [1, 0, 0, 0]]), E([[1, 0, 3, 0]])])
+    assert found["active_fraction"]["estimate"] == pytest.approx(5 / 12)
+    assert (found["dead_units"], found["always_on_units"], found["units_on"]) == (1, 1, [1, 1.5, 2, 2, 2])
+    assert found["at_least"] == pytest.approx((8 / 12) ** 2 / (16 / 12)) and found["at_least"] < 5 / 12
+
+
+def call(capsys, *argv):
+    status = main(["interpret", *map(str, argv)])
+    out, err = capsys.readouterr()
+    return status, out, err
+
+
+def test_the_command_reads_sparsity_and_the_report_shows_it(folders, tmp_path, capsys):
+    status, out, err = call(capsys, "--what", "sparsity", *folders, "--frames", 60)
+    assert status == 0 and "active fraction, piecewise" in out and "wrote " in err
+    (kept,) = folders[0].glob("interpret/sparsity-*.json")
+    assert len(json.loads(kept.read_text())["readings"]) == 4
+    page, figures = tmp_path / "page.html", tmp_path / "figures"
+    status = main(["report", str(folders[0]), str(folders[1]), "--out", str(page), "--figures", str(figures), "--json"])
+    made = json.loads(capsys.readouterr().out)
+    assert status == 0 and made["readings"] == ["lpwm sparsity"] * 2  # of the two runs given
+    text = page.read_text()
+    assert 'id="sparsity"' in text and "How sparse" in text and "D = 16" in text
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["--what", "contact", "RUN"], "trained in piecewise, which does not tell effector_x"),
+        (["--what", "sparsity", "RUN", "RUN"], "given twice"),
+        (["--what", "sparsity", "RUN", "--visible"], "--visible is about zones"),
+        (["--what", "sparsity", "RUN", "--frames", "0"], "at least 1 frame"),
+        (["--what", "sparsity", "RUN", "--pictures", "x"], "no pictures"),
+        (["--what", "sparsity"], "at least one run folder"),
+    ],
+)
+def test_mistakes_are_one_sentence(folders, capsys, argv, words):
+    status, out, err = call(capsys, *[folders[0] if a == "RUN" else a for a in argv])
+    assert status == 2 and words in err and err.startswith("lpwm: ") and out == ""
+    assert len(list(folders[0].glob("interpret/contact-*"))) == 0
+
+
+def test_a_dense_run_has_no_support(root, capsys):
+    folder = trained(dense(base(steps=2)), root, "dense")
+    for what in ("sparsity", "contact"):
+        status, _, err = call(capsys, "--what", what, folder)
+        assert status == 2 and "is dense (link identity), so it has no support to read" in err
