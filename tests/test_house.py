@@ -26,12 +26,15 @@ ORDER = {
     "plan": 4,
     "evaluate": 5,
     "interpret": 6,
+    "agent": 7,
     "recipes": 7,
     "sweep": 7,
     "report": 8,
     "interop": 8,
-    "cli": 9,
-    "__main__": 10,
+    "api": 9,
+    "testing": 9,
+    "cli": 10,
+    "__main__": 11,
 }
 # A method of the lower room that is written in the upper one, imported when it is called.
 CALLED_LATE = {("model/world_model.py", "train")}
