@@ -27,15 +27,15 @@ ORDER = {
     "plan": 4,
     "evaluate": 5,
     "interpret": 6,
-    "recipes": 7,
     "agent": 7,
+    "recipes": 7,
     "sweep": 7,
     "testing": 7,
     "report": 8,
     "interop": 8,
     "api": 9,
-    "cli": 9,
-    "__main__": 10,
+    "cli": 10,
+    "__main__": 11,
 }
 # A method of the lower room that is written in the upper one, imported when it is called.
 CALLED_LATE = {("model/world_model.py", "train")}
