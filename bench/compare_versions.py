@@ -36,7 +36,8 @@ FILES: dict[str, str] = {"optimiser.safetensors": "optimizer.safetensors"}  # pa
 # Keys of JSON whose values tell when, where and by which code: not compared.
 IGNORED = {
     "born", "bytes", "commit", "finished", "host", "layout", "lpwm", "lpwm_version", "machine", "minutes", "pid",
-    "predicted_s", "records", "seconds", "source", "started", "steps_per_second", "time", "token", "version", "versions",
+    "predicted_s", "records", "seconds", "source", "started", "steps_per_second", "time", "token", "version",
+    "versions",
     "wall_s",
 }  # fmt: skip
 # Pages and figures must exist; their contents carry times. Logs and cached episodes are named by process and version.

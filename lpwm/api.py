@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from lpwm.core.errors import UserError, choose
 from lpwm.recipes import recipe, recipes
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from lpwm.evaluate.results import Evaluation
     from lpwm.train.run import Run
 
-    AnyPath = str | os.PathLike[str]
-    Runs = Run | AnyPath | Sequence[Run | AnyPath]
-    Device = str | torch.device
+    AnyPath: TypeAlias = str | os.PathLike[str]
+    Runs: TypeAlias = Run | AnyPath | Sequence[Run | AnyPath]
+    Device: TypeAlias = str | torch.device
 
 __all__ = ["collect", "evaluate", "interpret", "recipes", "report", "train"]
 

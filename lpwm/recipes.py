@@ -161,10 +161,9 @@ def small(options: tuple[str, ...] = ()) -> RunConfig:
     random goals within 50 steps went from 57 to 74 % (R=1) and from 50 to 79 % (R=5), with patches of 8, on training
     seed 0 and on episodes that no result uses.
 
-    Pixels are measured from the white background. Centered at ½ it reads +1 in every pixel of every frame, and patches
-    of 16 collapsed or hardly learned (a step of Adam moves all 768 weights of a patch along that constant at once,
-    which is probably why). From white they learn as fast per step as patches of 8 did, and a step of 5 tokens costs half of
-    one of 17. Chosen on training seeds 11 to 13 and episodes that no result uses; all that was tried: results/notes.md.
+    Pixels are measured from the white background: centered at ½ it reads +1 in every pixel of every frame, and patches
+    of 16 collapsed or hardly learned. Chosen on training seeds 11 to 13 and episodes that no result uses
+    (results/notes.md).
     """
     return RunConfig(
         data=DataConfig(world="piecewise", options=options, episodes=3000, steps=40),

@@ -156,7 +156,7 @@ def plan(out: Path, folders: list[Path], device: Any) -> Evaluation:
     from lpwm.core.config import digest, to_dict
     from lpwm.core.files import make_folder
     from lpwm.evaluate.cache import Store
-    from lpwm.evaluate.evaluate import evaluate
+    from lpwm.evaluate.evaluate import run as run_evaluator
     from lpwm.evaluate.evaluator import Evaluator
     from lpwm.evaluate.goals import episode_sets
     from lpwm.evaluate.results import Evaluation
@@ -168,10 +168,9 @@ def plan(out: Path, folders: list[Path], device: Any) -> Evaluation:
     if path.exists():
         return Evaluation.read(path)
     sets = episode_sets(team.world, PLANNING, team.data, team.holdout, max(a.frameskip for a in team.agents))
-    about: dict[str, Any] = {"sets": sets, "device": device, "store": Store(out / "episodes")}
-    jobs = Evaluator(team.agents, team.world, PLANNING, **about).jobs()
-    with progress_bar("plans", sum(job.plans for job in jobs)) as progress:
-        result = evaluate(team.agents, team.world, PLANNING, holdout=team.holdout, progress=progress, **about)
+    runner = Evaluator(team.agents, team.world, PLANNING, sets, device=device, store=Store(out / "episodes"))
+    with progress_bar("plans", sum(job.plans for job in runner.jobs())) as runner.progress:
+        result = run_evaluator(runner, team.holdout)
     make_folder(path.parent)
     result.to_json(path)
     return result

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -99,6 +99,13 @@ GIVEN = (
 )  # fields of EvalConfig that are options of the same name
 
 
+def defaults(words: list[str], prog: str) -> tuple[Args, str]:
+    """The preset's values in the places of None, for help."""
+    config, usual = preset(Args.preset), Args()
+    values = {f.name: getattr(config, "horizons" if f.name == "horizon" else f.name, None) for f in fields(usual)}
+    return replace(usual, **{k: v for k, v in values.items() if v is not None and getattr(usual, k) is None}), prog
+
+
 def settings(args: Args) -> EvalConfig:
     """The preset with what was given on the command line."""
     from lpwm.train import parse_options
@@ -158,7 +165,7 @@ def run(args: Args) -> int:
     from lpwm.cli.collect import progress_bar, stoppable
     from lpwm.evaluate.agent import consensus
     from lpwm.evaluate.cache import Store
-    from lpwm.evaluate.evaluate import evaluate
+    from lpwm.evaluate.evaluate import run as run_evaluator
     from lpwm.evaluate.evaluator import Evaluator
     from lpwm.evaluate.goals import episode_sets, image_goals
     from lpwm.evaluate.results import Evaluation
@@ -195,13 +202,22 @@ def run(args: Args) -> int:
         config = replace(config, controls=())
     else:
         sets = episode_sets(team.world, config, team.data, team.holdout, max(a.frameskip for a in agents))
-    about: dict[str, Any] = dict(device=device, store=store, workers=args.workers, either=args.compile == "auto")
-    runner = Evaluator(agents, team.world, config, sets, compile=args.compile == "yes", **about)
+    runner = Evaluator(
+        agents,
+        team.world,
+        config,
+        sets,
+        device=device,
+        store=store,
+        compile=args.compile == "yes",
+        either=args.compile == "auto",
+        workers=args.workers,
+        finished_only=args.finished_only,
+    )
     predicted = announce(args, runner)
-    about |= dict(compile=runner.compile, finished_only=args.finished_only, predicted_s=predicted)
-    jobs = runner.jobs()
-    with stoppable(lambda: kept_note(runner, folder)), progress_bar("plans", sum(j.plans for j in jobs)) as progress:
-        result = evaluate(agents, team.world, config, holdout=team.holdout, sets=sets, progress=progress, **about)
+    plans = sum(job.plans for job in runner.jobs())
+    with stoppable(lambda: kept_note(runner, folder)), progress_bar("plans", plans) as runner.progress:
+        result = run_evaluator(runner, team.holdout, predicted)
     return report(args, result, Path(paths[0]), earlier)
 
 

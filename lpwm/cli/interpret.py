@@ -195,7 +195,7 @@ def _drawn(args: Args, draw: Callable[[Path], list[Path]]) -> None:
 def _zones(args: Args, loaded: list[Loaded]) -> Task:
     from dataclasses import replace
 
-    from lpwm import interpret
+    from lpwm.interpret import compare, study
     from lpwm.interpret.results import STUDIES
     from lpwm.interpret.supports import check_resolution, piecewise_of
     from lpwm.interpret.table import cell_lines, heading, table
@@ -209,19 +209,19 @@ def _zones(args: Args, loaded: list[Loaded]) -> Task:
 
     def content(results: list[Any]) -> dict[str, Any]:
         studies = ordered(results)
-        return {"kind": STUDIES, "studies": studies, "comparison": interpret.compare(studies)}
+        return {"kind": STUDIES, "studies": studies, "comparison": compare(studies)}
 
     def finish(results: list[Any]) -> str:
         from lpwm.report import figures  # slow to import: matplotlib
 
         studies = ordered(results)
         _drawn(args, lambda folder: figures.save(folder, figures.of_studies(studies, config.cells)))
-        text = f"{heading(studies[0])}\n{table(interpret.compare(studies), studies, _width())}"
+        text = f"{heading(studies[0])}\n{table(compare(studies), studies, _width())}"
         return text if args.cell is None else f"{text}\n\n{cell_lines(studies, args.cell)}"
 
     return Task(
         lambda one: replace(config, visible=piecewise_of(one, config.visible).visible),
-        lambda one: interpret.study(one, config),
+        lambda one: study(one, config),
         content,
         finish,
     )

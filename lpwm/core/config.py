@@ -26,6 +26,12 @@ RENAMED: dict[str, dict[str, str]] = {
     "EvaluatedRun": {"normalisation": "normalization"},
     "ObjectiveConfig": {"regulariser": "regularizer"},
 }
+# The same for dotted names: options of the command line, axes of grids, overrides.
+RENAMED_OPTIONS = {
+    "along": "path_discount",
+    "model.encoder.image": "model.encoder.image_size",
+    "objective.regulariser": "objective.regularizer",
+}
 # Config class -> fields that 0.1.0 did not have.
 ADDED: dict[str, frozenset[str]] = {}
 # Keys of other JSON (logs, checkpoints, evaluations): name in 0.1.0 -> name now.
@@ -35,6 +41,17 @@ RENAMED_KEYS = {
     "regulariser": "regularizer",
     "regulariser_excess": "regularizer_excess",
 }
+
+
+def renamed_paths(config: Any, prefix: str = "") -> dict[str, str]:
+    """Dotted names of 0.1.0 within a config and the names now: {"model.encoder.image": "model.encoder.image_size"}."""
+    names = RENAMED.get(type(config).__name__, {})
+    paths = {prefix + old: prefix + new for old, new in names.items()}
+    for f in dataclasses.fields(config):
+        value = getattr(config, f.name)
+        if dataclasses.is_dataclass(value):
+            paths |= renamed_paths(value, f"{prefix}{f.name}.")
+    return paths
 
 
 def renamed(record: dict[str, Any]) -> dict[str, Any]:

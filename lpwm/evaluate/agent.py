@@ -20,7 +20,6 @@ from lpwm.data.normalize import from_blocks
 from lpwm.evaluate.goals import EpisodeSet
 from lpwm.evaluate.results import EvaluatedRun, Provenance
 from lpwm.plan import MPC, ConsensusProblem, LatentProblem, MPCConfig, Plan, Problem, Solver
-from lpwm.plan.chunk import chunked
 from lpwm.worlds.base import World
 
 FRAMES = 256  # rendered and encoded at a time
@@ -264,27 +263,3 @@ class LatentActor(PlanActor):
         if self.predicted and blocks > 0:
             out["predicted"] = torch.stack(self.predicted[:blocks], 1)
         return out
-
-
-@torch.no_grad()
-def plan_to_image(
-    agent: Agent,
-    frame_CHW: Tensor,
-    goal_CHW: Tensor,
-    solver: Solver,
-    *,
-    horizon: int = 5,
-    path_discount: float = 0.0,
-    seed: int = 0,
-    device: torch.device | str = "cpu",
-) -> tuple[Tensor, Plan]:
-    """One plan from a picture to a picture, no world needed: raw actions (H·frameskip, A) and the plan itself."""
-    if len(agent.models) != 1:
-        raise UserError("plan_to_image plans with one model: evaluate a consensus in its world.")
-    z, goal = (agent.see_image(image, device)[None] for image in (frame_CHW, goal_CHW))
-    width = len(agent.stats.mean) * agent.frameskip
-    problem = LatentProblem(
-        agent.models[0], z[:, None], goal, None, horizon, action_dim=width, path_discount=path_discount
-    )
-    plan = chunked(problem, solver, seed=seed)
-    return from_blocks(agent.stats.denormalize(plan.actions_BHA), agent.frameskip)[0], plan

@@ -21,6 +21,19 @@ from lpwm.evaluate.episodes import Record
 SCHEME = 1  # part of every key: raise it when the loop or a control changes its meaning
 
 
+def read_record(path: Path) -> Record | None:
+    """A stored record; None where the file is absent, damaged, or under another name than its key gives it."""
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            return Record.of_arrays(dict(arrays)) if _name(str(arrays["key"])) == path.stem else None
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        return None
+
+
+def _name(key: str) -> str:
+    return hashlib.sha256(key.encode()).hexdigest()[:24]
+
+
 class Store:
     """Records, one file each, that carry the key they belong to. Without a folder nothing is stored."""
 
@@ -34,7 +47,7 @@ class Store:
 
     @classmethod
     def name(cls, depends: Mapping[str, Any]) -> str:
-        return hashlib.sha256(cls.key(depends).encode()).hexdigest()[:24]
+        return _name(cls.key(depends))
 
     def _path(self, depends: Mapping[str, Any]) -> Path:
         assert self.folder is not None
@@ -44,16 +57,7 @@ class Store:
         return self.folder is not None and not self.fresh and self._path(depends).exists()
 
     def load(self, depends: Mapping[str, Any]) -> Record | None:
-        """The stored record. A file that is damaged, or holds the record of another key, counts as absent."""
-        if not self.has(depends):
-            return None
-        try:
-            with np.load(self._path(depends), allow_pickle=False) as arrays:
-                if str(arrays["key"]) != self.key(depends):
-                    return None
-                return Record.of_arrays(dict(arrays))
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
-            return None
+        return read_record(self._path(depends)) if self.has(depends) else None
 
     def record(self, depends: Mapping[str, Any], make: Callable[[], Record]) -> tuple[Record, bool]:
         """The stored record and True, or a new one (stored) and False."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import platform
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,6 @@ from lpwm.core.provenance import origin
 from lpwm.core.version import __version__
 from lpwm.data import EpisodeData
 from lpwm.evaluate.agent import Agent
-from lpwm.evaluate.cache import Store
 from lpwm.evaluate.config import EvalConfig
 from lpwm.evaluate.curve import distance_curve
 from lpwm.evaluate.evaluator import Evaluator, check_agents
@@ -33,49 +32,32 @@ def evaluate(
     data: EpisodeData | None = None,
     holdout: float = 0.1,
     sets: Mapping[str, EpisodeSet] | None = None,
-    device: torch.device | str = "cpu",
-    store: Store | None = None,
-    compile: bool = False,
-    either: bool = False,
-    workers: int | None = 1,
-    progress: Callable[[int], None] | None = None,
-    predicted_s: float | None = None,
-    finished_only: bool = False,
+    **options: Any,
 ) -> Evaluation:
     """All cells of `config` for these agents and their controls.
 
-    workers: processes for live simulators; None is one per core for the oracle's, which branch, and one for the others.
-    Nothing depends on it.
     sets: the episodes, if they are not to be drawn from `config` (a picture as the goal, or a selection).
-    progress: called with the number of plans made; `Evaluator.jobs` tells how many there will be.
-    either, finished_only: see `Evaluator`.
+    options: of `Evaluator`: device, store, compile, workers, progress, …
     """
     config = config or EvalConfig()
-    began = time.perf_counter()
     check_agents(agents, config)
     if sets is None:
         sets = episode_sets(world, config, data, holdout, max(a.frameskip for a in agents))
-    runner = Evaluator(
-        agents,
-        world,
-        config,
-        sets,
-        device=device,
-        store=store,
-        compile=compile,
-        either=either,
-        workers=workers,
-        progress=progress,
-        finished_only=finished_only,
-    )
+    return run(Evaluator(agents, world, config, sets, **options), holdout)
+
+
+def run(runner: Evaluator, holdout: float, predicted_s: float | None = None) -> Evaluation:
+    """Every cell of an evaluator, measured."""
+    began = time.perf_counter()
+    config, world, sets = runner.config, runner.world, runner.sets
     every = [runner.cell(kind, H, R) for kind in sets for H, R in config.pairs()]
     cells = tuple(cell for cell in every if cell is not None)
     if not cells:
         raise UserError("nothing of this evaluation is finished: run it without --finished-only.")
     curves = {}
-    for agent in agents if config.curve else ():
+    for agent in runner.agents if config.curve else ():
         see = functools.partial(agent.see, world)
-        curves[agent.name] = distance_curve(see, world, states=config.curve, seed=config.seed, device=device)
+        curves[agent.name] = distance_curve(see, world, states=config.curve, seed=config.seed, device=runner.device)
     groups = {kind: _groups(world, s) for kind, s in sets.items()}
     code = origin()
     return Evaluation(
@@ -83,12 +65,12 @@ def evaluate(
         versions=versions(),
         commit=code["commit"],
         source=code["source"],
-        device=_device_name(torch.device(device)),
+        device=_device_name(runner.device),
         threads=torch.get_num_threads(),
         settings=config,
         world=WorldName(world.spec.name, dict(world.spec.options)),
         holdout=holdout,
-        runs=tuple(a.entry() for a in agents),
+        runs=tuple(a.entry() for a in runner.agents),
         episode_sets={kind: s.entry() for kind, s in sets.items()},
         cells=tuple(cell.measured(config.budgets, groups[cell.goals]) for cell in cells),
         curves=curves,

@@ -55,7 +55,11 @@ class Evaluator:
         finished_only: bool = False,
     ) -> None:
         """either: records kept from a call that compiled, or did not, serve this one too.
-        finished_only: run nothing; what is not kept is left out and listed in `missing`."""
+        finished_only: run nothing; what is not kept is left out and listed in `missing`.
+        workers: processes for live simulators; None is one per core for the oracle's, which branch, and one for the
+        others. Nothing depends on it.
+        progress: called with the number of plans made; `jobs` tells how many there will be.
+        """
         check_agents(agents, config)
         self.agents, self.world, self.config, self.sets = tuple(agents), world, config, sets
         self.device, self.compile, self.either = torch.device(device), compile, either

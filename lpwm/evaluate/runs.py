@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
-from lpwm import train as runs
 from lpwm.core.errors import UserError
 from lpwm.data import EpisodeData
 from lpwm.evaluate.agent import Agent
 from lpwm.evaluate.provenance import of_run
+from lpwm.train.run import load
 from lpwm.train.run_config import method_digest
 
 
@@ -57,7 +57,7 @@ def load_team(
     resolved = [Path(p).resolve() for p in paths]
     if len(set(resolved)) != len(resolved):
         raise UserError("a run folder is given twice: name each once.")
-    loaded = [runs.load(path, device=device, checkpoint=checkpoint) for path in paths]
+    loaded = [load(path, device=device, checkpoint=checkpoint) for path in paths]
     first = loaded[0]
     for one in loaded:
         if one.world is None:

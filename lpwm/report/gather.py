@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,6 +12,7 @@ from lpwm import worlds
 from lpwm.core.config import digest
 from lpwm.core.errors import UserError
 from lpwm.core.json import read_json
+from lpwm.evaluate.cache import read_record
 from lpwm.evaluate.episodes import Record
 from lpwm.evaluate.results import KIND as EVALUATION
 from lpwm.evaluate.results import Evaluation, Row
@@ -147,12 +147,6 @@ def stored_episodes(evaluation: Evaluation, place: Path, number: int = 1, count:
 
 
 def _record(row: Row, place: Path) -> Record | None:
-    """The record of the first training and planner seed. A damaged file counts as absent."""
+    """The record of the first training and planner seed, where it is still kept."""
     name = row.records[0][0] if row.records and row.records[0] else ""
-    if not name:
-        return None
-    try:
-        with np.load(place / f"{Path(name).name}.npz", allow_pickle=False) as arrays:
-            return Record.of_arrays(dict(arrays))
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
-        return None
+    return read_record(place / f"{Path(name).name}.npz") if name else None

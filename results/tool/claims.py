@@ -34,7 +34,7 @@ class Query:
     horizon: int = 5
     budgets: tuple[int, ...] = (50,)  # raw steps, the preferred first; other budgets are shown after them
     closed_loop: bool = False  # several plans in an episode; else any number
-    quantity: str = "latched"  # latched or terminal; of studies a name in evidence.PLACES or a correlation
+    quantity: str = "latched"  # latched or terminal; of studies a probe or a correlation
     versus: str = ""  # another quantity of the same run, of a difference inside it
     latent: int | None = None
     tj: float | None = None  # weight of the temporal Jaccard loss

@@ -237,31 +237,12 @@ def _of_values(claim: Claim, values: Sequence[float]) -> tuple[Interval, float |
 # Studies and monitors ---------------------------------------------------------------------------------------
 
 
-# Where the numbers of a study lie in its file.
-PLACES: dict[str, tuple[str, ...]] = {
-    "sharpness": ("sharpness", "sharpness"),
-    "sharpness_translated": ("sharpness", "translated", "mean"),
-    "matched": ("sharpness", "matched"),
-    "matched_translated": ("sharpness", "matched_translated", "mean"),
-    **{f"zone_{f}": ("probes", "zone", f) for f in ("code", "support", "magnitudes", "position")},
-    "zone_shuffled": ("probes", "zone", "code", "shuffled"),
-    **{f"position_{f}": ("probes", "position", f) for f in ("code", "support", "magnitudes")},
-    "position_given_support": ("probes", "position_given_support"),
-    "position_shuffled": ("probes", "position", "code", "shuffled"),
-    "active_fraction": ("supports", "active_fraction"),
-    "instability": ("supports", "instability"),
-}
-
-
 def quantity(study: Mapping[str, Any], name: str) -> tuple[float | None, Mapping[str, Any]]:
-    """A number of a study by its name in PLACES, or `correlation WHAT` (Cube); its own interval."""
-    kind, _, what = name.partition(" ")
-    value: Any = study
-    for key in ("correlations", what) if kind == "correlation" else PLACES.get(name, ("",)):
-        value = value.get(key) if isinstance(value, Mapping) else None
-    if isinstance(value, Mapping):
-        return float(value["estimate"]), value
-    return (None if value is None else float(value)), {}
+    """A number of a study, `correlation WHAT` (Cube) or a probe's (`zone_support`); with its own interval."""
+    kind, _, what = name.replace(" ", "_").partition("_")
+    place = study.get("correlations", {}) if kind == "correlation" else study.get("probes", {}).get(kind, {})
+    value = place.get(what)
+    return (None, {}) if value is None else (float(value["estimate"]), value)
 
 
 def _study(claim: Claim, results: Results) -> Iterator[Evidence]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import base64
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,9 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patheffects import withStroke
 
 from lpwm.core.files import disk_errors, make_folder
-from lpwm.interpret import Study
-from lpwm.report.figures.codes import Shown, maps
 from lpwm.stats import Interval, success_interval
 
 from .claims import METHODS, RANDOM, Claim
@@ -26,6 +26,7 @@ from .study_tables import first_upper, success_names
 # Okabe and Ito's colors, without the yellow that paper swallows: told apart with any color vision.
 COLORS = ("#0072B2", "#C04F00", "#00795A", "#A8508A", "#8A6100", "#3B6FA0", "#4D4D4D")
 PAPER, GRAY = "#c9c5ba", "#6b6f76"
+OUTLINE = [withStroke(linewidth=2.6, foreground="#00000088")]  # white on yellow too
 ORDER = ("lpwm", "lpwm-tj", "lewm")
 TARGETS = "target-study"  # the name of its figure
 MARKS = {0.5: "v", 1.0: "o", 2.0: "s"}  # by p
@@ -74,8 +75,45 @@ def jaccard(results: Results) -> Figure | None:
     for one in sorted((s for s in mapped if s.files == most), key=lambda s: str(s.run.seed)):
         first.setdefault(one.run.method, one)
     chosen = sorted(first.items(), key=lambda m: ORDER.index(m[0]) if m[0] in ORDER else len(ORDER))
-    shown = [Shown.of(Study.from_json(one.study, ", ".join(one.files))) for _, one in chosen]
-    return maps(shown, [(r.row, r.col) for r in shown[0].study.grid.references][:4])
+    return _maps([one.study for _, one in chosen])
+
+
+def _maps(studies: Sequence[Mapping[str, Any]]) -> Figure:
+    """A row of maps for each run, one for each of the first reference cells."""
+    cells = [(r["row"], r["col"]) for r in studies[0]["grid"]["references"]][:4]
+    fig = Figure(figsize=(2.1 * len(cells) + 0.9, 2.5 * len(studies)), layout="constrained")
+    for part, study in zip(fig.subfigures(len(studies), 1, squeeze=False)[:, 0], studies, strict=True):
+        axes, run, sharp = part.subplots(1, len(cells), squeeze=False)[0], study["run"], study["sharpness"]
+        for axis, (row, col) in zip(axes, cells, strict=True):
+            image = axis.imshow(_jaccard_map(study, row, col), vmin=0, vmax=1, cmap="viridis")
+            _borders(axis, np.array(study["grid"]["zones"]))
+            axis.plot(col, row, "+", color="white", ms=9, mew=2, path_effects=OUTLINE)
+            axis.set(xticks=[], yticks=[], xlabel=f"row {row}, column {col}")
+            axis.spines[:].set_visible(False)
+        kind = "sparse" if run["sparse"] else "dense, sign pattern"
+        title = f"{run['name'].removesuffix('-' + run['hash'])}, seed {run['seed']} ({kind})"
+        title += f"\nsharpness {sharp['sharpness']['estimate']:.2f}, at equal displacement {sharp['matched']:.2f}"
+        part.suptitle(title, x=0.01, ha="left", fontsize=9)
+        part.colorbar(image, ax=list(axes), shrink=0.9, label="Jaccard index with +")
+    return fig
+
+
+def _jaccard_map(study: Mapping[str, Any], row: int, col: int) -> np.ndarray:
+    """|a ∧ b| / |a ∨ b| of the support at one cell of the grid with that at every other: (n, n)."""
+    packed = study["grid"]["supports"]
+    *lead, units = packed["shape"]
+    bits = np.frombuffer(base64.b64decode(packed["data"]), dtype=np.uint8).reshape(*lead, packed["bytes_per_row"])
+    on_nnD = np.unpackbits(bits, axis=-1, count=units).astype(bool)
+    both, either = (pair.sum(-1) for pair in (on_nnD & on_nnD[row, col], on_nnD | on_nnD[row, col]))
+    return np.where(either > 0, both / np.maximum(either, 1), 1.0)
+
+
+def _borders(axis: Axes, zones_nn: np.ndarray) -> None:
+    """Dashed lines where neighboring cells lie in different zones."""
+    for row, col in zip(*np.nonzero(np.diff(zones_nn, axis=0)), strict=True):
+        axis.plot([col - 0.5, col + 0.5], [row + 0.5] * 2, "--", color="white", lw=1, path_effects=OUTLINE)
+    for row, col in zip(*np.nonzero(np.diff(zones_nn, axis=1)), strict=True):
+        axis.plot([col + 0.5] * 2, [row - 0.5, row + 0.5], "--", color="white", lw=1, path_effects=OUTLINE)
 
 
 def _dot(axis: Axes, interval: Interval, at: float, color: str, hollow: bool, upright: bool = False) -> None:

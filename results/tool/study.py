@@ -37,13 +37,12 @@ from lpwm.evaluate.config import EvalConfig, solo
 from lpwm.evaluate.evaluate import evaluate, versions
 from lpwm.evaluate.results import Cell
 from lpwm.evaluate.runs import agent_of
-from lpwm.interpret.codes import Episode
-from lpwm.interpret.probes import Frames, ProbeConfig, probe
-from lpwm.interpret.sparsity import numbers
+from lpwm.interpret.probes import ProbeConfig, probe
 from lpwm.interpret.study import StudyConfig, held_out_frames
 from lpwm.losses.distribution import RectifiedGeneralizedGaussian
 from lpwm.train import Loaded, Run, RunConfig, load, pick_device, prepare_data, run_hash
 from lpwm.train.log import read_log
+from lpwm.train.monitors import effective_dimension
 
 from .read import TARGETS
 from .study_cells import CELLS, MEASURES, PLANNING, Job, TargetCell
@@ -257,8 +256,8 @@ def measures(run: Run, loaded: Loaded, target: RectifiedGeneralizedGaussian, fra
     seen = held_out_frames(loaded, run.data, StudyConfig(frames=frames))
     if not np.isfinite(seen.z_ND).all():
         raise UserError("the codes are not finite: the run has diverged, so there is nothing to inspect in it.")
-    sparse = numbers(as_episodes(seen))
-    active = sparse.active_fraction.estimate
+    z_ND = seen.z_ND.astype(np.float32)
+    active, square = float((z_ND > 0).mean()), float(np.square(z_ND, dtype=np.float64).mean())
     held = run.result()["held_out"]
     ratio = [
         None if e is None or c is None else e / max(c, 1e-12)
@@ -268,10 +267,10 @@ def measures(run: Run, loaded: Loaded, target: RectifiedGeneralizedGaussian, fra
         "active": active,
         "gap": active - target.activity,
         "off": abs(active - target.activity),
-        "at_least": sparse.at_least,
-        "law": law_distance(seen.z_ND, target),
-        "dead": sparse.dead_units / seen.z_ND.shape[1],
-        "dimension": sparse.effective_dimension,
+        "at_least": float(z_ND.mean(dtype=np.float64) ** 2 / square) if square > 0 else 0.0,
+        "law": law_distance(z_ND, target),
+        "dead": float((z_ND <= 0).all(0).mean()),
+        "dimension": float(effective_dimension(torch.from_numpy(z_ND))),
         "ratio": ratio[0],
         "ratio_deep": ratio[-1],
     }
@@ -280,16 +279,6 @@ def measures(run: Run, loaded: Loaded, target: RectifiedGeneralizedGaussian, fra
         out[f"zone_{name}"] = probes.zone[name].estimate
         out[f"position_{name}"] = probes.position[name].estimate
     assert out.keys() == MEASURES.keys()
-    return out
-
-
-def as_episodes(seen: Frames) -> list[Episode]:
-    """The same frames by trajectory; the states between frames are not there."""
-    out = []
-    for e in dict.fromkeys(seen.trajectory_N.tolist()):
-        rows = seen.trajectory_N == e
-        z_TD, states_TS = (x[rows].astype(np.float32) for x in (seen.z_ND, seen.position_NS))
-        out.append(Episode(int(e), z_TD, states_TS, frameskip=1))
     return out
 
 

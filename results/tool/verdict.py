@@ -64,7 +64,7 @@ def _difference(ours: Interval, smallest: float) -> tuple[str, str]:
         return REPRODUCED, "smaller than the paper's" if ours.high < smallest else ""
     if ours.high < 0:
         return NOT, "the other way round"
-    if smallest > 0 and ours.high < smallest:
+    if ours.high < smallest:
         return NOT, "the paper's smallest difference is left out"
     return INCONCLUSIVE, ""
 

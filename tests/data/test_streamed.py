@@ -328,3 +328,11 @@ def test_on_a_gpu_the_same_bits(data, size):
     source.close()
     assert torch.equal(source.batch(2).pixels.cpu(), resident.batch(2).pixels)
     source.close()
+
+
+def test_the_room_and_its_workers_start_without_torch():
+    code = "import sys, lpwm.data, lpwm.data.frames.worker, lpwm.data.frames.hdf5; print('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
+    import lpwm.data
+
+    assert all(callable(getattr(lpwm.data, name)) for name in lpwm.data.__all__)

@@ -15,7 +15,7 @@ from PIL import Image
 
 from lpwm.core.config import from_dict, to_dict
 from lpwm.core.errors import UserError
-from lpwm.evaluate.agent import Agent, consensus, plan_to_image
+from lpwm.evaluate.agent import Agent, consensus
 from lpwm.evaluate.cache import Store
 from lpwm.evaluate.config import PRESETS, EvalConfig, preset, solo
 from lpwm.evaluate.curve import distance_curve
@@ -322,18 +322,12 @@ def test_a_gif_shows_every_step(world, found, tmp_path):
         episode_gif(tmp_path / "c.gif", world, sets["random"], record, 6)
 
 
-def test_planning_from_picture_to_picture(world, agent):
-    here, there = world.render(torch.tensor([[60.0, 60.0], [90.0, 100.0]]), 32)
-    solver = CEMConfig(samples=64, elites=8, iterations=10).build()
-    raw, plan = plan_to_image(agent, here, there, solver, horizon=3)
-    assert raw.shape == (15, 2) and plan.actions_BHA.shape == (1, 3, 10)
-    state = torch.tensor([[60.0, 60.0]])
-    for action in raw:
-        state = world.step(state, action[None])
-    assert (state - torch.tensor([[90.0, 100.0]])).norm() < 10
+def test_a_goal_picture_must_have_the_size_the_model_reads(world, agent):
+    here = world.render(torch.tensor([[60.0, 60.0]]), 32)[0]
+    assert agent.see_image(here).shape == (2,)
     for wrong in (world.render(torch.tensor([[60.0, 60.0]]), 64)[0], here[:1], here.float()):
         with pytest.raises(UserError, match=r"the goal image is .* reads uint8 frames of shape \(3, 32, 32\): resize"):
-            plan_to_image(agent, here, wrong, solver)
+            agent.see_image(wrong)
 
 
 def test_bad_settings_are_one_sentence_each(world, data, agent):

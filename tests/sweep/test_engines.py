@@ -103,7 +103,7 @@ def test_a_killed_local_worker_is_replaced(tmp_path, alone):
         logs = list((tmp_path / "runs").glob("*/checkpoints/step-*"))
         if running and logs and not killed:
             killed.append(running[0])
-            os.kill(running[0].claim["pid"], signal.SIGKILL)
+            os.kill(running[0].claim.pid, signal.SIGKILL)
 
     engine_local.run(tmp_path, names, engine_local.LocalConfig(workers=2), kill_once)
     found = check(tmp_path, names, alone)
