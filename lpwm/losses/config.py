@@ -93,7 +93,8 @@ class ObjectiveConfig:
             raise UserError(f"rollout_steps must be at least 1, not {self.rollout_steps}: 1 is the paper.")
 
     def build_regularizer(self, nonnegative: bool) -> Regularizer:
-        return REGULARIZERS.get(self.regularizer)(getattr(self, self.regularizer, None), nonnegative)
+        own = {"rdmreg": self.rdmreg, "sigreg": self.sigreg, "vicreg": self.vicreg}.get(self.regularizer)
+        return REGULARIZERS.get(self.regularizer)(own, nonnegative)
 
     def validate(self, nonnegative: bool, frames: int | None = None) -> None:
         """What depends on the model: its link, and the number of frames in a clip."""
