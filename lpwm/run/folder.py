@@ -30,6 +30,7 @@ from lpwm.data import (
     world_of,
 )
 from lpwm.data.files import make_folder, write_whole
+from lpwm.data.pixels import pixel_stats
 from lpwm.errors import UserError
 from lpwm.frames import StoredFrames
 from lpwm.losses import Objective
@@ -122,10 +123,13 @@ class Run:
                           holdout=c.data.holdout, device=device, workers=c.data.workers or None, **options)  # fmt: skip
 
     def build_model(self, device: torch.device) -> WorldModel:
-        """Fresh weights, a function of the seed alone."""
-        action_dim = self.data.actions.shape[1] * self.config.data.frameskip
-        model = WorldModel(self.config.model, action_dim)
-        initialise(model, self.config.train.seed)
+        """Fresh weights, a function of the seed alone (and, with pixels="data", of the training frames)."""
+        c = self.config
+        model = WorldModel(c.model, self.data.actions.shape[1] * c.data.frameskip)
+        initialise(model, c.train.seed)
+        if c.model.encoder.pixels == "data":
+            look = pixel_stats(self.data, self.world(), c.model.encoder.image, c.data.holdout)
+            model.encoder.vit.measure_pixels(*look)
         return model.to(device)
 
     def meta(self, stats: ActionStats) -> dict[str, Any]:
