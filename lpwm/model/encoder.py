@@ -143,7 +143,7 @@ class ViT(nn.Module):
             nn.init.normal_(p, std=0.02)
 
     def measure_pixels(self, mean: Tensor, std: Tensor) -> None:
-        """Pixels are (x/255 − mean)/std from now on; one number a channel each."""
+        """Pixels are (x/255 − mean)/std from now on, with one mean and one std per channel."""
         self.scale.copy_((1 / (255 * std)).view(3, 1, 1))
         self.shift.copy_((-mean / std).view(3, 1, 1))
 
