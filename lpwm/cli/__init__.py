@@ -99,7 +99,7 @@ def _option(word: str) -> str:
     from lpwm.core.config import RENAMED_OPTIONS
 
     name, equals, value = word.partition("=")
-    new = RENAMED_OPTIONS.get(name.removeprefix("--"))
+    new = RENAMED_OPTIONS.get(name.removeprefix("--").replace("-", "_"))
     return f"--{new}{equals}{value}" if new and name.startswith("--") else word
 
 

@@ -10,7 +10,6 @@ from typing import Annotated
 
 import tyro
 
-from lpwm.core.config import renamed_paths
 from lpwm.core.errors import UserError
 from lpwm.recipes import RECIPES, recipe
 from lpwm.train.run_config import RunConfig, pick_device
@@ -45,9 +44,7 @@ def parse(argv: list[str]) -> tuple[str, Args]:
             f"which recipe? lpwm train RECIPE, for instance {next(iter(RECIPES))}; lpwm recipes lists them."
         )
     default = Args(run=recipe(name, _width(argv))) if name else Args()
-    old = {f"--{a}": f"--{b}" for a, b in renamed_paths(default.run).items()}
-    words = [word.partition("=") for word in (argv[1:] if name else argv)]
-    rest = [old.get(option.replace("_", "-"), option) + equals + value for option, equals, value in words]
+    rest = argv[1:] if name else argv
     return name, tyro.cli(Args, args=rest, default=default, prog="lpwm train RECIPE", description=__doc__)
 
 

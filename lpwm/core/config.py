@@ -43,17 +43,6 @@ RENAMED_KEYS = {
 }
 
 
-def renamed_paths(config: Any, prefix: str = "") -> dict[str, str]:
-    """Dotted names of 0.1.0 within a config and the names now: {"model.encoder.image": "model.encoder.image_size"}."""
-    names = RENAMED.get(type(config).__name__, {})
-    paths = {prefix + old: prefix + new for old, new in names.items()}
-    for f in dataclasses.fields(config):
-        value = getattr(config, f.name)
-        if dataclasses.is_dataclass(value):
-            paths |= renamed_paths(value, f"{prefix}{f.name}.")
-    return paths
-
-
 def renamed(record: dict[str, Any]) -> dict[str, Any]:
     """A record under the names of today, at its top level."""
     return {RENAMED_KEYS.get(key, key): value for key, value in record.items()}

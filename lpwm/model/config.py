@@ -33,7 +33,7 @@ class EncoderConfig:
     heads: int = 3
     head_dim: int = 64
     mlp: int = 768
-    pixels: Literal["half", "imagenet", "white"] = "half"
+    pixels: Literal["half", "imagenet", "white", "data"] = "half"
 
     def __post_init__(self) -> None:
         _at_least_one(self, "encoder", "image_size", "patch", "width", "depth", "heads", "head_dim", "mlp")

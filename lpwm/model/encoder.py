@@ -18,11 +18,13 @@ from lpwm.model.config import EncoderConfig, ProjectorConfig
 from lpwm.model.layers import TwoLayer, linear
 
 # How uint8 pixels become numbers: (x/255 − mean)/std. The ladder pipeline centers, the support pipeline
-# uses the statistics of ImageNet; "white" makes a white background 0, for dots on it (see recipes.small).
+# uses the statistics of ImageNet; "white" makes a white background 0, for dots on it (see recipes.small). "data" takes
+# the statistics of the training frames (lpwm.data.pixels), saved with the weights; until it has them it is "half".
 PIXELS = {
     "half": ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
     "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
     "white": ((1.0, 1.0, 1.0), (0.5, 0.5, 0.5)),
+    "data": ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
 }
 
 
@@ -88,11 +90,17 @@ class ViT(nn.Module):
         self.position = nn.Parameter(torch.empty(self.tokens, c.width))
         self.blocks = nn.ModuleList(Block(c) for _ in range(c.depth))
         self.norm = nn.LayerNorm(c.width, eps=1e-6)
-        mean, std = (torch.tensor(v) for v in PIXELS[c.pixels])
-        self.register_buffer("scale", (1 / (255 * std)).view(3, 1, 1), persistent=False)
-        self.register_buffer("shift", (-mean / std).view(3, 1, 1), persistent=False)
+        learned = c.pixels == "data"  # then saved with the weights
+        for name in ("scale", "shift"):
+            self.register_buffer(name, torch.empty(3, 1, 1), persistent=learned)
+        self.measure_pixels(*(torch.tensor(v) for v in PIXELS[c.pixels]))
         for p in (self.cls, self.position):
             nn.init.normal_(p, std=0.02)
+
+    def measure_pixels(self, mean: Tensor, std: Tensor) -> None:
+        """Pixels are (x/255 − mean)/std from now on, with one mean and one std per channel."""
+        self.scale.copy_((1 / (255 * std)).view(3, 1, 1))
+        self.shift.copy_((-mean / std).view(3, 1, 1))
 
     def use_kernels(self) -> bool:
         """Train with the operator of `lpwm.kernels`, if it serves here; the same function up to rounding."""

@@ -27,6 +27,7 @@ from lpwm.core.provenance import add_session
 from lpwm.core.version import __version__
 from lpwm.data import ActionStats, EpisodeData, ResidentClips, StreamedClips, open_clips, world_of
 from lpwm.data.frames import StoredFrames
+from lpwm.data.pixels import pixel_stats
 from lpwm.losses import Objective
 from lpwm.losses.rdmreg import floor
 from lpwm.model import WorldModel
@@ -129,10 +130,13 @@ class Run:
         )
 
     def build_model(self, device: torch.device) -> WorldModel:
-        """Fresh weights, a function of the seed alone."""
-        action_dim = self.data.actions.shape[1] * self.config.data.frameskip
-        model = WorldModel(self.config.model, action_dim)
-        initialize(model, self.config.train.seed)
+        """Fresh weights, a function of the seed alone (and, with pixels="data", of the training frames)."""
+        c = self.config
+        model = WorldModel(c.model, self.data.actions.shape[1] * c.data.frameskip)
+        initialize(model, c.train.seed)
+        if c.model.encoder.pixels == "data":
+            stats = pixel_stats(self.data, self.world(), c.model.encoder.image_size, c.data.holdout)
+            model.encoder.vit.measure_pixels(*stats)
         return model.to(device)
 
     def meta(self, stats: ActionStats) -> dict[str, Any]:
