@@ -22,6 +22,7 @@ class Verb:
     module: str = ""  # has `Args` and `run`, and `parse` where the options depend on the first word
     common: tuple[str, ...] = ()  # the options that --help shows, dots for nested ones; empty: all of them
     parts: tuple[str, ...] = ()  # verbs of its own
+    own: tuple[str, ...] = ()  # first words whose options `parse` explains
 
 
 _TRAIN = (
@@ -44,7 +45,9 @@ VERBS = {
     "eval": Verb("Plan with trained models, next to the controls", "eval", _EVAL),
     "interpret": Verb("Inspect the codes: supports, zones, probes", "interpret"),
     "report": Verb("Write one page about any set of runs", "report"),
-    "sweep": Verb("Run a grid of trainings, here, on Ray or on Slurm; and its status", "sweep", _SWEEP),
+    "sweep": Verb(
+        "Run a grid of trainings, here, on Ray or on Slurm; and its status", "sweep", _SWEEP, own=("status",)
+    ),
     "recipes": Verb("List the named runs with their predicted cost", "recipes"),
     "doctor": Verb("Check what is installed, and which worlds and devices work", "doctor"),
     "paper": Verb("Tables of the paper: params, theory", parts=("params", "theory")),
@@ -88,7 +91,16 @@ def call(argv: list[str]) -> int:
     if argv[0] in ("-V", "--version", "version"):
         print(f"lpwm {__version__}")
         return 0
-    return _call(argv[0], argv[1:], VERBS | PARTS, "lpwm")
+    return _call(argv[0], [_option(word) for word in argv[1:]], VERBS | PARTS, "lpwm")
+
+
+def _option(word: str) -> str:
+    """An option under its name of today."""
+    from lpwm.core.config import RENAMED_OPTIONS
+
+    name, equals, value = word.partition("=")
+    new = RENAMED_OPTIONS.get(name.removeprefix("--").replace("-", "_"))
+    return f"--{new}{equals}{value}" if new and name.startswith("--") else word
 
 
 def _call(name: str, rest: list[str], verbs: dict[str, Verb], prog: str) -> int:
@@ -107,7 +119,7 @@ def _call(name: str, rest: list[str], verbs: dict[str, Verb], prog: str) -> int:
         from lpwm.core.plugins import load_installed
 
         load_installed()
-    elif verb.common and "--help-all" not in rest:
+    elif verb.common and not {"--help-all", *verb.own} & set(rest):
         return _short_help(module, verb, [w for w in rest if w not in ("-h", "--help")], prog)
     rest = ["--help" if word == "--help-all" else word for word in rest]
     if hasattr(module, "parse"):
@@ -122,8 +134,6 @@ def _short_help(module: Any, verb: Verb, rest: list[str], prog: str) -> int:
 
     words = [w for w in rest if not w.startswith("-")]
     default, prog = module.defaults(words, prog) if hasattr(module, "defaults") else (module.Args(), prog)
-    if default is None:  # a part with its own options
-        module.parse([*rest, "--help"])
     show(default, verb.common, prog, verb.help)
     return 0
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -97,6 +97,13 @@ GIVEN = (
     *("goals", "episodes", "offset", "seed", "budgets", "receding", "context", "path_discount", "test"),
     *("planner_seeds", "solver", "controls", "precision"),
 )  # fields of EvalConfig that are options of the same name
+
+
+def defaults(words: list[str], prog: str) -> tuple[Args, str]:
+    """The preset's values in the places of None, for help."""
+    config, usual = preset(Args.preset), Args()
+    values = {f.name: getattr(config, "horizons" if f.name == "horizon" else f.name, None) for f in fields(usual)}
+    return replace(usual, **{k: v for k, v in values.items() if v is not None and getattr(usual, k) is None}), prog
 
 
 def settings(args: Args) -> EvalConfig:

@@ -26,6 +26,12 @@ RENAMED: dict[str, dict[str, str]] = {
     "EvaluatedRun": {"normalisation": "normalization"},
     "ObjectiveConfig": {"regulariser": "regularizer"},
 }
+# The same for dotted names: options of the command line, axes of grids, overrides.
+RENAMED_OPTIONS = {
+    "along": "path_discount",
+    "model.encoder.image": "model.encoder.image_size",
+    "objective.regulariser": "objective.regularizer",
+}
 # Config class -> fields that 0.1.0 did not have.
 ADDED: dict[str, frozenset[str]] = {}
 # Keys of other JSON (logs, checkpoints, evaluations): name in 0.1.0 -> name now.

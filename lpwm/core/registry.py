@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from importlib import import_module
 from typing import Any, Generic, TypeVar
 
-from lpwm.core.errors import UserError, choose
+from lpwm.core.errors import UserError, nearest
 from lpwm.core.plugins import load_installed
 
 T = TypeVar("T")
@@ -35,7 +35,9 @@ class Registry(Generic[T]):
         """A sentence with the nearest name, where there is no such entry. Imports nothing."""
         if name not in self._entries:
             load_installed()
-        choose(self.kind, name, self._entries)
+        if name not in self._entries:
+            near = nearest(name, self._entries)
+            raise UserError(f"unknown {self.kind} {name!r}: {near}; others come with a plugin (--plugin MODULE).")
 
     def get(self, name: str) -> T:
         self.check(name)

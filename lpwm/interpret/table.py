@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import textwrap
 from collections.abc import Sequence
 
 from rich.console import Console
@@ -51,7 +52,7 @@ def columns(heads: Sequence[str], rows: Sequence[Sequence[str]], width: int = 80
     console = Console(width=width, file=io.StringIO(), color_system=None)
     with console.capture() as capture:
         console.print(made)
-    lines = [title] if title else []
+    lines = [textwrap.fill(line, width) for line in title.splitlines()]
     return "\n".join(lines + [line.rstrip() for line in capture.get().splitlines()])
 
 

@@ -60,3 +60,17 @@ def whole_batch(codes_BTD: Tensor, group: Group) -> Tensor:
     if codes_BTD.dtype != torch.float64:
         codes_BTD = codes_BTD.float()
     return codes_BTD if group.gather is None else group.gather(codes_BTD)
+
+
+class NoRegularizer:
+    """R = 0."""
+
+    def __init__(self, config: None = None, nonnegative: bool = True) -> None:
+        pass
+
+    def draw(self, key: Key, shape: Shape, device: torch.device | str = "cpu", group: Group = ALONE) -> Draw:
+        return ()
+
+    def __call__(self, codes_BTD: Tensor, draw: Draw = (), group: Group = ALONE) -> Tensor:
+        wide = torch.float64 if codes_BTD.dtype == torch.float64 else torch.float32
+        return torch.zeros((), device=codes_BTD.device, dtype=wide)

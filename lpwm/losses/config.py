@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lpwm.core.errors import UserError
 from lpwm.core.registry import Registry
 from lpwm.losses.distribution import RectifiedGeneralizedGaussian
 
-# (config, whether the link is non-negative) -> the regularizer.
+if TYPE_CHECKING:
+    from lpwm.losses.base import Regularizer
+
+# (its own config, whether the link is non-negative) -> the regularizer.
 REGULARIZERS: Registry[Any] = Registry(
-    "regularizer", {name: f"lpwm.losses.objective:{name}" for name in ("rdmreg", "sigreg", "vicreg", "none")}
+    "regularizer",
+    {
+        "rdmreg": "lpwm.losses.rdmreg:RDMReg",
+        "sigreg": "lpwm.losses.sigreg:SIGReg",
+        "vicreg": "lpwm.losses.vicreg:VICReg",
+        "none": "lpwm.losses.base:NoRegularizer",
+    },
 )
 
 
@@ -82,6 +91,9 @@ class ObjectiveConfig:
                 raise UserError(f"{name} must not be negative: it is {getattr(self, name)}; 0 switches it off.")
         if self.rollout_steps < 1:
             raise UserError(f"rollout_steps must be at least 1, not {self.rollout_steps}: 1 is the paper.")
+
+    def build_regularizer(self, nonnegative: bool) -> Regularizer:
+        return REGULARIZERS.get(self.regularizer)(getattr(self, self.regularizer, None), nonnegative)
 
     def validate(self, nonnegative: bool, frames: int | None = None) -> None:
         """What depends on the model: its link, and the number of frames in a clip."""

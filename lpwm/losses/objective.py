@@ -13,39 +13,9 @@ import torch
 from torch import Tensor
 
 from lpwm.core.errors import UserError
-from lpwm.losses.base import ALONE, Draw, Group, Key, Regularizer, Shape
-from lpwm.losses.config import REGULARIZERS, ObjectiveConfig
+from lpwm.losses.base import ALONE, Draw, Group, Key, NoRegularizer, Regularizer, Shape
+from lpwm.losses.config import ObjectiveConfig
 from lpwm.losses.jaccard import temporal_jaccard
-from lpwm.losses.rdmreg import RDMReg
-from lpwm.losses.sigreg import SIGReg
-from lpwm.losses.vicreg import VICReg
-
-
-class NoRegularizer:
-    """R = 0."""
-
-    def draw(self, key: Key, shape: Shape, device: torch.device | str = "cpu", group: Group = ALONE) -> Draw:
-        return ()
-
-    def __call__(self, codes_BTD: Tensor, draw: Draw = (), group: Group = ALONE) -> Tensor:
-        wide = torch.float64 if codes_BTD.dtype == torch.float64 else torch.float32
-        return torch.zeros((), device=codes_BTD.device, dtype=wide)
-
-
-def rdmreg(config: ObjectiveConfig, nonnegative: bool) -> RDMReg:
-    return RDMReg(config.rdmreg, nonnegative)
-
-
-def sigreg(config: ObjectiveConfig, nonnegative: bool) -> SIGReg:
-    return SIGReg(config.sigreg)
-
-
-def vicreg(config: ObjectiveConfig, nonnegative: bool) -> VICReg:
-    return VICReg(config.vicreg)
-
-
-def none(config: ObjectiveConfig, nonnegative: bool) -> NoRegularizer:
-    return NoRegularizer()
 
 
 class Objective:
@@ -54,7 +24,7 @@ class Objective:
     def __init__(self, config: ObjectiveConfig, nonnegative: bool) -> None:
         config.validate(nonnegative)
         self.config = config
-        self.regularizer: Regularizer = REGULARIZERS.get(config.regularizer)(config, nonnegative)
+        self.regularizer: Regularizer = config.build_regularizer(nonnegative)
 
     def without_regularizer(self) -> Objective:
         """The terms that are means over clips; gradient accumulation handles the regularizer on its own."""

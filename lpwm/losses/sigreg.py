@@ -28,7 +28,7 @@ class SIGRegDraw(NamedTuple):
 
 
 class SIGReg:
-    def __init__(self, config: SIGRegConfig) -> None:
+    def __init__(self, config: SIGRegConfig, nonnegative: bool = False) -> None:
         self.config = config
 
     @torch.no_grad()

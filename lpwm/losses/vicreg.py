@@ -17,7 +17,7 @@ from lpwm.losses.config import VICRegConfig
 
 
 class VICReg:
-    def __init__(self, config: VICRegConfig) -> None:
+    def __init__(self, config: VICRegConfig, nonnegative: bool = False) -> None:
         self.config = config
 
     def draw(self, key: Key, shape: Shape, device: torch.device | str = "cpu", group: Group = ALONE) -> Draw:

@@ -27,18 +27,7 @@ from lpwm.optim.config import OPTIMIZERS, OptimConfig
 
 BASE_WIDTH = 384
 Kind = Literal["hidden", "input", "bias", "norm", "embedding"]
-_NORMS = (
-    nn.LayerNorm,
-    nn.RMSNorm,
-    nn.GroupNorm,
-    nn.BatchNorm1d,
-    nn.BatchNorm2d,
-    nn.BatchNorm3d,
-    nn.SyncBatchNorm,
-    nn.InstanceNorm1d,
-    nn.InstanceNorm2d,
-    nn.InstanceNorm3d,
-)
+_NORMS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.modules.batchnorm._NormBase)  # the last: batch, instance
 
 
 @dataclass(frozen=True)

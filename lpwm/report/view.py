@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 from lpwm.evaluate.results import Cell, EvalConfig, Evaluation, Rate, Row
 from lpwm.interpret.results import Result, Study
@@ -25,14 +25,7 @@ def family(name: str) -> str:
     return name[: name.rfind("/") + 1]
 
 
-class Named(Protocol):
-    """A row of an evaluation, or a group of episodes."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def control(self) -> bool: ...
+Named = Any  # has `name` and `control`: a row of an evaluation, or a group of episodes
 
 
 @dataclass(frozen=True)
@@ -110,7 +103,7 @@ class Report:
                         return run
         return next((r for r in self.runs if method_key(r.file.name) == method_key(method)), None)
 
-    def ordered(self, rows: Sequence[Any], evaluation: int | None = None) -> list[Any]:
+    def ordered(self, rows: Sequence[Named], evaluation: int | None = None) -> list[Named]:
         """Rows of methods in the order of their runs, then what is no run of these, controls last."""
 
         def rank(row: Named) -> tuple[bool, int]:

@@ -14,28 +14,20 @@ class HealthConfig:
     """When a run counts as dead. Each threshold lies well away from the healthy runs measured: small Piecewise models
     (28-pixel frames, D = 64, 64 clips a batch), sparse, dense and plain ReLU, four rungs, from step 300 on."""
 
-    # The degrees of freedom of a dot; a run takes its world's own instead where it has more (4 for PushT) and this is
-    # left at 2. A code that stays below cannot hold the state. Healthy: 3.8–11.4, still growing; 7–14 is known of
-    # longer small runs.
+    # Below it a code cannot hold a dot's state; left at 2, a world's own is used (4 for PushT). Healthy: 3.8–14.
     min_dimension: float = 2.0
-    # A predictor of zeros scores 1. Healthy small models: below 0.12; at the paper's size healthy ones are still above
-    # after thousands of steps, so this alone is a warning and never stops a run.
+    # Healthy small models: below 0.12. Large ones stay above for thousands of steps: this only warns.
     max_relative_error: float = 0.5
-    # Of the codes' RMS and of their deviation from the mean code. Healthy: above 0.44; the weakest target of the method
-    # (μ = −2) has 0.17. Without a regularizer (λ = 0): 0.0004, at a dimension of 4 and a relative error of 4e-6, so
-    # that no other sign would tell.
+    # Of the codes' RMS and of their deviation from the mean code. Healthy: above 0.17; without a regularizer 0.0004.
     min_std: float = 0.01
-    # Healthy: above 0.04. A code linear in the position of a slow dot (one raw Piecewise step) would have 0.002;
-    # the rounding of bf16 alone gives 4e-6.
+    # Healthy: above 0.04; a code linear in the position of a slow dot 0.002; the rounding of bf16 alone 4e-6.
     min_variation: float = 1e-4
-    # Healthy: 0.9–1.7 for AdaLN, 0.6–1.4 for MLP∘LTI, 0.1–0.5 for the LTIs. Trained with actions shuffled across the
-    # batch: below 0.0013 from step 350 on.
+    # Healthy: above 0.1; trained with actions shuffled across the batch: below 0.0013.
     min_sensitivity: float = 0.003
-    # AdaLN-zero and LTI start action-blind, LTI as the copy predictor, and any code starts with few dimensions: the
-    # first tenth of a run, and never less than 500 steps, is not judged.
+    # Share of the steps, and number of them, that is not judged: AdaLN-zero and LTI start action-blind.
     grace: float = 0.1
     min_steps: int = 500
-    # Log points in a row that must agree: one batch can be odd, five are not.
+    # Log points in a row that must agree.
     patience: int = 5
 
     def __post_init__(self) -> None:
@@ -79,15 +71,7 @@ class TrainConfig:
     health: HealthConfig = field(default_factory=HealthConfig)
 
     def __post_init__(self) -> None:
-        for name, least in (
-            ("steps", 1),
-            ("batch", 1),
-            ("accumulate", 1),
-            ("log_every", 1),
-            ("keep", 1),
-            ("eval_every", 0),
-            ("eval_batches", 1),
-            ("checkpoint_every", 1),
-        ):
+        ones = ("steps", "batch", "accumulate", "log_every", "keep", "eval_batches", "checkpoint_every")
+        for name, least in (*((name, 1) for name in ones), ("eval_every", 0)):
             if getattr(self, name) < least:
                 raise UserError(f"train.{name} = {getattr(self, name)} must be at least {least}.")

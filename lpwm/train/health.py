@@ -18,66 +18,44 @@ class _Sign:
     kind: str
     monitor: str
     limit: float
-    above: bool
     what: str
     remedy: str
-    fatal: bool = True
+
+    @property
+    def fatal(self) -> bool:
+        """A run that is merely slow has an error above its limit; every other sign is a monitor below it."""
+        return self.kind != "slow"
 
     def seen(self, record: Mapping[str, float]) -> bool:
         value = record.get(self.monitor)
         if value is None or not math.isfinite(value):  # not measured here; non-finite codes have their own sentence
             return False
-        return value > self.limit if self.above else value < self.limit
+        return value < self.limit if self.fatal else value > self.limit
 
 
 def _signs(c: HealthConfig) -> tuple[_Sign, ...]:
     """In order of precedence: a collapsed code is also constant in time, and a constant code makes actions idle."""
     more = "raise the regularizer's weight (objective.lam) or lower the learning rate"
+    moving = (
+        "check that the data move and that clips differ in more than what moves, use a larger frameskip, or lower "
+        "objective.lam"
+    )
+    paired = "check that actions and frames of the data belong together, or raise the learning rate"
+    patient = (
+        "it may need more steps, a smaller objective.lam, another learning rate, or other pixels (model.encoder.pixels)"
+    )
+    constant = "the codes hardly differ between the frames of a clip, with a temporal variation of"
+    blind = "predictions ignore the actions: foreign ones move them by a sensitivity of"
+    same = "all frames have the same code, with a standard deviation of"
+    flat = "the codes use an effective dimension of only"
+    wrong = "predictions miss the codes with a relative error of"
     return (
-        _Sign("collapsed", "code_rms", c.min_std, False, "the codes have shrunk to zero, with an RMS of", more),
-        _Sign(
-            "collapsed",
-            "code_std",
-            c.min_std,
-            False,
-            "all frames have the same code, with a standard deviation of",
-            more,
-        ),
-        _Sign(
-            "collapsed",
-            "effective_dimension",
-            c.min_dimension,
-            False,
-            "the codes use an effective dimension of only",
-            more,
-        ),
-        _Sign(
-            "time-constant",
-            "temporal_variation",
-            c.min_variation,
-            False,
-            "the codes hardly differ between the frames of a clip, with a temporal variation of",
-            "check that the data move and that clips differ in more than what moves, use a larger frameskip, or lower "
-            "objective.lam",
-        ),
-        _Sign(
-            "action-blind",
-            "action_sensitivity",
-            c.min_sensitivity,
-            False,
-            "predictions ignore the actions: foreign ones move them by a sensitivity of",
-            "check that actions and frames of the data belong together, or raise the learning rate",
-        ),
-        _Sign(
-            "slow",
-            "relative_error",
-            c.max_relative_error,
-            True,
-            "predictions miss the codes with a relative error of",
-            "it may need more steps, a smaller objective.lam, another learning rate, or other pixels "
-            "(model.encoder.pixels)",
-            fatal=False,
-        ),
+        _Sign("collapsed", "code_rms", c.min_std, "the codes have shrunk to zero, with an RMS of", more),
+        _Sign("collapsed", "code_std", c.min_std, same, more),
+        _Sign("collapsed", "effective_dimension", c.min_dimension, flat, more),
+        _Sign("time-constant", "temporal_variation", c.min_variation, constant, moving),
+        _Sign("action-blind", "action_sensitivity", c.min_sensitivity, blind, paired),
+        _Sign("slow", "relative_error", c.max_relative_error, wrong, patient),
     )
 
 
@@ -140,7 +118,7 @@ class Health:
 
     def _sentence(self, sign: _Sign, record: Mapping[str, float], first: int, step: int, steps: int) -> Verdict:
         when = f"steps {first} to {step} of {steps}" if first < step else f"step {step} of {steps}"
-        side = "above" if sign.above else "below"
+        side = "below" if sign.fatal else "above"
         copying = ""
         if sign.monitor == "relative_error" and math.isfinite(record.get("copy_error", math.nan)):
             copying = f" where copying the last frame scores {record['copy_error']:.3g}"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from lpwm.core.config import digest, from_dict, hashed, to_dict
+from lpwm.core.config import RENAMED_OPTIONS, digest, from_dict, hashed, to_dict
 from lpwm.core.errors import UserError, nearest
 from lpwm.losses.config import ObjectiveConfig
 from lpwm.model.config import ModelConfig
@@ -122,7 +122,7 @@ def override(base: RunConfig, overrides: Mapping[str, Any]) -> RunConfig:
     """The config with dotted fields set; a wrong name, type or value is a UserError."""
     data = to_dict(base)
     for key, value in overrides.items():
-        *path, leaf = key.split(".")
+        *path, leaf = RENAMED_OPTIONS.get(key, key).split(".")
         at: Any = data
         for part in path:
             inner = at.get(part) if isinstance(at, dict) else None

@@ -49,6 +49,11 @@ def test_train_shows_the_recipes_defaults_and_all_of_them_when_told():
     assert "--optim.eps" in everything and "--train.steps" in everything
 
 
+def test_eval_shows_the_presets_defaults_and_status_its_own_options():
+    assert "50 100" in " ".join(shown("eval", "--help")[0])
+    assert "--once" in " ".join(shown("sweep", "status", "--help")[0])
+
+
 def test_parts_of_the_paper_are_verbs_too(capsys):
     outs = []
     for argv in (["params", "--json"], ["paper", "params", "--json"]):

@@ -11,7 +11,8 @@ import torch
 
 from lpwm.cli import main
 from lpwm.core.errors import UserError
-from lpwm.interpret import sparsity
+from lpwm.interpret import Sparsity, sparsity
+from lpwm.interpret.results import WorldInfo
 from lpwm.interpret.sparsity import arrange, numbers, table
 from lpwm.recipes import dense, tiny
 from lpwm.train import Run, load
@@ -46,40 +47,41 @@ def folders(root):
 
 
 def test_sparsity_of_runs_in_the_paper_s_arrangement(folders):
-    found = [sparsity(load(f), frames=60) for f in folders]
-    one = found[0]
-    assert json.loads(json.dumps(one, allow_nan=False)) == one
-    assert one["target"]["active_fraction"] == pytest.approx(0.5) and one["target"]["at_least"] == pytest.approx(0.25)
-    fraction = one["active_fraction"]
-    assert fraction["low"] <= fraction["estimate"] <= fraction["high"]
-    assert np.mean(one["activity"]) == pytest.approx(fraction["estimate"], abs=1e-4)
-    assert one["dead_units"] == sum(a == 0 for a in one["activity"]) and len(one["activity"]) == 16
-    arranged = arrange(found)
-    assert len(arranged["groups"]) == 2  # plain and coordinate slices are not pooled
-    group = arranged["groups"][0]
-    assert group["widths"] == [16] and [r["rung"] for r in group["rows"]] == ["mlp-lti"]
-    cell = group["rows"][0]["cells"][0]
-    assert cell["estimate"] == pytest.approx(np.mean([r["active_fraction"]["estimate"] for r in found[:2]]))
-    assert cell["unit"] == "checkpoints" and len(cell["runs"]) == 2
+    results = [sparsity(load(f), frames=60) for f in folders]
+    one = results[0]
+    record = json.loads(json.dumps(one.to_json(), allow_nan=False))
+    assert Sparsity.from_json(record).to_json() == record
+    assert one.target.active_fraction == pytest.approx(0.5) and one.target.at_least == pytest.approx(0.25)
+    fraction = one.active_fraction
+    assert fraction.low <= fraction.estimate <= fraction.high
+    assert np.mean(one.activity) == pytest.approx(fraction.estimate, abs=1e-4)
+    assert one.dead_units == sum(a == 0 for a in one.activity) and len(one.activity) == 16
+    arranged = arrange(results)
+    assert len(arranged) == 2  # plain and coordinate slices are not pooled
+    group = arranged[0]
+    assert group.widths == (16,) and [r.rung for r in group.rows] == ["mlp-lti"]
+    cell = group.rows[0].cells[0]
+    assert cell.estimate == pytest.approx(np.mean([r.active_fraction.estimate for r in results[:2]]))
+    assert cell.unit == "checkpoints" and len(cell.runs) == 2 and 0 <= cell.low <= cell.high <= 1
     text = table(arranged)
-    assert (
-        "MLP∘LTI" in text and "D = 16" in text and "the target asks for 0.500, its moments for at least 0.250" in text
-    )
+    assert "MLP∘LTI" in text and "D = 16" in text and max(map(len, text.splitlines())) <= 80
+    assert "the target's is 0.500, its moments allow at least 0.250" in text
 
 
 def test_rungs_from_rich_to_poor_and_widths_in_order(folders):
     one = sparsity(load(folders[0]), frames=60)
 
-    def other(rung, D, k):
-        return one | {"rung": rung, "run": one["run"] | {"latent": D, "hash": f"{rung}{D}{k}"}}
+    def other(rung, D, world=one.world):
+        return replace(one, rung=rung, world=world, run=replace(one.run, latent=D, hash=f"{rung}{D}"))
 
-    (group,) = arrange([other("lti1", 768, 0), other("deep-adaln", 384, 0), other("lti1", 384, 0)])["groups"]
-    assert [r["title"] for r in group["rows"]] == ["Deep-AdaLN(k)", "LTI(1)"] and group["widths"] == [384, 768]
-    assert group["rows"][0]["cells"][1] is None and "–" in table({"groups": [group]})
-    assert "paper" not in group["rows"][0]
-    pusht = [r | {"world": {"name": "pusht", "options": {}}} for r in (other("lti1", 768, 0), other("lti1", 999, 0))]
-    text = table(arrange(pusht))
-    assert "the paper's" in text and "0.63" in text and "–" in text
+    (group,) = arrange([other("lti1", 768), other("my-gru", 768), other("deep-adaln", 384), other("lti1", 384)])
+    assert [r.title for r in group.rows] == ["Deep-AdaLN(k)", "LTI(1)", "my-gru"] and group.widths == (384, 768)
+    assert group.rows[0].cells[1] is None and "–" in table([group])
+    assert group.rows[0].paper is None and "paper" not in group.rows[0].to_json()
+    pusht = WorldInfo("pusht")
+    arranged = arrange([other("lti1", 768, pusht), other("lti1", 999, pusht), other("my-gru", 768, pusht)])
+    text = table(arranged)
+    assert "the paper's" in text and "0.63" in text and "–" in text and arranged[0].rows[1].paper is None
     with pytest.raises(UserError, match="given twice"):
         arrange([one, one])
 
@@ -93,9 +95,9 @@ def test_numbers_by_hand():
             return self.z_TD > 0
 
     found = numbers([E([[1, 0, 0, 2], [1, 0, 0, 0]]), E([[1, 0, 3, 0]])])
-    assert found["active_fraction"]["estimate"] == pytest.approx(5 / 12)
-    assert (found["dead_units"], found["always_on_units"], found["units_on"]) == (1, 1, [1, 1.5, 2, 2, 2])
-    assert found["at_least"] == pytest.approx((8 / 12) ** 2 / (16 / 12)) and found["at_least"] < 5 / 12
+    assert found.active_fraction.estimate == pytest.approx(5 / 12)
+    assert (found.dead_units, found.always_on_units, found.units_on) == (1, 1, (1, 1.5, 2, 2, 2))
+    assert found.at_least == pytest.approx((8 / 12) ** 2 / (16 / 12)) and found.at_least < 5 / 12
 
 
 def call(capsys, *argv):
@@ -104,7 +106,7 @@ def call(capsys, *argv):
     return status, out, err
 
 
-def test_the_command_reads_sparsity_and_the_report_shows_it(folders, tmp_path, capsys):
+def test_the_command_tells_sparsity_and_the_report_shows_it(folders, tmp_path, capsys):
     status, out, err = call(capsys, "--what", "sparsity", *folders, "--frames", 60)
     assert status == 0 and "active fraction, piecewise" in out and "wrote " in err
     (kept,) = folders[0].glob("interpret/sparsity-*.json")
@@ -138,4 +140,4 @@ def test_a_dense_run_has_no_support(root, capsys):
     folder = trained(dense(base(steps=2)), root, "dense")
     for what in ("sparsity", "contact"):
         status, _, err = call(capsys, "--what", what, folder)
-        assert status == 2 and "is dense (link identity), so it has no support to read" in err
+        assert status == 2 and "is dense (link identity), so it has no support" in err

@@ -15,10 +15,11 @@ each = pytest.mark.parametrize("name", sorted(REGULARIZERS))
 
 def build(name, slices=12, axis_fraction=0.25, nonnegative=True):
     config = ObjectiveConfig(
+        regularizer=name,
         rdmreg=RDMRegConfig(slices=slices, axis_fraction=axis_fraction),
         sigreg=SIGRegConfig(slices=slices, axis_fraction=axis_fraction),
     )
-    return REGULARIZERS.get(name)(config, nonnegative)
+    return config.build_regularizer(nonnegative)
 
 
 def codes(B, T, D, *key):

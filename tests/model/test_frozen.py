@@ -200,7 +200,7 @@ def test_a_predictor_of_ones_own_is_planned_with_its_own_dynamics(name, monkeypa
 
 
 def test_a_subclass_does_not_inherit_the_frozen_dynamics_of_its_parent(monkeypatch):
-    build = lambda c, latent: TwiceAdaLN(latent, c.history, 1, 2, 8, 16, 0.0, 16, "layer", 0.02)  # noqa: E731
+    build = lambda c, latent: TwiceAdaLN(c, latent, depth=1)  # noqa: E731
     monkeypatch.setitem(PREDICTORS._entries, "own", build)
     assert scrambled("own").frozen(torch.float64) is None
 

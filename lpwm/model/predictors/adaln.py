@@ -22,18 +22,18 @@ from lpwm.model.layers import TwoLayer, linear, short_attention
 class AdaLNBlock(nn.Module):
     """x += gate·Attn(LN_affine(modulate(LN_plain(x)))), then the same with the MLP."""
 
-    def __init__(self, latent: int, heads: int, head_dim: int, mlp: int, dropout: float) -> None:
+    def __init__(self, c: PredictorConfig, latent: int) -> None:
         super().__init__()
-        inner = heads * head_dim
-        self.heads, self.dropout = heads, dropout
+        inner = c.heads * c.head_dim
+        self.heads, self.dropout = c.heads, c.dropout
         self.plain = nn.LayerNorm(latent, elementwise_affine=False)
         self.modulation = linear(latent, 6 * latent)
         self.norm1 = nn.LayerNorm(latent)
         self.qkv = linear(latent, 3 * inner, bias=False)
         self.out = linear(inner, latent)
         self.norm2 = nn.LayerNorm(latent)
-        self.up = linear(latent, mlp)
-        self.down = linear(mlp, latent)
+        self.up = linear(latent, c.mlp)
+        self.down = linear(c.mlp, latent)
 
     @torch.no_grad()
     def deliberate_init(self) -> None:
@@ -93,26 +93,14 @@ class AdaLN(nn.Module):
 
     mup: ClassVar = {"position": "embedding"}
 
-    def __init__(
-        self,
-        latent: int,
-        lags: int,
-        depth: int,
-        heads: int,
-        head_dim: int,
-        mlp: int,
-        dropout: float,
-        head_hidden: int,
-        norm: str,
-        position_std: float,
-    ) -> None:
+    def __init__(self, c: PredictorConfig, latent: int, depth: int) -> None:
         super().__init__()
-        self.lags, self.position_std = lags, position_std
-        self.position = nn.Parameter(torch.empty(lags, latent))
-        self.blocks = nn.ModuleList(AdaLNBlock(latent, heads, head_dim, mlp, dropout) for _ in range(depth))
+        self.lags, self.position_std = c.history, c.position_std
+        self.position = nn.Parameter(torch.empty(c.history, latent))
+        self.blocks = nn.ModuleList(AdaLNBlock(c, latent) for _ in range(depth))
         self.norm = nn.LayerNorm(latent)
-        self.head = TwoLayer(latent, head_hidden, latent, norm)
-        nn.init.normal_(self.position, std=position_std)
+        self.head = TwoLayer(latent, c.head_hidden, latent, c.head_norm)
+        nn.init.normal_(self.position, std=c.position_std)
 
     def forward(self, z_BKD: Tensor, e_BKD: Tensor) -> Tensor:
         assert z_BKD.shape[-2] <= self.lags, "a window is at most the history long"
@@ -165,15 +153,9 @@ class AdaLN(nn.Module):
         return x, new
 
 
-def _adaln(c: PredictorConfig, latent: int, depth: int) -> AdaLN:
-    return AdaLN(
-        latent, c.history, depth, c.heads, c.head_dim, c.mlp, c.dropout, c.head_hidden, c.head_norm, c.position_std
-    )
-
-
 def deep(config: PredictorConfig, latent: int) -> AdaLN:
-    return _adaln(config, latent, depth=6)
+    return AdaLN(config, latent, depth=6)
 
 
 def shallow(config: PredictorConfig, latent: int) -> AdaLN:
-    return _adaln(config, latent, depth=1)
+    return AdaLN(config, latent, depth=1)
