@@ -11,7 +11,7 @@ A protocol says where in the record success counts:
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -153,9 +153,7 @@ def run_episodes(
     *,
     steps: int,
     frameskip: int,
-    tested: int = 1,
     device: torch.device | str = "cpu",
-    on_block: Callable[[], None] | None = None,
     workers: int | None = 1,
 ) -> Record:
     """Every episode, all at once, for `steps` raw steps; success never changes what happens.
@@ -183,8 +181,6 @@ def run_episodes(
                 states.append(live.states)
                 if t % frameskip == 0:
                     actor.observe(states[-1].to(device))
-                    if on_block is not None:
-                        on_block()
     finally:
         live.close()
     states_BTS = torch.stack(states, 1).to(device)
@@ -196,7 +192,6 @@ def run_episodes(
         success_BT=world.success(states_BTS[:, 1:], goal_BTS[:, 1:]).cpu().numpy(),
         distance_BT=world.distance(states_BTS, goal_BTS).cpu().numpy(),
         frameskip=frameskip,
-        tested=tested,
         traces={name: t.cpu().numpy() for name, t in actor.traces().items()},
         wall_s=time.perf_counter() - began,
     )

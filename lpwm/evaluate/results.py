@@ -300,15 +300,17 @@ class Evaluation:
     @classmethod
     def from_json(cls, record: Any, where: str = KIND) -> Evaluation:
         """From plain values, of this version or of 0.1.0."""
-        found = from_json(cls, record, where)
-        if found.kind != KIND:
-            raise UserError(f"{where} is not an evaluation that lpwm eval wrote: its kind is {found.kind!r}.")
-        if found.version > VERSION:
-            raise UserError(f"{where} is of version {found.version}, and this lpwm reads up to {VERSION}: update lpwm.")
-        for i, cell in enumerate(found.cells):
-            if not cell.rows or cell.goals not in found.episode_sets:
+        evaluation = from_json(cls, record, where)
+        if evaluation.kind != KIND:
+            raise UserError(f"{where} is not an evaluation that lpwm eval wrote: its kind is {evaluation.kind!r}.")
+        if evaluation.version > VERSION:
+            raise UserError(
+                f"{where} is of version {evaluation.version}, and this lpwm reads up to {VERSION}: update lpwm."
+            )
+        for i, cell in enumerate(evaluation.cells):
+            if not cell.rows or cell.goals not in evaluation.episode_sets:
                 raise UserError(f"{where}: cells[{i}] has no rows, or goals that are not in episode_sets.")
-        return found
+        return evaluation
 
     @classmethod
     def read(cls, path: str | Path) -> Evaluation:

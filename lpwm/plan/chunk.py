@@ -34,14 +34,6 @@ def chunk_size(problem: Problem, solver: Solver, budget_bytes: int) -> int:
     return math.ceil(problem.batch / math.ceil(problem.batch / most))
 
 
-def merge(plans: list[Plan]) -> Plan:
-    return Plan(
-        torch.cat([p.actions_BHA for p in plans]),
-        torch.cat([p.costs_B for p in plans]),
-        {name: torch.cat([p.info[name] for p in plans]) for name in plans[0].info},
-    )
-
-
 def chunked(
     problem: Problem,
     solver: Solver,
@@ -74,4 +66,7 @@ def chunked(
             at += size
             continue
         torch.cuda.empty_cache()  # outside the handler, where the traceback no longer holds the tensors
-    return plans[0] if len(plans) == 1 else merge(plans)
+    if len(plans) == 1:
+        return plans[0]
+    info = {name: torch.cat([p.info[name] for p in plans]) for name in plans[0].info}
+    return Plan(torch.cat([p.actions_BHA for p in plans]), torch.cat([p.costs_B for p in plans]), info)

@@ -210,7 +210,7 @@ class MPCConfig:
                 "lengthen the horizon or execute fewer."
             )
 
-    def build(self, solver: Solver, budget_bytes: int | None = None, compile: bool = False) -> MPC:
+    def build(self, solver: Solver, compile: bool = False) -> MPC:
         from lpwm.plan.mpc import MPC
 
-        return MPC(solver, self, budget_bytes, compile)
+        return MPC(solver, self, compile)

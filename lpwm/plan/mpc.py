@@ -34,11 +34,8 @@ class MPC:
     zeros, and the solver starts again from std 1. With R = H that is a cold start.
     """
 
-    def __init__(
-        self, solver: Solver, config: MPCConfig | None = None, budget_bytes: int | None = None, compile: bool = False
-    ) -> None:
-        self.solver, self.config = solver, config or MPCConfig()
-        self.budget_bytes, self.compile = budget_bytes, compile
+    def __init__(self, solver: Solver, config: MPCConfig | None = None, compile: bool = False) -> None:
+        self.solver, self.config, self.compile = solver, config or MPCConfig(), compile
         self.last: Plan | None = None
         self.plans = self.executed = 0  # plans so far; blocks executed of the last one
         self._frames: list[Tensor] = []
@@ -56,14 +53,6 @@ class MPC:
         self._frames = [*self._frames, frames_B][-self.config.context :]
         self._blocks = [*self._blocks, block_BA][max(0, len(self._blocks) + 2 - self.config.context) :]
         self.executed += 1
-
-    def keep(self, rows: Tensor) -> None:
-        """Go on with these environments only (a boolean mask or indices)."""
-        self._frames = [f[rows] for f in self._frames]
-        self._blocks = [b[rows] for b in self._blocks]
-        if self.last is not None:
-            info = {name: t[rows] for name, t in self.last.info.items()}
-            self.last = Plan(self.last.actions_BHA[rows], self.last.costs_B[rows], info)
 
     def start(self) -> Tensor | None:
         """The warm start of the next plan, (B, H, A), or None for a cold one."""
@@ -84,7 +73,7 @@ class MPC:
                 "build the problem with the horizon it is given."
             )
         key = seed_of(seed, "plan", self.plans)
-        self.last = chunked(problem, self.solver, self.budget_bytes, self.start(), key, self.compile)
+        self.last = chunked(problem, self.solver, start=self.start(), seed=key, compile=self.compile)
         self.plans += 1
         self.executed = 0
         return self.last.actions_BHA[:, : self.config.receding]

@@ -128,11 +128,11 @@ class Sampler(Solver):
         search = functools.partial(self._search, _compiled(type(self).iterate) if fast else self.iterate)
         if fast and problem.frozen_state() is not None:
             graphs: Graphs = self.__dict__.setdefault("_graphs", Graphs())
-            found = graphs.run(search, problem, mean_BHA, seed)
+            outputs = graphs.run(search, problem, mean_BHA, seed)
         else:
-            found = search(problem, mean_BHA, torch.tensor(seed, device=problem.device))
-        raise_if_dead(found.pop("alive"), problem)
-        return Plan(found.pop("actions"), found.pop("costs"), found)
+            outputs = search(problem, mean_BHA, torch.tensor(seed, device=problem.device))
+        raise_if_dead(outputs.pop("alive"), problem)
+        return Plan(outputs.pop("actions"), outputs.pop("costs"), outputs)
 
     def _search(
         self, step: Callable[..., State], problem: Problem, mean_BHA: Tensor, seed: Tensor

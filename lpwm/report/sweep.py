@@ -17,7 +17,7 @@ from lpwm.report.page import stamp, template
 from lpwm.sweep.analysis import (
     Best,
     Difference,
-    Found,
+    SweepResults,
     Transfer,
     best_cells,
     read_results,
@@ -54,7 +54,7 @@ def save(folder: Path, made: Sequence[Made], formats: Sequence[str] = ("png", "p
 
 
 def render(
-    results: Found,
+    results: SweepResults,
     bests: Sequence[Best],
     gaps: Sequence[Difference],
     moved: Sequence[Transfer],
@@ -80,7 +80,7 @@ def render(
 
 
 def as_json(
-    results: Found, bests: Sequence[Best], gaps: Sequence[Difference], moved: Sequence[Transfer]
+    results: SweepResults, bests: Sequence[Best], gaps: Sequence[Difference], moved: Sequence[Transfer]
 ) -> dict[str, Any]:
     """All numbers of the page."""
     return {

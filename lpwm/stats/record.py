@@ -50,7 +50,7 @@ class Result:
     episodes     E ids: two results can be compared only on the same ids
     seeds        S training-seed ids: comparisons are paired on them
     control      nothing was trained (do nothing, random actions, the true simulator): S = 1, and the one
-                 row is paired with every seed of the method it stands beside
+                 row is paired with every seed of the method it is compared with
     """
 
     name: str
@@ -71,7 +71,7 @@ class Result:
         planner_seeds: Iterable[int | str] | None = None,
         control: bool = False,
     ) -> Result:
-        """Checked and built; seeds are numbered from 0 unless given, episode ids are always asked for."""
+        """Checked and built; seeds are numbered from 0 unless given, episode ids must be given."""
         success = as_bools(success_SPE, f"the success array of {name!r}")
         if success.ndim != 3 or 0 in success.shape:
             raise UserError(

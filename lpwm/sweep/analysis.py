@@ -94,8 +94,8 @@ class Point:
         return None if measured is None else np.array([[c == "1" for c in line] for line in measured.success])
 
     def rate(self, look: Look) -> float:
-        found = self.success(look)
-        return math.nan if found is None else float(found.mean())
+        success = self.success(look)
+        return math.nan if success is None else float(success.mean())
 
     def controls(self, look: Look) -> dict[str, float]:
         measured = self._at(look)
@@ -103,7 +103,7 @@ class Point:
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
+class SweepResults:
     name: str
     points: tuple[Point, ...]
     looks: tuple[Look, ...]  # the first chooses
@@ -159,20 +159,22 @@ def point_of(record: Record) -> Point:
     )
 
 
-def read_results(root: str | Path) -> Found:
+def read_results(root: str | Path) -> SweepResults:
     """Every finished cell of a sweep's folder."""
     sweep, ledger = Sweep.read(root), ledger_of(Path(root))
-    return found_of([r for r in map(ledger.record, sweep.cells) if r is not None], sweep)
+    return results_of([r for r in map(ledger.record, sweep.cells) if r is not None], sweep)
 
 
-def found_of(records: Sequence[Record], sweep: Sweep) -> Found:
+def results_of(records: Sequence[Record], sweep: Sweep) -> SweepResults:
     points = tuple(point_of(r) for r in records)
     select = sweep.select_seeds
     if not select:
         seeds = sorted(sweep.seeds)
         select = tuple(seeds[: max(1, len(seeds) // 2)])
     versions = tuple(dict.fromkeys(r.lpwm for r in records))
-    return Found(sweep.name, points, looks_of(points, sweep.measure, sweep.goals), select, len(sweep.cells), versions)
+    return SweepResults(
+        sweep.name, points, looks_of(points, sweep.measure, sweep.goals), select, len(sweep.cells), versions
+    )
 
 
 def looks_of(points: Iterable[Point], measure: str, goals: str) -> tuple[Look, ...]:
@@ -210,26 +212,26 @@ class Best:
     intervals: Mapping[Look, Interval] = field(default_factory=dict)
 
 
-def best_cells(found: Found) -> list[Best]:
+def best_cells(sweep: SweepResults) -> list[Best]:
     """One per key, in order. Ties go to the smaller λ, then the smaller η."""
-    return [b for b in (_best(found, key) for key in found.keys) if b is not None]
+    return [b for b in (_best(sweep, key) for key in sweep.keys) if b is not None]
 
 
-def _best(found: Found, key: Key) -> Best | None:
-    if not found.looks:
+def _best(sweep: SweepResults, key: Key) -> Best | None:
+    if not sweep.looks:
         return None
-    judge = found.looks[0]
+    judge = sweep.looks[0]
     settings: dict[str, list[Point]] = defaultdict(list)
-    for p in found.points:
+    for p in sweep.points:
         if p.key == key and p.success(judge) is not None:
             settings[p.setting].append(p)
     if not settings:
         return None
     ranked = sorted(settings.values(), key=lambda ps: (ps[0].lam, ps[0].lr, ps[0].setting))
     if len(ranked) == 1:
-        return _report(ranked[0], 1, (), sorted(p.seed for p in ranked[0]), found)
+        return _report(ranked[0], 1, (), sorted(p.seed for p in ranked[0]), sweep)
     # A setting competes once every choosing seed that any setting has finished has finished here too.
-    every = {p.seed for ps in ranked for p in ps} & set(found.select)
+    every = {p.seed for ps in ranked for p in ps} & set(sweep.select)
     complete = [ps for ps in ranked if every <= {p.seed for p in ps}]
     if not every or not complete:
         return None
@@ -238,8 +240,8 @@ def _best(found: Found, key: Key) -> Best | None:
         return float(np.mean([p.rate(judge) for p in ps if p.seed in every]))
 
     chosen = max(complete, key=score)  # the first of equals
-    rest = sorted(p.seed for p in chosen if p.seed not in found.select)
-    return _report(chosen, len(complete), tuple(sorted(every)), rest or sorted(every), found, bool(rest))
+    rest = sorted(p.seed for p in chosen if p.seed not in sweep.select)
+    return _report(chosen, len(complete), tuple(sorted(every)), rest or sorted(every), sweep, bool(rest))
 
 
 def _report(
@@ -247,11 +249,11 @@ def _report(
     of: int,
     chosen_on: tuple[int, ...],
     seeds: Sequence[int],
-    found: Found,
+    sweep: SweepResults,
     honest: bool = True,
 ) -> Best:
     kept = sorted((p for p in points if p.seed in seeds), key=lambda p: p.seed)
-    results = {look: r for look in found.looks if (r := result_of(kept, look)) is not None}
+    results = {look: r for look in sweep.looks if (r := result_of(kept, look)) is not None}
     first, active = kept[0], [p.active for p in kept if p.active is not None]
     return Best(
         first.key,
@@ -271,7 +273,7 @@ def _report(
 
 
 def result_of(points: Sequence[Point], look: Look) -> Result | None:
-    """Successes (S, P, E) of points that differ in their seed; None if one was not looked at in this way."""
+    """Successes (S, P, E) of points that differ in their seed; None if one was not evaluated like this."""
     rows = [p.success(look) for p in points]
     kept = [r for r in rows if r is not None]
     if not kept or len(kept) != len(rows) or len({r.shape for r in kept}) > 1:
@@ -293,7 +295,7 @@ class Difference:
     comparison: Comparison
 
 
-def sparse_minus_dense(found: Found, bests: Sequence[Best]) -> list[Difference]:
+def sparse_minus_dense(sweep: SweepResults, bests: Sequence[Best]) -> list[Difference]:
     """Every sparse method against LeWM, seeds paired where both report them."""
     out = []
     for a, b in itertools.product(bests, bests):
@@ -301,7 +303,7 @@ def sparse_minus_dense(found: Found, bests: Sequence[Best]) -> list[Difference]:
         if not (same and a.sparse and b.key.method == "LeWM"):
             continue
         seeds = [s for s in a.reported_on if s in b.reported_on]
-        for look in found.looks:
+        for look in sweep.looks:
             if look in a.results and look in b.results and seeds and len(a.results[look].episodes) > 1:
                 pair = compare(a.results[look].only(seeds=seeds), b.results[look].only(seeds=seeds))
                 out.append(Difference(a, b, look, pair))
@@ -327,16 +329,16 @@ class Transfer:
     loss: float  # mean over the wider models of: best success − success at the η that was best for the narrowest
 
 
-def transfers(found: Found) -> list[Transfer]:
+def transfers(sweep: SweepResults) -> list[Transfer]:
     """Where at least two η and two widths were run. λ is the one that the choosing seeds liked best on average; the
     curves, and the η at their tops, are of all seeds: they describe, they do not select."""
     out: list[Transfer] = []
-    if not found.looks:
+    if not sweep.looks:
         return out
-    look = found.looks[0]
-    lanes = dict.fromkeys((k.world, k.method, k.rung, k.mup) for k in found.keys)
+    look = sweep.looks[0]
+    lanes = dict.fromkeys((k.world, k.method, k.rung, k.mup) for k in sweep.keys)
     for world, method, rung, mup in lanes:
-        points = found.of(world=world, method=method, rung=rung, mup=mup)
+        points = sweep.of(world=world, method=method, rung=rung, mup=mup)
         rates, widths = sorted({p.lr for p in points}), sorted({p.key.latent for p in points})
         if len(rates) < 2 or len(widths) < 2:
             continue
@@ -347,7 +349,7 @@ def transfers(found: Found) -> list[Transfer]:
             return float(np.mean(each)) if each else math.nan
 
         lams = sorted({p.lam for p in points})
-        choosers = [p for p in points if p.seed in found.select]
+        choosers = [p for p in points if p.seed in sweep.select]
         lam = max(lams, key=lambda v: _score(mean(v, d, r, choosers) for d in widths for r in rates))
         curves = {d: tuple(mean(lam, d, r) for r in rates) for d in widths}
         curves = {d: c for d, c in curves.items() if not all(math.isnan(v) for v in c)}
@@ -367,5 +369,5 @@ def _mean(values: Iterable[float]) -> float:
 
 
 def _score(values: Iterable[float]) -> float:
-    found = _mean(values)
-    return -1.0 if math.isnan(found) else found
+    mean = _mean(values)
+    return -1.0 if math.isnan(mean) else mean

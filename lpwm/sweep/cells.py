@@ -83,7 +83,7 @@ class Seconds:
 
 @dataclass(frozen=True)
 class CellResult:
-    """What a finished cell found: `result` of its record."""
+    """The outcome of a finished cell: `result` of its record."""
 
     run: str
     data: str
@@ -99,7 +99,7 @@ class CellResult:
         return from_json(cls, record, where)
 
     def same(self, other: CellResult) -> bool:
-        """Whether both found the same, times aside."""
+        """Whether both are the same, times aside."""
         return to_json(replace(self, seconds=other.seconds)) == to_json(other)
 
 

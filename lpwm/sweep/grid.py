@@ -254,14 +254,14 @@ def _check(grid: Grid) -> None:
 
 def line_of(text: str, section: str, key: str) -> int:
     """The line (from 1) where `key` of `section` is set; of the section where the key has none; 0 if neither."""
-    found, current = 0, ""
+    section_line, current = 0, ""
     depth_key = key.rpartition(".")[2]
     for number, line in enumerate(text.splitlines(), start=1):
         head = re.match(r"\s*\[+\s*([^\]]+?)\s*\]+\s*(#.*)?$", line) or re.match(r'\s*"(axes|fixed|eval)"\s*:', line)
         if head:
             current = head[1].replace('"', "")
             if current == section or (current.startswith("eval") and section.startswith("eval")):
-                found = number
+                section_line = number
         name = re.search(r'(?:^|[{,])\s*"?([^"={}\[\]:]+?)"?\s*[=:]', line)
         if name is None:
             continue
@@ -270,7 +270,7 @@ def line_of(text: str, section: str, key: str) -> int:
             return number
         if same and f'"{key}"' in line:  # JSON on one line
             return number
-    return found
+    return section_line
 
 
 # Expanding ---------------------------------------------------------------------------------------------------

@@ -17,7 +17,6 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -95,10 +94,9 @@ def work(
     lease: float = LEASE,
     say: Say = lambda sentence: None,
     poll: float = 1.0,
-    alone: bool = False,
 ) -> int:
-    """Claim and run until nothing is left; how many cells were run. Cells in other hands are waited for (they may
-    come back), unless `alone`."""
+    """Claim and run until nothing is left; how many cells were run. Cells in other hands are waited for: they may
+    come back."""
     ledger, ran = ledger_of(root, lease), 0
     mine = list(names) if names is not None else ledger.names()
     while True:
@@ -111,7 +109,7 @@ def work(
             elif ledger.status(name).state in ("running", "waiting"):
                 busy = True
         mine = [n for n in mine if ledger.status(n).state in ("running", "waiting")]
-        if not mine or not busy or alone:
+        if not mine or not busy:
             return ran
         time.sleep(poll)
 
@@ -138,17 +136,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--lease", type=float, default=LEASE)
     parser.add_argument("--only", nargs="*", default=None)
-    parser.add_argument("--alone", action="store_true")
     parser.add_argument("--parent", type=int, default=0, help="stop when this process is no longer the parent")
     args = parser.parse_args(argv)
     prepare(args.threads)
     if args.parent:
         threading.Thread(target=_follow_parent, args=(args.parent,), daemon=True).start()
     say = log_to(args.folder, f"worker-{os.getpid()}")
-    options: dict[str, Any] = {"names": args.only, "lease": args.lease, "alone": args.alone}
     try:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(INTERRUPTED))  # training has its own while it runs
-        work(args.folder, pick_device(args.device), say=say, **options)
+        work(args.folder, pick_device(args.device), names=args.only, lease=args.lease, say=say)
     except (Interrupted, KeyboardInterrupt, SystemExit):
         return INTERRUPTED
     return 0

@@ -74,13 +74,10 @@ def test_the_context_is_the_real_history(make_problem):
     assert [p.z_BCD[0, :, 0].tolist() for p in solver.problems] == [[0.0], [2.0], [4.0]]
 
 
-def test_begin_forgets_and_keep_narrows(make_problem):
+def test_begin_forgets(make_problem):
     solver = Scripted()
     mpc = MPC(solver, MPCConfig(horizon=3, receding=1, context=2))
     drive(mpc, make_problem, 2, batch=4)
-    mpc.keep(torch.tensor([True, False, True, False]))
-    assert mpc.plan(make_problem, 0).shape == (2, 1, 2)
-    assert solver.starts[-1].shape == (2, 3, 2)
     first = solver.seeds[0]
     drive(mpc, make_problem, 1)
     assert solver.starts[-1] is None and solver.seeds[-1] == first

@@ -11,7 +11,7 @@ from lpwm.recipes import recipe
 from lpwm.report import sweep as sweep_page
 from lpwm.report.figures import sweep as sweep_figures
 from lpwm.stats import Result, success_interval
-from lpwm.sweep.analysis import best_cells, found_of, method_of, sparse_minus_dense, transfers
+from lpwm.sweep.analysis import best_cells, method_of, results_of, sparse_minus_dense, transfers
 from lpwm.sweep.grid import expand, parse_grid
 
 spec = importlib.util.spec_from_file_location("made_up", Path(__file__).with_name("made_up.py"))
@@ -22,7 +22,7 @@ spec.loader.exec_module(made_up)
 @pytest.fixture(scope="module")
 def made():
     grid, cells, records = made_up.ladder()
-    return found_of(records, made_up.sweep_of(grid, cells))
+    return results_of(records, made_up.sweep_of(grid, cells))
 
 
 def test_the_best_cell_is_chosen_on_some_seeds_and_reported_on_the_others(made):
@@ -64,7 +64,7 @@ def two(rates, text=TWO, keep=lambda cell: True):
         if keep(c)
         for n in [rates[c.config.objective.lam][c.config.train.seed]]
     ]
-    return found_of(records, made_up.sweep_of(grid, cells))
+    return results_of(records, made_up.sweep_of(grid, cells))
 
 
 def test_a_lucky_seed_chooses_but_does_not_report():
@@ -125,7 +125,7 @@ def test_transfer_names_the_best_rate_of_each_width():
         top = 5e-4 if c.optim.mup or c.model.latent == 384 else 5e-5  # plain: the wider want less
         rate = 0.9 if c.optim.lr == top else 0.3
         records.append(made_up.record(cell, {"closed": rate * (c.objective.lam == 1.0), "open": 0.1}))
-    found = transfers(found_of(records, made_up.sweep_of(grid, cells)))
+    found = transfers(results_of(records, made_up.sweep_of(grid, cells)))
     by = {t.mup: t for t in found}
     assert by[True].best == {384: 5e-4, 768: 5e-4, 1536: 5e-4} and by[True].decades == 0 and by[True].loss == 0
     assert by[False].best == {384: 5e-4, 768: 5e-5, 1536: 5e-5} and by[False].decades == pytest.approx(1)

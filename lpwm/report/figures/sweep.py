@@ -18,7 +18,7 @@ from lpwm.report import palette
 from lpwm.report.figures.curves import legend
 from lpwm.report.palette import GRAY
 from lpwm.stats import Interval
-from lpwm.sweep.analysis import Best, Difference, Found, Key, Look, Transfer
+from lpwm.sweep.analysis import Best, Difference, Key, Look, SweepResults, Transfer
 
 MARKS = "osD^vP*X"
 
@@ -30,7 +30,7 @@ class Made(NamedTuple):
 
 
 def draw(
-    results: Found, bests: Sequence[Best], differences: Sequence[Difference], moved: Sequence[Transfer]
+    results: SweepResults, bests: Sequence[Best], differences: Sequence[Difference], moved: Sequence[Transfer]
 ) -> list[Made]:
     """Every figure there are data for."""
     from lpwm.report.figures import style
@@ -82,7 +82,7 @@ def _spread(i: int, count: int, most: float = 0.2, room: float = 0.7) -> float:
 # Heat maps ---------------------------------------------------------------------------------------------------
 
 
-def heat_maps(results: Found, bests: Sequence[Best]) -> list[Made]:
+def heat_maps(results: SweepResults, bests: Sequence[Best]) -> list[Made]:
     """λ × η, a panel per width, a row per rung, a figure per method; where at least one of the two varies."""
     made: list[Made] = []
     if not results.looks:
@@ -118,7 +118,7 @@ def heat_maps(results: Found, bests: Sequence[Best]) -> list[Made]:
 
 def _heat(
     axis: Any,
-    results: Found,
+    results: SweepResults,
     key: Key,
     look: Look,
     lams: Sequence[float],

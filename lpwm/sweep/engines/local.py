@@ -44,7 +44,7 @@ class LocalConfig:
 
     @property
     def count(self) -> int:
-        """Workers: as asked, or one per GPU, or as many as the cores allow."""
+        """Workers: as given, or one per GPU, or as many as the cores allow."""
         if self.workers or self.gpus:
             return self.workers or self.gpus
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -82,21 +82,14 @@ def run(root: Path, names: Sequence[str], config: LocalConfig, watch: Watch = la
 
 def start(root: Path, names: Sequence[str], config: LocalConfig, number: int) -> subprocess.Popen[bytes]:
     env = {**os.environ, "OMP_NUM_THREADS": str(config.cpus), "MKL_NUM_THREADS": str(config.cpus)}
-    command = [
-        sys.executable,
-        "-m",
-        "lpwm.sweep.worker",
-        str(root),
-        "--threads",
-        str(config.cpus),
-        "--device",
-        device_of(config, number),
-        "--lease",
-        str(config.lease),
-        "--parent",
-        str(os.getpid()),
-    ]
-    command += ["--only", *names]
+    options = {
+        "threads": config.cpus,
+        "device": device_of(config, number),
+        "lease": config.lease,
+        "parent": os.getpid(),
+    }
+    words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+    command = [sys.executable, "-m", "lpwm.sweep.worker", str(root), *words, "--only", *names]
     # Its own session: Ctrl-C reaches the engine, which passes it on once; twice would skip the checkpoint.
     log = (root / "logs" / f"local-{number}.log").open("ab")
     with log:
