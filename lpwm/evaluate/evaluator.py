@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -23,12 +23,16 @@ from lpwm.plan import MPCConfig, Solver
 NAMES = {"nothing": "do nothing", "random": "random actions", "oracle": "oracle"}
 
 
+Tick = Callable[[], None] | None  # called after every plan
+MakeActor = Callable[[Tick], Actor]
+
+
 @dataclass(frozen=True, eq=False)
 class Job:
     """One run of the loop, and all its record depends on."""
 
     depends: dict[str, Any]
-    actor: Callable[[Callable[[], None] | None], Actor]
+    actor: MakeActor
     episodes: EpisodeSet
     frameskip: int
     plans: int  # how many plans it takes: the unit of progress
@@ -76,9 +80,10 @@ class Evaluator:
         context = 1 if agent is None else self.config.context or agent.history
         return MPCConfig(horizon, receding, self.config.warm, context, self.config.path_discount)
 
-    def _depends(self, episodes: EpisodeSet, frameskip: int, **more: Any) -> dict[str, Any]:
-        spec = self.world.spec
-        return {
+    def _job(self, kind: str, frameskip: int, actor: MakeActor, receding: int = 0, **more: Any) -> Job:
+        """receding: blocks between plans; 0 for an actor that does not plan. more: what else its record depends on."""
+        spec, episodes = self.world.spec, self.sets[kind]
+        depends = {
             "world": [spec.name, spec.options],
             "episodes": episodes.digest,
             "steps": self.steps,
@@ -86,14 +91,23 @@ class Evaluator:
             "device": self.device.type,
             **more,
         }
+        plans = math.ceil(self.steps / (receding * frameskip)) if receding else 0
+        return Job(depends, actor, episodes, frameskip, plans, workers=self.workers or 1)
 
     def agent_job(self, agent: Agent, kind: str, horizon: int, receding: int, seed: int) -> Job:
-        c, episodes = self.config, self.sets[kind]
-        mpc = self.mpc(horizon, receding, agent)
+        c, mpc = self.config, self.mpc(horizon, receding, agent)
         autocast = torch.bfloat16 if c.precision == "bfloat16" else None
-        depends = self._depends(
-            episodes,
+
+        def actor(tick: Tick) -> Actor:
+            solver = self._solver_for(agent)
+            options: dict[str, Any] = {"compile": self.compile, "autocast": autocast, "on_plan": tick}
+            return LatentActor(agent, self.world, solver, mpc, seed, **options)
+
+        job = self._job(
+            kind,
             agent.frameskip,
+            actor,
+            receding,
             who=[agent.weights or id(agent), agent.vote, list(agent.images)],
             stats=agent.stats.as_dict(),
             mpc=to_dict(mpc),
@@ -102,24 +116,7 @@ class Evaluator:
             precision=c.precision,
             compile=self.compile,
         )
-        return Job(
-            depends,
-            lambda tick: LatentActor(
-                agent,
-                self.world,
-                self._solver_for(agent),
-                mpc,
-                seed,
-                compile=self.compile,
-                autocast=autocast,
-                on_plan=tick,
-            ),
-            episodes,
-            agent.frameskip,
-            math.ceil(self.steps / (receding * agent.frameskip)),
-            storable=bool(agent.weights),
-            workers=self.workers or 1,
-        )
+        return replace(job, storable=bool(agent.weights))
 
     def _solver_for(self, agent: Agent) -> Solver:
         """One for all jobs of an agent that follow one another: it keeps the graphs it captured, and their memory."""
@@ -128,34 +125,24 @@ class Evaluator:
         return self._latest[1]
 
     def control_job(self, name: str, kind: str, horizon: int, receding: int, seed: int) -> Job:
-        agent, episodes = self.agents[0], self.sets[kind]
-        if name != "oracle":
-            depends = self._depends(episodes, agent.frameskip, control=name, seed=seed)
-            make: dict[str, Callable[[Any], Actor]] = {
-                "nothing": lambda _: Nothing(self.world, agent.frameskip),
-                "random": lambda _: RandomActions(self.world, agent.frameskip, seed),
-            }
-            return Job(depends, make[name], episodes, agent.frameskip, 0, workers=self.workers or 1)
+        world, skip, stats = self.world, self.agents[0].frameskip, self.agents[0].stats
+        if name == "nothing":
+            return self._job(kind, skip, lambda _: Nothing(world, skip), control=name, seed=seed)
+        if name == "random":
+            return self._job(kind, skip, lambda _: RandomActions(world, skip, seed), control=name, seed=seed)
         mpc = self.mpc(horizon, receding, None)
-        depends = self._depends(
-            episodes,
-            agent.frameskip,
-            control="oracle",
+        job = self._job(
+            kind,
+            skip,
+            lambda tick: Oracle(world, stats, skip, self.config.build_oracle_solver(self.live), mpc, seed, tick),
+            receding,
+            control=name,
             seed=seed,
-            stats=agent.stats.as_dict(),
+            stats=stats.as_dict(),
             mpc=to_dict(mpc),
             solver=list(self.config.oracle_planner(self.live)),
         )
-        return Job(
-            depends,
-            lambda tick: Oracle(
-                self.world, agent.stats, agent.frameskip, self.config.build_oracle_solver(self.live), mpc, seed, tick
-            ),
-            episodes,
-            agent.frameskip,
-            math.ceil(self.steps / (receding * agent.frameskip)),
-            workers=self.workers,
-        )
+        return replace(job, workers=self.workers)
 
     def control_seeds(self, name: str) -> tuple[int, ...]:
         count = {"nothing": 1, "random": self.config.planner_seeds, "oracle": self.config.oracle_seeds}[name]
