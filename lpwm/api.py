@@ -169,7 +169,7 @@ def interpret(
 
 
 def report(runs: Runs, out: AnyPath, title: str = "") -> Path:
-    """Write one page about runs and what was found about them; returns its path."""
+    """Write one page about runs, their evaluations and studies; returns its path."""
     from lpwm.report import page
     from lpwm.report.gather import gather
     from lpwm.report.provenance import commands_of

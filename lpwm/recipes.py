@@ -50,9 +50,8 @@ def support(options: tuple[str, ...] = (), world: str = "piecewise") -> RunConfi
 def reduced(options: tuple[str, ...] = ()) -> RunConfig:
     """The support pipeline, reduced to a minute on one GPU: 64² frames in patches of 8, 4,000 steps at a tenfold rate.
 
-    λ is 1 where the paper has 25: after 3,000 steps (training seed 0) the latent distance was saturated 10 px from a
-    goal at 25 (0.75 of the far value), and at 1 it still grew at 50 px (0.21 at 10, 0.50 at 25, 0.78 at 50).
-    Episodes are short because long ones cover little of the arena: the zones' pushes herd the dot.
+    λ is 1 where the paper has 25, which saturates the latent distance 10 px from a goal in so few steps. Episodes are
+    short because long ones cover little of the arena: the zones' pushes herd the dot.
     """
     base = support(options)
     return replace(
@@ -134,10 +133,8 @@ def pusht_small(method: str, rung: str) -> RunConfig:
     """PushT for minutes on one GPU: 112² frames in 64 patches, a ViT of width 192 with 6 layers, 1024 slices, 12,000
     steps; D=384 and the 18,500 trajectories are the paper's.
 
-    The authors' rates belong to eight times as many steps. Tried on training seed 0 with MLP∘LTI, before any result:
-    λ=0.1 leaves an effective dimension of 1 to 3, below the world's five degrees of freedom, λ=1 one of 9; η=2e-3
-    died; after one-step training errors grew from 0.05 to 0.33 at the depth that is planned with. So every method and
-    rung has λ=1, η=5e-4 falling to 0, and predictions fed back for 3 steps.
+    The authors' cells belong to eight times as many steps. Here every method and rung has λ=1 (0.1 leaves codes of
+    1 to 3 dimensions), η=5e-4 falling to 0, and predictions fed back for 3 steps.
     """
     full = pusht(method, rung)
     return replace(
@@ -156,14 +153,9 @@ def pusht_small(method: str, rung: str) -> RunConfig:
 def small(options: tuple[str, ...] = ()) -> RunConfig:
     """Piecewise for two CPU cores, reduced in every direction: 32² frames in 4 patches, width 64, D=64, MLP∘LTI.
 
-    Short episodes from uniform starts cover the arena, which long ones do not (the zones' pushes herd the dot).
-    Predictions are fed back for 3 steps (the paper trains one): with it the latent distance keeps growing further, and
-    random goals within 50 steps went from 57 to 74 % (R=1) and from 50 to 79 % (R=5), with patches of 8, on training
-    seed 0 and on episodes that no result uses.
-
-    Pixels are measured from the white background: centered at ½ it reads +1 in every pixel of every frame, and patches
-    of 16 collapsed or hardly learned. Chosen on training seeds 11 to 13 and episodes that no result uses
-    (results/notes.md).
+    Short episodes from uniform starts cover the arena. Predictions are fed back for 3 steps (the paper trains one), so
+    that the latent distance keeps growing further from the goal. Pixels are measured from the white background:
+    centered at ½, patches of 16 hardly learned. What was tried is in results/notes.md.
     """
     return RunConfig(
         data=DataConfig(world="piecewise", options=options, episodes=3000, steps=40),

@@ -16,12 +16,15 @@ import subprocess
 import sys
 import threading
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import hypothesis
 import numpy as np
 import pytest
 import torch
+
+from lpwm.model.predictors import PREDICTORS, TITLES
+from lpwm.worlds import WORLDS
 
 SEED = os.environ.get("LPWM_TEST_SEED", "")
 hypothesis.settings.register_profile("lpwm", deadline=None, derandomize=not SEED)
@@ -52,6 +55,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in items:
             if item.get_closest_marker("gpu"):
                 item.add_marker(pytest.mark.skip(reason="needs CUDA"))
+
+
+@pytest.fixture(autouse=True)
+def registered() -> Iterator[None]:
+    """What a test registers is gone after it."""
+    registries = (WORLDS._entries, PREDICTORS._entries, TITLES)
+    before = [dict(entries) for entries in registries]
+    yield
+    for entries, kept in zip(registries, before, strict=True):
+        for name in set(entries) - set(kept):
+            del entries[name]
 
 
 @pytest.fixture

@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
+from lpwm.api import configure
+from lpwm.cli.train import parse
 from lpwm.core.errors import UserError
 from lpwm.model import WorldModel
-from lpwm.recipes import RECIPES, recipe
+from lpwm.recipes import RECIPES, recipe, recipes
 from lpwm.train import DataConfig, prepare_data
 
 # method §4, as it is written there: what holds at every D, and where another cell is best
@@ -53,6 +55,27 @@ def test_pusht_cells_are_the_authors(methods, text):
             assert (c.objective.rdmreg.slices, c.objective.rdmreg.p) == (8192, 2.0 if method == "lewm" else 1.0)
             assert (c.train.batch, c.model.encoder.image_size, c.data.episodes, c.data.steps) == (64, 224, 18_500, 0)
             assert c.optim.mup and c.optim.schedule == "constant"
+
+
+def test_a_width_is_an_option():
+    """On PushT it brings the authors' cell, from Python and on the command line; elsewhere it changes the width alone."""
+    for width in (768, 4096):
+        cell = recipe(f"pusht-{width}/mlp-lti/lpwm")
+        assert recipe("pusht/mlp-lti/lpwm", latent=width) == cell
+        assert configure("pusht/mlp-lti/lpwm", overrides={"model.latent": width}) == cell
+        for words in (["--model.latent", str(width)], [f"--model.latent={width}"]):
+            assert parse(["pusht/mlp-lti/lpwm", *words])[1].run == cell
+    own = parse(["pusht/mlp-lti/lpwm", "--model.latent", "768", "--objective.lam", "0.3"])[1].run
+    assert (own.objective.lam, own.model.latent) == (0.3, 768)
+    assert recipe("pusht/lti/lpwm", latent=500).objective == recipe("pusht/lti/lpwm").objective
+    assert recipe("wall/lti/lpwm", latent=768).model.latent == 768
+
+
+def test_the_list_is_short_and_patterns_find_the_rest():
+    assert 35 <= len(recipes()) <= 45 and set(recipes()) < set(RECIPES) == set(recipes("*"))
+    assert "pusht-768/lti/relu" in recipes("pusht-768/*")
+    with pytest.raises(UserError, match="no recipe matches 'nothing\\*'"):
+        recipes("nothing*")
 
 
 def test_two_epochs_of_the_mean_trajectory():

@@ -139,7 +139,7 @@ def _short_help(module: Any, verb: Verb, rest: list[str], prog: str) -> int:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Exit status: 0 done as asked; 2 the user can fix it (one sentence on stderr); 130 interrupted."""
+    """Exit status: 0 done; 2 the user can fix it (one sentence on stderr); 130 interrupted."""
     try:
         return call(sys.argv[1:] if argv is None else argv)
     except UserError as error:

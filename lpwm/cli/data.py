@@ -29,7 +29,7 @@ class Convert:
     """Write a data set in another form: HDF5 or Lance, with frames or without."""
 
     file: Annotated[Path, tyro.conf.Positional]
-    """What to read: HDF5, ours or stable-worldmodel's, a .lance table, or a folder of DINO-WM's."""
+    """The data set: HDF5, ours or stable-worldmodel's, a .lance table, or a folder of DINO-WM's."""
     out: Annotated[Path, tyro.conf.Positional]
     """What to write: a Lance table if it ends in .lance, else HDF5. It appears when it is complete."""
     add_pixels: bool = False

@@ -1,4 +1,4 @@
-"""lpwm doctor: what is installed, which worlds and devices work, and how to mend what does not."""
+"""lpwm doctor: what is installed, which worlds and devices work, and how to fix what does not."""
 
 from __future__ import annotations
 
@@ -41,6 +41,8 @@ CORE = {
     "rich": "rich",
     "tensorboard": "tensorboard",
     "matplotlib": "matplotlib",
+    "plotly": "plotly",
+    "jinja2": "jinja2",
     "sklearn": "scikit-learn",
     "PIL": "pillow",
 }
@@ -73,16 +75,16 @@ def _package(module: str, distribution: str, remedy: str, needed: bool, purpose:
 
 def examine() -> list[Finding]:
     ok = sys.version_info >= (3, 11)
-    found = [Finding("python", ok, platform.python_version(), "" if ok else "use Python 3.11 or newer", True)]
+    findings = [Finding("python", ok, platform.python_version(), "" if ok else "use Python 3.11 or newer", True)]
     for module, distribution in CORE.items():
-        found.append(_package(module, distribution, f"pip install {distribution}", True))
+        findings.append(_package(module, distribution, f"pip install {distribution}", True))
     for extra, packages in EXTRAS.items():
         for module, distribution, purpose in packages:
-            found.append(_package(module, distribution, f"pip install 'lpwm[{extra}]'", False, purpose))
-    found += _devices() + drawing() + _worlds()
+            findings.append(_package(module, distribution, f"pip install 'lpwm[{extra}]'", False, purpose))
+    findings += _devices() + drawing() + _worlds()
     free = shutil.disk_usage(os.getcwd()).free / 1e9
-    found.append(Finding("disk", free > 2, f"{free:.1f} GB free here", "" if free > 2 else "free some disk space"))
-    return found
+    findings.append(Finding("disk", free > 2, f"{free:.1f} GB free here", "" if free > 2 else "free some disk space"))
+    return findings
 
 
 def _devices() -> list[Finding]:
@@ -91,15 +93,15 @@ def _devices() -> list[Finding]:
     except Exception as error:  # a broken install must not break the doctor
         return [Finding("torch import", False, f"{type(error).__name__}: {error}", "reinstall torch", True)]
     cores = os.cpu_count() or 1
-    found = [Finding("cpu", True, f"{cores} cores, torch uses {torch.get_num_threads()} threads", needed=True)]
+    findings = [Finding("cpu", True, f"{cores} cores, torch uses {torch.get_num_threads()} threads", needed=True)]
     if torch.cuda.is_available():
         for i in range(torch.cuda.device_count()):
             p = torch.cuda.get_device_properties(i)
-            found.append(Finding(f"cuda:{i}", True, f"{p.name}, {p.total_memory / 2**30:.0f} GiB"))
+            findings.append(Finding(f"cuda:{i}", True, f"{p.name}, {p.total_memory / 2**30:.0f} GiB"))
     else:
         remedy = "" if torch.version.cuda else "this torch is a CPU build; install a CUDA build to use a GPU"
-        found.append(Finding("cuda", False, "no GPU that torch can use", remedy))
-    return found
+        findings.append(Finding("cuda", False, "no GPU that torch can use", remedy))
+    return findings
 
 
 def drawing() -> list[Finding]:
@@ -120,26 +122,26 @@ def _worlds() -> list[Finding]:
     """Each world is built, stepped and drawn once: a world that imports may still not work."""
     from lpwm import worlds
 
-    found = []
-    for name in getattr(worlds, "WORLDS", {}):
+    findings = []
+    for name in worlds.WORLDS:
         try:
-            world = worlds.make(name)
+            world = worlds.make_world(name)
             state = world.sample_state(1, (0, "doctor"))
             frame = world.render(state)
-            found.append(Finding(f"world {name}", True, f"works, frames {tuple(frame.shape[1:])}"))
+            findings.append(Finding(f"world {name}", True, f"works, frames {tuple(frame.shape[1:])}"))
         except Exception as error:  # report every kind of failure, with its own words
-            found.append(Finding(f"world {name}", False, f"{type(error).__name__}: {error}", "see the message"))
-    return found
+            findings.append(Finding(f"world {name}", False, f"{type(error).__name__}: {error}", "see the message"))
+    return findings
 
 
 def run(args: Args) -> int:
-    found = examine()
+    findings = examine()
     if args.json:
-        print(json.dumps({"lpwm": __version__, "findings": [asdict(f) for f in found]}, indent=2))
+        print(json.dumps({"lpwm": __version__, "findings": [asdict(f) for f in findings]}, indent=2))
     else:
         print(f"lpwm {__version__} on {platform.system()} {platform.machine()}")
-        width = max(len(f.what) for f in found)
-        for f in found:
+        width = max(len(f.what) for f in findings)
+        for f in findings:
             mark = "ok" if f.ok else ("!!" if f.needed else "--")
             print(f" {mark}  {f.what:<{width}}  {f.detail}" + (f"  →  {f.remedy}" if f.remedy else ""))
-    return 0 if all(f.ok or not f.needed for f in found) else 1
+    return 0 if all(f.ok or not f.needed for f in findings) else 1

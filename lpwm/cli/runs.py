@@ -34,8 +34,8 @@ class Row:
 
 def rows(folder: Path) -> list[Row]:
     """The runs in a folder, up to three levels deep, the newest last."""
-    found = [p.parent for depth in ("", "*/", "*/*/", "*/*/*/") for p in folder.glob(f"{depth}run.json")]
-    return sorted(map(_row, found), key=lambda row: -row.age)
+    folders = [p.parent for depth in ("", "*/", "*/*/", "*/*/*/") for p in folder.glob(f"{depth}run.json")]
+    return sorted(map(_row, folders), key=lambda row: -row.age)
 
 
 def _row(folder: Path) -> Row:
@@ -59,11 +59,11 @@ def _row(folder: Path) -> Row:
 
 
 def run(args: Args) -> int:
-    found = rows(args.folder)
-    if not found:
+    runs = rows(args.folder)
+    if not runs:
         raise UserError(f"{args.folder} holds no runs: lpwm train RECIPE --out {args.folder} makes one.")
     if args.json:
-        print(json_.dumps([asdict(row) for row in found], indent=2))
+        print(json_.dumps([asdict(row) for row in runs], indent=2))
         return 0
     from rich import box
     from rich.console import Console
@@ -76,7 +76,7 @@ def run(args: Args) -> int:
     table.add_column("world")
     for head in ("step", "error", "age"):
         table.add_column(head, justify="right", no_wrap=True)
-    for row in found:
+    for row in runs:
         error = "–" if row.error is None or math.isnan(row.error) else f"{row.error:.3f}"
         table.add_row(row.folder, row.world, f"{row.step}/{row.steps}", error, duration(row.age))
     Console().print(table)

@@ -1,4 +1,4 @@
-"""A run is a folder, made or found again.
+"""A run is a folder, made or continued.
 
 run.json          the config, the data's digest, and the hash of both (which names the run)
 log.jsonl         what was logged;  tensorboard/ the same
@@ -46,7 +46,7 @@ from lpwm.worlds import WorldSpec
 
 @dataclass
 class Run:
-    """A run folder, made or found again."""
+    """A run folder, made or continued."""
 
     config: RunConfig
     folder: Path
@@ -140,7 +140,7 @@ class Run:
         return model.to(device)
 
     def meta(self, stats: ActionStats) -> dict[str, Any]:
-        """What a model needs beside its weights to be used without its data."""
+        """What a model needs next to its weights to be used without its data."""
         return {
             "world": to_dict(self.data.spec) if self.data.spec else None,
             "normalization": stats.as_dict(),
@@ -234,19 +234,19 @@ class Run:
         if not (self.folder / "checkpoints").exists():
             return 0
         try:
-            found = checkpoint.latest(self.folder)
+            last = checkpoint.latest(self.folder)
         except UserError as error:
             report(f"{error} Starting from the beginning.")
             return 0
-        for sentence in found.refused:
+        for sentence in last.refused:
             report(sentence)
-        return checkpoint.restore(found, model, optimizer)
+        return checkpoint.restore(last, model, optimizer)
 
     def callbacks(
         self, model: WorldModel, optimizer: torch.optim.Optimizer, source: ResidentClips | StreamedClips, ranks: Ranks
     ) -> Callbacks:
         c = self.config
-        # Held-out clips are asked for now and then: two readers do.
+        # Held-out clips are needed now and then: two readers do.
         held_out = held_out_clips(
             self.data,
             source=c.data.source,
@@ -262,11 +262,11 @@ class Run:
         spec = self.data.spec
 
         def evaluate(step: int) -> dict[str, Any]:
-            found = depth_errors(model, held_out, batches=c.train.eval_batches)
+            errors = depth_errors(model, held_out, batches=c.train.eval_batches)
             if spec is not None and spec.proprio:  # how far the latent distance keeps growing with the state's
-                found |= held_out_range(model, held_out, spec.proprio, spec.frame)
+                errors |= held_out_range(model, held_out, spec.proprio, spec.frame)
             held_out.close()
-            return found
+            return errors
 
         def save(step: int, metric: float | None) -> None:
             if ranks.first:

@@ -186,7 +186,7 @@ def read_record(folder: Path) -> dict[str, Any]:
 def _no_run(folder: Path) -> str:
     if not folder.exists():
         return f"{folder} does not exist: give the folder of a run, as lpwm train named it."
-    inside = sorted(found.parent for found in folder.glob("*/run.json"))
+    inside = sorted(path.parent for path in folder.glob("*/run.json"))
     if inside:
         return f"{folder} is not a run but holds {len(inside)}: give their folders, for instance {inside[0]}."
     return f"{folder} is not a run: it has no run.json. lpwm train makes one."

@@ -26,7 +26,7 @@ Renderer = Callable[[Tensor], Tensor]  # (N, S) -> uint8 (N, 3, size, size)
 
 @dataclass(frozen=True)
 class WorldSpec:
-    """All that the rest of the house must know of a world; stored beside the weights it trained."""
+    """All that the rest of the package must know of a world; stored next to the weights it trained."""
 
     name: str
     options: dict[str, Any]  # `worlds.make(name, **options)` builds the same world again

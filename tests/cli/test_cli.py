@@ -59,6 +59,32 @@ def test_recipes_are_valid_and_priced(capsys):
     assert all(r["cost"]["gpu_minutes"] > 0 for r in rows.values())
 
 
+def test_runs_are_listed(capsys, tmp_path):
+    argv = [
+        "train",
+        "tiny/lpwm",
+        "--train.steps",
+        "4",
+        "--train.no-stop-dead",
+        "--data.episodes",
+        "20",
+        "--device",
+        "cpu",
+    ]
+    for seed in ("1", "2"):
+        assert lpwm(capsys, *argv, "--train.seed", seed, "--out", str(tmp_path / seed), "--json")[0] == 0
+    status, out, _ = lpwm(capsys, "runs", str(tmp_path), "--json")
+    rows = json.loads(out)
+    assert (
+        status == 0
+        and [(r["name"], r["world"], r["step"], r["steps"]) for r in rows] == [("tiny/lpwm", "piecewise", 4, 4)] * 2
+    )
+    assert rows[0]["error"] > 0 and rows[0]["age"] > rows[1]["age"] > 0  # the newest last
+    status, out, _ = lpwm(capsys, "runs", str(tmp_path / "1"))
+    assert status == 0 and "4/4" in out and max(map(len, out.splitlines())) <= 80
+    assert "holds no runs" in lpwm(capsys, "runs", str(tmp_path / "3"))[2]
+
+
 @pytest.mark.parametrize(
     ("argv", "words"),
     [

@@ -10,7 +10,6 @@ from torch import nn
 from lpwm import testing
 from lpwm.core.rng import generator
 from lpwm.model import ModelConfig, PredictorConfig, WorldModel, register_predictor
-from lpwm.model.predictors import PREDICTORS
 from lpwm.model.predictors.linear import LTI
 from lpwm.plan import CEMConfig
 from lpwm.worlds import WorldSpec, row_keys
@@ -172,9 +171,8 @@ def test_a_predictor_that_breaks_a_promise(build, words):
     assert "\n" not in str(caught.value)
 
 
-def test_a_step_that_remembers_is_never_planned_with(monkeypatch):
+def test_a_step_that_remembers_is_never_planned_with():
     """Rolled out by windows, as it was trained; with one window of history there is nothing to forget."""
-    monkeypatch.setattr(PREDICTORS, "_entries", dict(PREDICTORS._entries))
     register_predictor("forgetless", Forgetless)
     model = WorldModel(ModelConfig(latent=8, predictor=PredictorConfig(rung="forgetless", history=2)), 4).eval()
     z, actions = (torch.randn(s, generator=generator("z")) for s in ((2, 1, 8), (2, 3, 5, 4)))

@@ -15,7 +15,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "worlds-and-data.md"
 def test_the_page_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     snippets = re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.S)
-    assert len(snippets) == 9
+    assert len(snippets) == 10
     page = types.ModuleType("worlds_and_data")
     monkeypatch.setitem(sys.modules, page.__name__, page)  # dataclasses look their module up
     for snippet in snippets:
