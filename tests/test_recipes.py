@@ -58,7 +58,7 @@ def test_pusht_cells_are_the_authors(methods, text):
 
 
 def test_a_width_is_an_option():
-    """On PushT it brings the authors' cell, from Python and on the command line; elsewhere it changes the width alone."""
+    """On PushT it brings the authors' cell, in Python and in the shell; elsewhere it changes the width alone."""
     for width in (768, 4096):
         cell = recipe(f"pusht-{width}/mlp-lti/lpwm")
         assert recipe("pusht/mlp-lti/lpwm", latent=width) == cell
