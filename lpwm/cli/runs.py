@@ -80,5 +80,5 @@ def run(args: Args) -> int:
         error = "–" if row.error is None or math.isnan(row.error) else f"{row.error:.3f}"
         table.add_row(row.folder, row.world, f"{row.step}/{row.steps}", error, duration(row.age))
     Console().print(table)
-    print("error: held-out relative error one step ahead; age: since the run was last written to")
+    print("error: relative, held-out, one step ahead; age: since it was last written")
     return 0

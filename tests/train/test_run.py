@@ -17,7 +17,7 @@ from lpwm import train as runs
 from lpwm.cli import main
 from lpwm.core.errors import UserError
 from lpwm.recipes import dense, relu, tiny, with_jaccard
-from lpwm.train import Run
+from lpwm.train import Run, prepare_data
 from lpwm.train.log import read_log
 from lpwm.train.loop import DeadRun
 
@@ -152,6 +152,11 @@ def test_runs_from_before_kernels_had_a_name_open(tmp_path):
     record["config"]["train"]["kernels"] = False
     (job.folder / "run.json").write_text(json.dumps(record))
     assert Run.open(job.folder).config.train.kernels == "off"
+
+
+def test_data_collected_by_0_1_0_are_found_again(tmp_path):
+    prepare_data(tiny().data, tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["piecewise-5e8ea2d80ac9.h5"]  # as 0.1.0 named it
 
 
 def test_a_run_waits_for_data_that_another_is_collecting(tmp_path, monkeypatch):
