@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from lpwm.core.files import make_folder
-from lpwm.core.json import from_json, to_json
+from lpwm.core.json import from_json
 from lpwm.evaluate.cache import Store
 from lpwm.evaluate.evaluate import evaluate
 from lpwm.evaluate.results import MEASURES, Evaluation
@@ -97,10 +97,6 @@ class CellResult:
     @classmethod
     def from_json(cls, record: Any, where: str = "result") -> CellResult:
         return from_json(cls, record, where)
-
-    def same(self, other: CellResult) -> bool:
-        """Whether both are the same, times aside."""
-        return to_json(replace(self, seconds=other.seconds)) == to_json(other)
 
 
 def run_cell(
