@@ -9,7 +9,7 @@ from lpwm.model.predictors import PAPER_RUNGS, PREDICTORS, TITLES, register_pred
 if TYPE_CHECKING:
     from lpwm.model.world_model import WorldModel
 
-__getattr__, __dir__, __all__ = lazy(__name__, {"WorldModel": "world_model"})
+__getattr__, __dir__, __all__ = lazy(__name__)
 __all__ += [
     "LINKS",
     "NONNEGATIVE",

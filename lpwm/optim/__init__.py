@@ -9,7 +9,5 @@ from lpwm.optim.schedule import factor
 if TYPE_CHECKING:
     from lpwm.optim.mup import build, groups, initialize, schema, set_rates, table
 
-__getattr__, __dir__, __all__ = lazy(
-    __name__, dict.fromkeys(("build", "groups", "initialize", "schema", "set_rates", "table"), "mup")
-)
+__getattr__, __dir__, __all__ = lazy(__name__)
 __all__ += ["OptimConfig", "factor"]

@@ -13,9 +13,11 @@ from lpwm.core.registry import Registry
 @pytest.fixture
 def package(tmp_path, monkeypatch):
     (tmp_path / "a_house").mkdir()
-    names = {"Door": "door", "opening": "door:Door", "door": ":door"}
     (tmp_path / "a_house" / "__init__.py").write_text(
-        f"from lpwm.core.lazy import lazy\n__getattr__, __dir__, __all__ = lazy(__name__, {names})\n"
+        "from typing import TYPE_CHECKING\n"
+        "from lpwm.core.lazy import lazy\n"
+        "if TYPE_CHECKING:\n    from a_house.door import Door, Door as opening\n"
+        "__getattr__, __dir__, __all__ = lazy(__name__, ['door'])\n"
     )
     (tmp_path / "a_house" / "door.py").write_text("class Door: ...\n")
     monkeypatch.syspath_prepend(tmp_path)
