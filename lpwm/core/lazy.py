@@ -16,11 +16,12 @@ def lazy(package: str, rooms: Iterable[str] = ()) -> tuple[Callable[[str], Any],
         __getattr__, __dir__, __all__ = lazy(__name__)
 
     That block is the one list of the names and their modules: type checkers read it, and so does this function.
-    `rooms` are names that stand for a module of the package itself.
+    What the package imports from its own modules at once is public too. `rooms` are names of modules of the package.
     """
     tree = ast.parse(Path(str(sys.modules[package].__file__)).read_text(encoding="utf-8"))
     blocks = [n.body for n in tree.body if isinstance(n, ast.If) and ast.unparse(n.test) == "TYPE_CHECKING"]
     imports = [n for block in blocks for n in block if isinstance(n, ast.ImportFrom)]
+    own = [n for n in tree.body if isinstance(n, ast.ImportFrom) and str(n.module).startswith(f"{package}.")]
     places = {alias.asname or alias.name: (n.module, alias.name) for n in imports for alias in n.names}
     places |= {name: (f"{package}.{name}", "") for name in rooms}
 
@@ -36,4 +37,4 @@ def lazy(package: str, rooms: Iterable[str] = ()) -> tuple[Callable[[str], Any],
     def list_names() -> list[str]:
         return sorted({*vars(sys.modules[package]), *places})
 
-    return get, list_names, sorted(places)
+    return get, list_names, sorted([*places, *(alias.asname or alias.name for n in own for alias in n.names)])

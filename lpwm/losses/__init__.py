@@ -15,11 +15,3 @@ if TYPE_CHECKING:
     from lpwm.losses.vicreg import VICReg
 
 __getattr__, __dir__, __all__ = lazy(__name__)
-__all__ += [
-    "REGULARIZERS",
-    "ObjectiveConfig",
-    "RDMRegConfig",
-    "RectifiedGeneralizedGaussian",
-    "SIGRegConfig",
-    "VICRegConfig",
-]

@@ -10,17 +10,3 @@ if TYPE_CHECKING:
     from lpwm.model.world_model import WorldModel
 
 __getattr__, __dir__, __all__ = lazy(__name__)
-__all__ += [
-    "LINKS",
-    "NONNEGATIVE",
-    "PAPER_RUNGS",
-    "PREDICTORS",
-    "TITLES",
-    "VIT_TINY",
-    "EncoderConfig",
-    "ModelConfig",
-    "PredictorConfig",
-    "ProjectorConfig",
-    "register_predictor",
-    "title_of",
-]

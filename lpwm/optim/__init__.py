@@ -10,4 +10,3 @@ if TYPE_CHECKING:
     from lpwm.optim.mup import build, groups, initialize, schema, set_rates, table
 
 __getattr__, __dir__, __all__ = lazy(__name__)
-__all__ += ["OptimConfig", "factor"]

@@ -19,4 +19,3 @@ if TYPE_CHECKING:
     )
 
 __getattr__, __dir__, __all__ = lazy(__name__)
-__all__ += ["HealthConfig", "TrainConfig"]
