@@ -47,24 +47,7 @@ class _House(ModuleType):
 
 
 sys.modules[__name__].__class__ = _House
-__getattr__, __dir__, _ = lazy(
-    __name__,
-    {
-        **dict.fromkeys(("Agent", "load"), "agent"),
-        "collect": "api",
-        "read_data": "data:read",
-        "write_data": "data:write",
-        **{name: f":{name}" for name in _CALLABLE},
-        **dict.fromkeys(("ModelConfig", "WorldModel"), "model"),
-        "register_predictor": "model.predictors",
-        **dict.fromkeys(("CEM", "ICEM", "LQR", "MPPI", "Gradient"), "plan"),
-        **dict.fromkeys(("CEMConfig", "GradientConfig", "ICEMConfig", "LQRConfig", "MPPIConfig"), "plan"),
-        "recipe": "recipes",
-        "Run": "train.run",
-        "RunConfig": "train.run_config",
-        **dict.fromkeys(("make_world", "register_world"), "worlds"),
-    },
-)
+__getattr__, __dir__, _ = lazy(__name__, _CALLABLE)
 __all__ = [
     "CEM",
     "ICEM",

@@ -50,13 +50,28 @@ def renamed(record: dict[str, Any]) -> dict[str, Any]:
 
 def to_dict(config: Any) -> Any:
     """A config as plain JSON values, nested configs included."""
-    if dataclasses.is_dataclass(config) and not isinstance(config, type):
-        return {f.name: to_dict(getattr(config, f.name)) for f in dataclasses.fields(config)}
-    if isinstance(config, (list, tuple)):
-        return [to_dict(x) for x in config]
-    if isinstance(config, dict):
-        return {str(k): to_dict(v) for k, v in config.items()}
-    return config
+    return _plain(config, {}, {})
+
+
+def hashed(config: Any) -> Any:
+    """`to_dict` under the names that hashes are made of."""
+    return _plain(config, RENAMED, ADDED)
+
+
+def _plain(value: Any, renamed: dict[str, dict[str, str]], added: dict[str, frozenset[str]]) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        kind = type(value).__name__
+        old_names = {new: old for old, new in renamed.get(kind, {}).items()}
+        return {
+            old_names.get(f.name, f.name): _plain(getattr(value, f.name), renamed, added)
+            for f in dataclasses.fields(value)
+            if f.name not in added.get(kind, ()) or getattr(value, f.name) != f.default
+        }
+    if isinstance(value, (list, tuple)):
+        return [_plain(x, renamed, added) for x in value]
+    if isinstance(value, dict):
+        return {str(k): _plain(v, renamed, added) for k, v in value.items()}
+    return value
 
 
 def from_dict(cls: type[C], data: dict[str, Any], where: str = "", *, lenient: bool = False) -> C:
@@ -149,27 +164,7 @@ def _short(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}…"
 
 
-def hashed(config: Any) -> Any:
-    """`to_dict` under the names that hashes are made of."""
-    if dataclasses.is_dataclass(config) and not isinstance(config, type):
-        kind = type(config).__name__
-        old_names = {new: old for old, new in RENAMED.get(kind, {}).items()}
-        return {
-            old_names.get(f.name, f.name): hashed(getattr(config, f.name))
-            for f in dataclasses.fields(config)
-            if f.name not in ADDED.get(kind, ()) or getattr(config, f.name) != f.default
-        }
-    if isinstance(config, (list, tuple)):
-        return [hashed(x) for x in config]
-    if isinstance(config, dict):
-        return {str(k): hashed(v) for k, v in config.items()}
-    return config
-
-
-def canonical(config: Any) -> str:
-    return json.dumps(hashed(config), sort_keys=True, separators=(",", ":"))
-
-
 def digest(config: Any) -> str:
     """Twelve hexadecimal digits that name a config; equal configs have equal names on every machine."""
-    return hashlib.sha256(canonical(config).encode()).hexdigest()[:12]
+    text = json.dumps(hashed(config), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:12]

@@ -21,24 +21,4 @@ if TYPE_CHECKING:
     from lpwm.data.store import write
     from lpwm.data.streamed import StreamedClips, open_clips
 
-__getattr__, __dir__, __all__ = lazy(
-    __name__,
-    {
-        "ActionStats": "normalize",
-        "Clip": "clips",
-        "ClipSource": "clips",
-        "EpisodeData": "episodes",
-        "ResidentClips": "clips",
-        "StreamedClips": "streamed",
-        "collect": "collecting",
-        "convert": "converting",
-        "describe": "info",
-        "from_arrays": "episodes",
-        "open_clips": "streamed",
-        "read": "formats",
-        "split_episodes": "order",
-        "splits": "order",
-        "world_of": "converting",
-        "write": "store",
-    },
-)
+__getattr__, __dir__, __all__ = lazy(__name__)

@@ -14,22 +14,4 @@ if TYPE_CHECKING:
     from lpwm.losses.sigreg import SIGReg
     from lpwm.losses.vicreg import VICReg
 
-__getattr__, __dir__, __all__ = lazy(
-    __name__,
-    {
-        **dict.fromkeys(("Draw", "Gather", "Regularizer"), "base"),
-        "Objective": "objective",
-        "RDMReg": "rdmreg",
-        "SIGReg": "sigreg",
-        "VICReg": "vicreg",
-        "temporal_jaccard": "jaccard",
-    },
-)
-__all__ += [
-    "REGULARIZERS",
-    "ObjectiveConfig",
-    "RDMRegConfig",
-    "RectifiedGeneralizedGaussian",
-    "SIGRegConfig",
-    "VICRegConfig",
-]
+__getattr__, __dir__, __all__ = lazy(__name__)

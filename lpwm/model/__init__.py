@@ -9,18 +9,4 @@ from lpwm.model.predictors import PAPER_RUNGS, PREDICTORS, TITLES, register_pred
 if TYPE_CHECKING:
     from lpwm.model.world_model import WorldModel
 
-__getattr__, __dir__, __all__ = lazy(__name__, {"WorldModel": "world_model"})
-__all__ += [
-    "LINKS",
-    "NONNEGATIVE",
-    "PAPER_RUNGS",
-    "PREDICTORS",
-    "TITLES",
-    "VIT_TINY",
-    "EncoderConfig",
-    "ModelConfig",
-    "PredictorConfig",
-    "ProjectorConfig",
-    "register_predictor",
-    "title_of",
-]
+__getattr__, __dir__, __all__ = lazy(__name__)

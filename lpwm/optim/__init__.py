@@ -9,7 +9,4 @@ from lpwm.optim.schedule import factor
 if TYPE_CHECKING:
     from lpwm.optim.mup import build, groups, initialize, schema, set_rates, table
 
-__getattr__, __dir__, __all__ = lazy(
-    __name__, dict.fromkeys(("build", "groups", "initialize", "schema", "set_rates", "table"), "mup")
-)
-__all__ += ["OptimConfig", "factor"]
+__getattr__, __dir__, __all__ = lazy(__name__)

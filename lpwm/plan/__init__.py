@@ -27,25 +27,4 @@ if TYPE_CHECKING:
     from lpwm.plan.problem import LatentProblem, LiveOracleProblem, OracleProblem, Problem
     from lpwm.plan.solver import Plan, Solver
 
-_CONFIG = "CEMConfig ICEMConfig MPPIConfig GradientConfig LQRConfig MPCConfig SolverConfig SOLVERS make_solver"
-_PROBLEMS = "LatentProblem LiveOracleProblem OracleProblem Problem"
-
-__getattr__, __dir__, __all__ = lazy(
-    __name__,
-    {
-        **dict.fromkeys(_CONFIG.split(), "config"),
-        **dict.fromkeys(_PROBLEMS.split(), "problem"),
-        "CEM": "cem",
-        "ICEM": "icem",
-        "LQR": "lqr",
-        "LinearDynamics": "lqr",
-        "MPC": "mpc",
-        "MPPI": "mppi",
-        "Gradient": "gradient",
-        "Plan": "solver",
-        "Solver": "solver",
-        "VOTES": "consensus",
-        "ConsensusProblem": "consensus",
-        "chunked": "chunk",
-    },
-)
+__getattr__, __dir__, __all__ = lazy(__name__)

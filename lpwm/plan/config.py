@@ -9,12 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from lpwm.core.errors import UserError, choose, nearest
 
 if TYPE_CHECKING:
-    from lpwm.plan.cem import CEM
-    from lpwm.plan.gradient import Gradient
-    from lpwm.plan.icem import ICEM
-    from lpwm.plan.lqr import LQR
     from lpwm.plan.mpc import MPC
-    from lpwm.plan.mppi import MPPI
     from lpwm.plan.solver import Solver
 
 
@@ -23,13 +18,6 @@ def require(name: str, value: float, least: float, most: float = float("inf")) -
         raise UserError(f"{name} is {value}: give at least {least}.")
     if not value <= most:
         raise UserError(f"{name} is {value}: give at most {most}.")
-
-
-def check_elites(elites: int, samples: int) -> None:
-    require("samples", samples, 2)
-    require("elites", elites, 2)  # the unbiased standard deviation of one elite does not exist
-    if elites > samples:
-        raise UserError(f"{elites} elites of {samples} samples: give at most as many elites as samples.")
 
 
 def check_horizon(horizon: int) -> int:
@@ -47,39 +35,39 @@ def check_path_discount(path_discount: float) -> float:
     return path_discount
 
 
+class _Buildable:
+    def build(self) -> Solver:
+        """The solver CEM of CEMConfig, and so on."""
+        from lpwm import plan
+
+        return getattr(plan, type(self).__name__.removesuffix("Config"))(self)
+
+
 @dataclass(frozen=True)
-class CEMConfig:
+class CEMConfig(_Buildable):
     samples: int = 300
     elites: int = 30
     iterations: int = 30
     std: float = 1.0  # at the start of every plan
 
     def __post_init__(self) -> None:
-        check_elites(self.elites, self.samples)
+        require("samples", self.samples, 2)
+        require("elites", self.elites, 2)  # the unbiased standard deviation of one elite does not exist
+        if self.elites > self.samples:
+            raise UserError(f"{self.elites} elites of {self.samples} samples: give at most as many elites as samples.")
         require("iterations", self.iterations, 1)
         require("std", self.std, 1e-6)
 
-    def build(self) -> CEM:
-        from lpwm.plan.cem import CEM
-
-        return CEM(self)
-
 
 @dataclass(frozen=True)
-class ICEMConfig:
-    samples: int = 300
-    elites: int = 30
-    iterations: int = 30
-    std: float = 1.0
+class ICEMConfig(CEMConfig):
     beta: float = 2.0  # exponent of the noise's spectrum over the blocks of a plan; 0 is white
     keep: float = 0.3  # the fraction of the elites that stays in the next population
     momentum: float = 0.1  # of the old mean and std
     decay: float = 1.0  # the population is divided by this at each iteration, down to 2·elites
 
     def __post_init__(self) -> None:
-        check_elites(self.elites, self.samples)
-        require("iterations", self.iterations, 1)
-        require("std", self.std, 1e-6)
+        super().__post_init__()
         require("beta", self.beta, 0)
         require("decay", self.decay, 1)
         require("keep", self.keep, 0, 1)
@@ -94,14 +82,9 @@ class ICEMConfig:
         shrunk = int(self.samples * self.decay**-iteration)
         return replace(self, samples=min(self.samples, max(shrunk, 2 * self.elites)))
 
-    def build(self) -> ICEM:
-        from lpwm.plan.icem import ICEM
-
-        return ICEM(self)
-
 
 @dataclass(frozen=True)
-class MPPIConfig:
+class MPPIConfig(_Buildable):
     samples: int = 300
     iterations: int = 30
     std: float = 1.0
@@ -115,14 +98,9 @@ class MPPIConfig:
         require("temperature", self.temperature, 1e-6)
         require("decay", self.decay, 0, 1)
 
-    def build(self) -> MPPI:
-        from lpwm.plan.mppi import MPPI
-
-        return MPPI(self)
-
 
 @dataclass(frozen=True)
-class GradientConfig:
+class GradientConfig(_Buildable):
     restarts: int = 8
     iterations: int = 100
     lr: float = 0.1
@@ -138,25 +116,15 @@ class GradientConfig:
         require("beta1", self.beta1, 0, 1 - 1e-9)
         require("beta2", self.beta2, 0, 1 - 1e-9)
 
-    def build(self) -> Gradient:
-        from lpwm.plan.gradient import Gradient
-
-        return Gradient(self)
-
 
 @dataclass(frozen=True)
-class LQRConfig:
+class LQRConfig(_Buildable):
     method: Literal["dense", "riccati"] = "dense"
     control: float = 0.0  # ρ; 0 is the planners' own cost, more keeps actions within what the world can do
 
     def __post_init__(self) -> None:
         choose("LQR method", self.method, dict.fromkeys(("dense", "riccati")))
         require("control", self.control, 0)
-
-    def build(self) -> LQR:
-        from lpwm.plan.lqr import LQR
-
-        return LQR(self)
 
 
 SolverConfig = CEMConfig | ICEMConfig | MPPIConfig | GradientConfig | LQRConfig

@@ -8,8 +8,12 @@ engines   start workers: here (local), on Ray, on Slurm
 analysis  what the records say
 """
 
+from typing import TYPE_CHECKING
+
 from lpwm.core.lazy import lazy
 
-__getattr__, __dir__, __all__ = lazy(
-    __name__, {**dict.fromkeys(("GRIDS", "Cell", "Grid", "expand", "read_grid"), "grid"), "Ledger": "ledger"}
-)
+if TYPE_CHECKING:
+    from lpwm.sweep.grid import GRIDS, Cell, Grid, expand, read_grid
+    from lpwm.sweep.ledger import Ledger
+
+__getattr__, __dir__, __all__ = lazy(__name__)

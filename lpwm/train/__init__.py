@@ -18,15 +18,4 @@ if TYPE_CHECKING:
         run_hash,
     )
 
-__getattr__, __dir__, __all__ = lazy(
-    __name__,
-    {
-        **dict.fromkeys(("Loaded", "Run", "load"), "run"),
-        **dict.fromkeys(
-            ("DataConfig", "RunConfig", "half_precision", "parse_options", "pick_device", "read_record", "run_hash"),
-            "run_config",
-        ),
-        "prepare_data": "prepare",
-    },
-)
-__all__ += ["HealthConfig", "TrainConfig"]
+__getattr__, __dir__, __all__ = lazy(__name__)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from lpwm.core.config import digest, to_dict
 from lpwm.core.errors import UserError
@@ -20,34 +21,15 @@ def prepare_data(config: DataConfig, folder: Path, progress: Callable[[int], Non
     if config.file:
         return read(config.file)
     world = config.build_world()
-    steps, policy = config.steps or None, config.policy or None
-    name = digest(
-        {
-            "spec": to_dict(world.spec),
-            "n": config.episodes,
-            "steps": steps,
-            "policy": policy,
-            "seed": config.seed,
-            "version": DATA_VERSION,
-            **({"frames": config.frames} if config.frames else {}),
-        }
-    )
+    recorded: dict[str, Any] = {"steps": config.steps or None, "policy": config.policy or None, "seed": config.seed}
+    described = {"spec": to_dict(world.spec), "n": config.episodes, **recorded, "version": DATA_VERSION}
+    name = digest(described | ({"frames": config.frames} if config.frames else {}))
     path = folder / f"{config.world}-{name}.h5"
     while not path.exists():
         make_folder(folder)
         try:
-            collect(
-                world,
-                path,
-                episodes=config.episodes,
-                steps=steps,
-                policy=policy,
-                seed=config.seed,
-                workers=None,
-                pixels=config.frames > 0,
-                size=config.frames or None,
-                progress=progress,
-            )
+            pictures: dict[str, Any] = {"pixels": config.frames > 0, "size": config.frames or None}
+            collect(world, path, episodes=config.episodes, workers=None, progress=progress, **recorded, **pictures)
         except UserError as error:
             if not isinstance(error, Busy) and not path.exists():
                 raise

@@ -71,11 +71,14 @@ class Run:
         folder = root / f"{name.replace('/', '-')}-{code}"
         if ranks.first:
             make_folder(folder)
-            text = json.dumps(
-                {"hash": code, "name": name, "data": data.digest, "version": __version__, "config": to_dict(config)},
-                indent=2,
-            )
-            write_whole(folder / "run.json", text)
+            record = {
+                "hash": code,
+                "name": name,
+                "data": data.digest,
+                "version": __version__,
+                "config": to_dict(config),
+            }
+            write_whole(folder / "run.json", json.dumps(record, indent=2))
         ranks.wait()
         return cls(config, folder, data, code)
 
@@ -189,45 +192,23 @@ class Run:
         )
         world = world_of(self.data) if self.data.spec is not None else None
         health = c.train.health.for_world(getattr(world, "degrees_of_freedom", 0))
+        settings, least = replace(c.train, health=health), self.regularizer_floor()
         logger = None
         if ranks.first:
-            logger = Logger(
-                self.folder,
-                total_steps=c.train.steps,
-                start_step=start,
-                console=console,
-                wandb=wandb,
-                config=to_dict(c),
-            )
+            shown: dict[str, Any] = {"console": console, "wandb": wandb, "config": to_dict(c)}
+            logger = Logger(self.folder, total_steps=c.train.steps, start_step=start, **shown)
         began = time.perf_counter()
         try:
             with _out_of_memory(cost, local, device):
                 callbacks = self.callbacks(model, optimizer, source, ranks)
-                train(
-                    model,
-                    source,
-                    objective,
-                    stepper,
-                    replace(c.train, health=health),
-                    c.optim,
-                    logger,
-                    callbacks,
-                    start,
-                    self.regularizer_floor(),
-                )
+                train(model, source, objective, stepper, settings, c.optim, logger, callbacks, start, least)
         finally:
             source.close()
             if logger is not None:
                 logger.close()
                 last = read_log(self.folder, "train") if (self.folder / LOG).exists() else []
-                add_session(
-                    self.folder,
-                    start,
-                    last[-1]["step"] if last else start,
-                    time.perf_counter() - began,
-                    device,
-                    ranks.ranks,
-                )
+                end, seconds = last[-1]["step"] if last else start, time.perf_counter() - began
+                add_session(self.folder, start, end, seconds, device, ranks.ranks)
         return model.eval()
 
     def restore(self, model: WorldModel, optimizer: torch.optim.Optimizer, report: Callable[[str], None]) -> int:

@@ -118,7 +118,9 @@ class Stepper:
 
     def __call__(self, pixels: Tensor, actions: Tensor, draw: Draw, factor: float, step: int) -> Terms:
         """One update. `factor` scales every rate (the schedule). The result stays on the device."""
-        self._set_rates(factor)
+        if factor != self._factor:  # eight small kernels less on CUDA
+            self._factor = factor
+            set_rates(self.optimizer, factor)
         if self._dropout:
             torch.manual_seed(seed_of("dropout", self.seed, step, self.ranks.rank))
         if not self.graphed:
@@ -144,12 +146,6 @@ class Stepper:
         if "gradient_norm" not in out:  # the step needs it only when it clips; the gradients are still there
             values["gradient_norm"] = nn.utils.get_total_norm([p.grad for p in self.parameters if p.grad is not None])
         return values
-
-    def _set_rates(self, factor: float) -> None:
-        if factor == self._factor:
-            return  # eight small kernels less on CUDA
-        self._factor = factor
-        set_rates(self.optimizer, factor)
 
     def _update(self, pixels: Tensor, actions: Tensor, draw: Draw) -> Terms:
         self.optimizer.zero_grad(set_to_none=True)

@@ -55,11 +55,6 @@ def stored_dtype(tensor: Tensor) -> torch.dtype:
     return torch.float32 if tensor.dtype in _HALF else tensor.dtype
 
 
-def weights_of(model: nn.Module) -> dict[str, Tensor]:
-    """Parameters and persistent buffers under their names, half precisions as float32."""
-    return {name: t.detach().to(stored_dtype(t)) for name, t in unwrap(model).state_dict().items()}
-
-
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     """Each tensor on its own, on the CPU, contiguous: safetensors refuses tensors that share memory."""
     seen: set[int] = set()
@@ -183,7 +178,7 @@ def write_model(
         json.dumps(config, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise UserError(f"the model's meta cannot be written as JSON: {str(error).rstrip('.')}.") from None
-    write_tensors(folder / WEIGHTS, weights_of(inner))
+    write_tensors(folder / WEIGHTS, {name: t.to(stored_dtype(t)) for name, t in inner.state_dict().items()})
     config["files"] = {WEIGHTS: fingerprint(folder / WEIGHTS)}
     (folder / CONFIG).write_bytes(dump(config))
 

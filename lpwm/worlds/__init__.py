@@ -74,20 +74,7 @@ def _checked(name: str, option: str, value: Any, default: Any) -> Any:
 
 make = make_world
 
-__getattr__, __dir__, _ = lazy(
-    __name__,
-    {
-        **dict.fromkeys(
-            ("Key", "Live", "Renderer", "SimWorld", "TensorWorld", "World", "WorldSpec", "row_keys"), "base"
-        ),
-        **dict.fromkeys(("POLICIES", "Policy", "make_policy", "rollout"), "policies"),
-        "Cube": "cube.world",
-        "Piecewise": "piecewise",
-        "PushT": "pusht.world",
-        "TwoRoom": "two_room",
-        "Wall": "wall",
-    },
-)
+__getattr__, __dir__, _ = lazy(__name__)
 __all__ = [
     "POLICIES",
     "WORLDS",

@@ -13,19 +13,23 @@ from lpwm.core.registry import Registry
 @pytest.fixture
 def package(tmp_path, monkeypatch):
     (tmp_path / "a_house").mkdir()
-    names = {"Door": "door", "opening": "door:Door", "door": ":door"}
     (tmp_path / "a_house" / "__init__.py").write_text(
-        f"from lpwm.core.lazy import lazy\n__getattr__, __dir__, __all__ = lazy(__name__, {names})\n"
+        "from typing import TYPE_CHECKING\n"
+        "from lpwm.core.lazy import lazy\n"
+        "from a_house.wall import Wall\n"
+        "if TYPE_CHECKING:\n    from a_house.door import Door, Door as opening\n"
+        "__getattr__, __dir__, __all__ = lazy(__name__, ['door'])\n"
     )
     (tmp_path / "a_house" / "door.py").write_text("class Door: ...\n")
+    (tmp_path / "a_house" / "wall.py").write_text("class Wall: ...\n")
     monkeypatch.syspath_prepend(tmp_path)
     yield importlib.import_module("a_house")
-    for name in ("a_house", "a_house.door"):
+    for name in ("a_house", "a_house.door", "a_house.wall"):
         sys.modules.pop(name, None)
 
 
 def test_names_are_found_in_their_modules_and_kept(package):
-    assert package.__all__ == ["Door", "door", "opening"] and "opening" in dir(package)
+    assert package.__all__ == ["Door", "Wall", "door", "opening"] and "opening" in dir(package)
     assert "a_house.door" not in sys.modules and "Door" not in vars(package)
     assert package.Door is package.opening is package.door.Door
     assert vars(package)["Door"] is package.Door

@@ -1,5 +1,6 @@
 """Checkpoints: exact to resume, whole after a kill at any moment, and refused when cut or altered."""
 
+import hashlib
 import json
 import os
 import pickle
@@ -8,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -27,9 +29,10 @@ TINY = ModelConfig(
 FILES = ("model.safetensors", "config.json", "optimizer.safetensors", "state.json")
 
 
-def make(config=TINY, seed=0, optim="adamw", **options):
-    model = WorldModel(config, action_dim=4)
+def make(seed=0, optim="adamw", device="cpu", **options):
+    model = WorldModel(TINY, action_dim=4)
     mup.initialize(model, seed)
+    model = model.to(device)
     return model, mup.build(model, mup.OptimConfig(name=optim, lr=1e-3), **options)
 
 
@@ -158,13 +161,7 @@ def test_the_count_of_steps_goes_where_the_optimizer_wants_it(tmp_path):
 def test_states_move_between_devices_bit_for_bit(tmp_path, options):
     """GPU to GPU, GPU to CPU and back again; the count of steps where each optimizer wants it."""
 
-    def on(device, seed, **options):
-        model = WorldModel(TINY, action_dim=4)
-        mup.initialize(model, seed)
-        model = model.to(device)
-        return model, mup.build(model, mup.OptimConfig(lr=1e-3), **options)
-
-    model, optimizer = on("cuda", 0, **options)
+    model, optimizer = make(device="cuda", **options)
     for p in model.parameters():
         p.grad = torch.randn_like(p)
     optimizer.step()
@@ -172,7 +169,7 @@ def test_states_move_between_devices_bit_for_bit(tmp_path, options):
     before = everything(model, optimizer)
     save(tmp_path, model, optimizer, 2)
     for device, flags in (("cuda", options), ("cpu", {}), ("cuda", {}), ("cuda", {"fused": True, "capturable": True})):
-        other, its = on(device, 1, **flags)
+        other, its = make(seed=1, device=device, **flags)
         found = checkpoint.latest(tmp_path)
         checkpoint.restore(found, other, its)
         assert everything(other, its) == before
@@ -186,12 +183,8 @@ def test_states_move_between_devices_bit_for_bit(tmp_path, options):
         checkpoint.restore(found, other, its)  # into existing states, in place
         assert everything(other, its) == before
         save(tmp_path, other, its, 2)
-    assert same_device_loads(tmp_path, model)
-
-
-def same_device_loads(run, model):
-    loaded = WorldModel.from_pretrained(run, device="cuda")
-    return all(torch.equal(a, b) for a, b in zip(loaded.parameters(), model.parameters(), strict=True))
+    loaded = WorldModel.from_pretrained(tmp_path, device="cuda")
+    assert all(torch.equal(a, b) for a, b in zip(loaded.parameters(), model.parameters(), strict=True))
 
 
 def test_wrapped_models_and_tied_or_strided_tensors(tmp_path):
@@ -239,20 +232,10 @@ def steps_of(run):
 def test_the_last_ones_and_the_best_are_kept(tmp_path):
     model, optimizer = make()
     metrics = {1: 0.9, 2: 0.3, 3: None, 4: 0.5, 5: float("nan"), 6: 0.7, 7: 0.3, 8: 0.4, 9: 0.6}
-    wanted = {
-        1: [1],
-        2: [2, 1],
-        3: [3, 2],
-        4: [4, 3, 2],
-        5: [5, 4, 2],
-        6: [6, 5, 2],
-        7: [7, 6],
-        8: [8, 7],
-        9: [9, 8, 7],
-    }
-    for step, metric in metrics.items():
+    kept = [1], [2, 1], [3, 2], [4, 3, 2], [5, 4, 2], [6, 5, 2], [7, 6], [8, 7], [9, 8, 7]
+    for (step, metric), wanted in zip(metrics.items(), kept, strict=True):
         save(tmp_path, model, optimizer, step, metric=metric)
-        assert steps_of(tmp_path) == wanted[step]
+        assert steps_of(tmp_path) == wanted
         known = [(m, -s) for s, m in metrics.items() if s <= step and m is not None and m == m]
         found = checkpoint.best(tmp_path)
         assert (found.metric, -found.step) == min(known)
@@ -307,8 +290,7 @@ def test_a_damaged_newer_one_neither_blocks_nor_crowds_out_what_is_saved_after_r
     for step in (1, 2):
         save(tmp_path, model, optimizer, step, keep=1)
     save(tmp_path, model, optimizer, 9, keep=2)
-    for step, bad in ((9, "state.json"),):
-        (tmp_path / "checkpoints" / f"step-{step:08d}" / bad).write_bytes(b"{")
+    (tmp_path / "checkpoints" / "step-00000009" / "state.json").write_bytes(b"{")
     assert checkpoint.latest(tmp_path).step == 2
     for step in (3, 4, 12):
         save(tmp_path, model, optimizer, step, keep=1)
@@ -351,7 +333,6 @@ def test_a_renamed_folder_is_not_another_step(tmp_path):
 
 def forge(folder, **changes):
     """Rewrite state.json with a right checksum, as a stranger could."""
-    import hashlib
 
     def text(state):
         return (json.dumps(state, indent=1) + "\n").encode()
@@ -404,9 +385,7 @@ def test_json_of_another_kind_is_one_sentence(tmp_path, content):
 
 
 def other_model(**changes):
-    import dataclasses
-
-    return WorldModel(dataclasses.replace(TINY, **changes), action_dim=4)
+    return WorldModel(replace(TINY, **changes), action_dim=4)
 
 
 def test_the_first_difference_is_named_and_nothing_is_changed(tmp_path):

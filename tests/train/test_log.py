@@ -8,6 +8,7 @@ import math
 import os
 import re
 import sys
+import time
 import types
 from pathlib import Path
 from typing import Any
@@ -38,13 +39,14 @@ def lines(folder: Path) -> list[dict[str, Any]]:
 
 
 def test_records(tmp_path: Path) -> None:
+    before = time.time()
     with quiet(tmp_path / "new" / "run") as logger:
         returned = logger.log(50, {"loss": torch.tensor(0.5), "lr": 1e-3, "steps_per_second": 7.0})
         logger.log(50, {"error_depth": [0.1, 0.2], "note": "short", "clips": 8}, "val")
         logger.event(60, "resumed on [cpu]", at=60)
     assert returned == {"loss": 0.5, "lr": 1e-3, "steps_per_second": 7.0}
     train, val, event = lines(tmp_path / "new" / "run")
-    assert all(r.pop("time") > 1.5e9 for r in (train, val, event))
+    assert all(before - 0.01 <= r.pop("time") <= time.time() + 0.01 for r in (train, val, event))
     assert train == {"step": 50, "kind": "train", "loss": 0.5, "lr": 0.001, "steps_per_second": 7.0}
     assert val == {"step": 50, "kind": "val", "error_depth": [0.1, 0.2], "note": "short", "clips": 8}
     assert event == {"step": 60, "kind": "event", "message": "resumed on [cpu]", "at": 60}
@@ -243,13 +245,8 @@ def test_plain_lines_are_occasional(tmp_path: Path) -> None:
             logger.log(step, {"error_depth": [0.01, 0.2], "copy_error_depth": [0.1, 0.5]}, "val")
     logger.close()
     shown = out.getvalue().splitlines()
-    assert [int(line.split("/")[0]) for line in shown if line.startswith(("1/", "31/", "61/", "91/", "100/"))] == [
-        1,
-        31,
-        61,
-        91,
-        100,
-    ]
+    steps = [line.split("/")[0] for line in shown if line.startswith(("1/", "31/", "61/", "91/", "100/"))]
+    assert steps == ["1", "31", "61", "91", "100"]
     assert "something [bold]happened[/bold]" in shown
     assert "50/100  held-out  depth 1 err 0.01 copy 0.1  depth 2 err 0.2 copy 0.5" in shown
     assert len(shown) == 7 and "\x1b" not in out.getvalue()
@@ -317,12 +314,3 @@ def test_a_dumb_terminal_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> No
     assert out.getvalue() == "1/10  loss 1\n"  # at once, not when it closes
     progress.close()
     assert out.getvalue() == "1/10  loss 1\n"
-
-
-def test_times_are_to_the_millisecond(tmp_path):
-    import time
-
-    before = time.time()
-    with Logger(tmp_path, total_steps=1, tensorboard=False, console=False) as logger:
-        logger.log(1, {"loss": 0.5})
-    assert before - 0.01 <= read_log(tmp_path)[0]["time"] <= time.time() + 0.01

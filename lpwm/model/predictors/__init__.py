@@ -1,21 +1,21 @@
 """The predictors, by name; the paper's ladder has six rungs, from a six-block transformer to one linear map.
 
 A predictor is a module (z_BKD, e_BKD) -> u_BKD, causal, before the link; e is the action embedding. `lags` says how
-many past codes it reads (the config's `history` if it does not say). `start()` and `step(cache, z, e)` do the same one
-position at a time; a predictor without them, whose `forward` was redefined below them, or whose `step` remembers what
-left the window is rolled out window by window. Nothing here imports torch.
+many past codes it reads (the config's `history` if it does not say). `start()` and `step(cache, z, e, keep)`, which
+gives (u, cache), do the same one position at a time; a predictor without them, whose `forward` was redefined below
+them, or whose `step` remembers what left the window is rolled out window by window. Nothing here imports torch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from lpwm.core.errors import UserError
 from lpwm.core.registry import Registry
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import nn
 
     from lpwm.model.config import PredictorConfig
 
@@ -61,16 +61,6 @@ def in_order(names: Iterable[str]) -> list[str]:
     """Distinct names as tables show them: the paper's ladder from the most expressive, then the others."""
     seen = set(names)
     return [r for r in PAPER_RUNGS if r in seen] + sorted(seen.difference(PAPER_RUNGS))
-
-
-class Predictor(Protocol):
-    lags: int  # how many past codes it reads
-
-    def __call__(self, z_BKD: Tensor, e_BKD: Tensor) -> Tensor: ...
-
-    def start(self) -> Any: ...
-
-    def step(self, cache: Any, z: Tensor, e: Tensor, keep: int | None = None) -> tuple[Tensor, Any]: ...
 
 
 def steps_as_forward(predictor: Any) -> bool:
