@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import pickle
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -35,7 +34,7 @@ from lpwm.data.info import Coverage
 from lpwm.data.store import create_column, writing
 from lpwm.worlds import Policy, TensorWorld, World, make_policy, rollout, row_keys
 from lpwm.worlds.policies import OwnLengths
-from lpwm.worlds.pool import cores, start_worker, worker_context
+from lpwm.worlds.pool import check_sendable, cores, start_worker, worker_context
 
 SHARD = 256  # episodes
 LIVE_SHARD = 16  # with frames of a live world, whose drawing may take all the time: enough shards for all cores
@@ -107,7 +106,17 @@ def collect(
     on it. pixels: store frames of side `size` (by default the world's own) next to the states.
     """
     out = Path(out)
-    plan = _plan(world, episodes, steps, policy, seed, pixels, size)
+    size = world.spec.frame if size is None else size
+    for what, value, least in (("episodes", episodes, 1), ("steps", steps, 1), ("size", size, 8)):
+        if value is not None and value < least:
+            raise UserError(f"{what} is {value}: give at least {least}.")
+    name = repr(policy)
+    if policy is None or isinstance(policy, str):
+        name = policy or world.spec.policy
+        policy = make_policy(world, name)
+    if steps is None and not isinstance(policy, OwnLengths):
+        steps = world.spec.episode
+    plan = Plan(world, policy, name, episodes, steps, seed, pixels, size)
     if workers is not None and workers < 1:
         raise UserError(f"{workers} workers cannot work: give at least 1.")
     refuse_existing(out, overwrite)
@@ -117,30 +126,6 @@ def collect(
         digest = _merge(plan, folder, out)
         shutil.rmtree(folder, ignore_errors=True)
     return digest
-
-
-def _plan(
-    world: World,
-    episodes: int,
-    steps: int | None,
-    policy: str | Policy | None,
-    seed: int,
-    pixels: bool,
-    size: int | None,
-) -> Plan:
-    spec = world.spec
-    size = spec.frame if size is None else size
-    for what, value, least in (("episodes", episodes, 1), ("steps", steps, 1), ("size", size, 8)):
-        if value is not None and value < least:
-            raise UserError(f"{what} is {value}: give at least {least}.")
-    if policy is None or isinstance(policy, str):
-        name = policy or spec.policy
-        policy = make_policy(world, name)
-    else:
-        name = repr(policy)
-    if steps is None and not isinstance(policy, OwnLengths):
-        steps = spec.episode
-    return Plan(world, policy, name, episodes, steps, seed, pixels, size)
 
 
 @contextmanager
@@ -279,7 +264,7 @@ def _make_shards(plan: Plan, folder: Path, workers: int | None, progress: Progre
 
 
 def _in_pool(plan: Plan, folder: Path, missing: list[int], workers: int) -> Iterator[int]:
-    _check_picklable(plan)
+    check_sendable(plan, "the world or the policy")
     context = worker_context("lpwm.data.collecting")
     pool = ProcessPoolExecutor(workers, mp_context=context, initializer=start_worker)
     try:
@@ -292,17 +277,6 @@ def _in_pool(plan: Plan, folder: Path, missing: list[int], workers: int) -> Iter
         ) from error
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _check_picklable(plan: Plan) -> None:
-    """Before the pool is made: a pool that meets the error itself may wait for ever."""
-    try:
-        pickle.dumps(plan)
-    except (pickle.PicklingError, AttributeError, TypeError) as error:
-        raise UserError(
-            f"the world or the policy cannot be sent to worker processes ({error}): define it in a module, or use "
-            "one worker."
-        ) from error
 
 
 def _merge(plan: Plan, folder: Path, out: Path) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -164,10 +165,7 @@ class Coverage:
     def _cell(self, position: Tensor) -> Tensor:
         span = (self.high - self.low).clamp(min=1e-12)
         grid = ((position - self.low) / span * CELLS).floor().clamp(0, CELLS - 1).to(torch.int64)
-        index = grid[:, 0]
-        for axis in range(1, grid.shape[1]):
-            index = index * CELLS + grid[:, axis]
-        return index
+        return functools.reduce(lambda index, axis: index * CELLS + axis, grid.unbind(1))
 
     def add(self, states: Tensor) -> None:
         """states (N, S)."""

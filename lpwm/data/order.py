@@ -114,9 +114,9 @@ class ClipIndex:
 
 
 def _check(clip_length: int, frameskip: int, batch: int, split: str, rank: int, ranks: int) -> None:
-    for name, value, least in (("clip_length", clip_length, 1), ("frameskip", frameskip, 1), ("batch", batch, 1)):
-        if value < least:
-            raise UserError(f"{name} is {value}: give at least {least}.")
+    for name, value in (("clip_length", clip_length), ("frameskip", frameskip), ("batch", batch)):
+        if value < 1:
+            raise UserError(f"{name} is {value}: give at least 1.")
     if split not in ("train", "val"):
         raise UserError(f"split is {split!r}: give 'train' or 'val'.")
     if not 0 <= rank < ranks:

@@ -47,19 +47,10 @@ def create_column(file: h5py.File, name: str, row_shape: tuple[int, ...], dtype:
     """An empty column that grows. A frame is a chunk, so that clips read only the frames they need and
     frames can be copied without being decompressed. Fast gzip: 224² frames of our worlds shrink 28-fold and come back
     in 0.1 ms; those it does not shrink, such as a camera's, are stored as they are (see `_write_frames`)."""
-    shape, most = (0, *row_shape), (None, *row_shape)
+    how: dict[str, Any] = {"chunks": (_ROWS, *row_shape)}
     if name == "pixels":
-        return file.create_dataset(
-            name,
-            shape,
-            dtype,
-            maxshape=most,
-            chunks=(1, *row_shape),
-            compression="gzip",
-            compression_opts=1,
-            track_times=False,
-        )
-    return file.create_dataset(name, shape, dtype, maxshape=most, chunks=(_ROWS, *row_shape), track_times=False)
+        how = {"chunks": (1, *row_shape), "compression": "gzip", "compression_opts": 1}
+    return file.create_dataset(name, (0, *row_shape), dtype, maxshape=(None, *row_shape), track_times=False, **how)
 
 
 def _write_frames(column: h5py.Dataset, start: int, frames: NDArray[np.uint8]) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -114,9 +115,7 @@ class StreamedClips(Clips):
         """Have `step` and those that follow read, into slots of steps that are not among them."""
         if self._pool is None:
             self._pool = FramePool(self._stored, self._count, self._prefetch, self._workers)
-            self._unpin = weakref.finalize(self._pool, _nothing)
-            if self._stream is not None:
-                self._unpin = _pin(self._pool)
+            self._unpin = (lambda: None) if self._stream is None else _pin(self._pool)
         wanted = range(step, step + self._prefetch)
         for old in [s for s in self._slots if s not in wanted]:
             del self._slots[old]
@@ -149,11 +148,7 @@ class StreamedClips(Clips):
         return made
 
 
-def _nothing() -> None:
-    return
-
-
-def _pin(pool: FramePool) -> Any:
+def _pin(pool: FramePool) -> Callable[[], Any]:
     """Lock the pool's memory, so that copies overlap with everything else; where that is refused they are slower.
 
     Returns what unlocks it again.
@@ -162,7 +157,7 @@ def _pin(pool: FramePool) -> Any:
     if int(cuda.cudaHostRegister(address, pool.bytes, 0)) != 0:
         with contextlib.suppress(RuntimeError):
             torch.zeros(1, device="cuda")  # takes the error, which the next launch would otherwise report
-        return weakref.finalize(pool, _nothing)
+        return lambda: None
     return weakref.finalize(pool, _unregister, pool.buffer, address)
 
 

@@ -27,7 +27,7 @@ from lpwm.core.provenance import add_session
 from lpwm.core.version import __version__
 from lpwm.data import ActionStats, EpisodeData, ResidentClips, StreamedClips, open_clips, world_of
 from lpwm.data.frames import StoredFrames
-from lpwm.data.pixels import pixel_stats
+from lpwm.data.normalize import pixel_stats
 from lpwm.losses import Objective
 from lpwm.losses.rdmreg import floor
 from lpwm.model import WorldModel

@@ -74,27 +74,5 @@ def _checked(name: str, option: str, value: Any, default: Any) -> Any:
 
 make = make_world
 
-__getattr__, __dir__, _ = lazy(__name__)
-__all__ = [
-    "POLICIES",
-    "WORLDS",
-    "Cube",
-    "Key",
-    "Live",
-    "Piecewise",
-    "Policy",
-    "PushT",
-    "Renderer",
-    "SimWorld",
-    "TensorWorld",
-    "TwoRoom",
-    "Wall",
-    "World",
-    "WorldSpec",
-    "make",
-    "make_policy",
-    "make_world",
-    "register_world",
-    "rollout",
-    "row_keys",
-]
+__getattr__, __dir__, _lazy = lazy(__name__)
+__all__ = [*_lazy, "WORLDS", "make", "make_world", "register_world"]

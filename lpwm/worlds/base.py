@@ -11,14 +11,16 @@ rows are drawn together. `start` says where in the sequence a draw begins, so th
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from lpwm.core import rng
+from lpwm.core.errors import UserError
 
 Key = tuple[int | str, ...]
 Renderer = Callable[[Tensor], Tensor]  # (N, S) -> uint8 (N, 3, size, size)
@@ -52,8 +54,9 @@ class WorldSpec:
         return len(self.action_names)
 
 
-@runtime_checkable
-class TensorWorld(Protocol):
+class _AnyWorld(Protocol):
+    """What all worlds share: what is seen is a pure function of the state, so states are enough to store."""
+
     @property
     def spec(self) -> WorldSpec: ...
 
@@ -63,10 +66,6 @@ class TensorWorld(Protocol):
 
     def sample_goal(self, n: int, key: Key, start: int = 0) -> Tensor:
         """Rows start…start+n−1 of the goal states of `key`, anywhere in the arena: (n, S)."""
-        ...
-
-    def step(self, state: Tensor, action: Tensor) -> Tensor:
-        """(N, S), (N, A) -> (N, S), on the device of its arguments. Leading shapes may be any (…, S)."""
         ...
 
     def render(self, state: Tensor, size: int | None = None) -> Tensor:
@@ -87,6 +86,13 @@ class TensorWorld(Protocol):
 
     def factors(self, state: Tensor) -> dict[str, Tensor]:
         """What the analysis asks about: zone, contact, … one (N,) tensor each."""
+        ...
+
+
+@runtime_checkable
+class TensorWorld(_AnyWorld, Protocol):
+    def step(self, state: Tensor, action: Tensor) -> Tensor:
+        """(N, S), (N, A) -> (N, S), on the device of its arguments. Leading shapes may be any (…, S)."""
         ...
 
 
@@ -119,19 +125,8 @@ class Live(Protocol):
 
 
 @runtime_checkable
-class SimWorld(Protocol):
-    """A world that steps through live simulators, because its state is not all there is (contact caches).
-
-    Everything else is as for a TensorWorld: what is seen is a pure function of the state, so that a data set
-    of states is a data set of pixels. What the analysis needs (contact, the effector) is in the state.
-    """
-
-    @property
-    def spec(self) -> WorldSpec: ...
-
-    def sample_state(self, n: int, key: Key, start: int = 0) -> Tensor: ...
-
-    def sample_goal(self, n: int, key: Key, start: int = 0) -> Tensor: ...
+class SimWorld(_AnyWorld, Protocol):
+    """A world that steps through live simulators, because its state is not all there is (contact caches)."""
 
     def open(self, states: Any, workers: int | None = 1) -> Live:
         """Simulators started at these states (N, S), which is approximate, or at a snapshot, which is exact.
@@ -139,16 +134,6 @@ class SimWorld(Protocol):
         workers: processes; 1 is this one, None as many as there are cores. The results do not depend on it.
         """
         ...
-
-    def render(self, state: Tensor, size: int | None = None) -> Tensor: ...
-
-    def renderer(self, size: int | None = None, device: torch.device | str = "cpu") -> Renderer: ...
-
-    def success(self, state: Tensor, goal: Tensor) -> Tensor: ...
-
-    def distance(self, state: Tensor, goal: Tensor) -> Tensor: ...
-
-    def factors(self, state: Tensor) -> dict[str, Tensor]: ...
 
 
 World = TensorWorld | SimWorld
@@ -161,8 +146,22 @@ class Planar:
     def spec(self) -> WorldSpec:
         raise NotImplementedError
 
-    def renderer(self, size: int | None = None, device: torch.device | str = "cpu") -> Renderer:
+    def _anywhere(self, keys: Tensor) -> Tensor:
+        """A position per key, (n,) -> (n, 2)."""
         raise NotImplementedError
+
+    def _draw(self, size: int, device: torch.device) -> Renderer:
+        """The renderer of one size, built once."""
+        raise NotImplementedError
+
+    def sample_state(self, n: int, key: Key, start: int = 0) -> Tensor:
+        return self._anywhere(row_keys((*key, "state"), n, start))
+
+    def sample_goal(self, n: int, key: Key, start: int = 0) -> Tensor:
+        return self._anywhere(row_keys((*key, "goal"), n, start))
+
+    def renderer(self, size: int | None = None, device: torch.device | str = "cpu") -> Renderer:
+        return _planar_renderer(self, self.spec.frame if size is None else size, torch.device(device))
 
     def render(self, state: Tensor, size: int | None = None) -> Tensor:
         return self.renderer(size, state.device)(state)
@@ -172,6 +171,52 @@ class Planar:
 
     def distance(self, state: Tensor, goal: Tensor) -> Tensor:
         return torch.linalg.vector_norm(state - goal, dim=-1)
+
+
+@functools.cache
+def _planar_renderer(world: Planar, size: int, device: torch.device) -> Renderer:
+    if size < 1:
+        raise UserError(f"a frame needs a positive side, not {size}.")
+    return world._draw(size, device)
+
+
+def planar_spec(
+    world: Any,
+    name: str,
+    where: str,
+    frame: int,
+    bounds: tuple[float, float],
+    *,
+    within: float,
+    step: float = 1.0,
+    **rest: Any,
+) -> WorldSpec:
+    """The spec of a world of one dot. where: its own factor; bounds, step: of either coordinate and action."""
+    return WorldSpec(
+        name=name,
+        options=asdict(world),
+        state_names=("x", "y"),
+        action_names=("dx", "dy"),
+        frame=frame,
+        proprio=(0, 1),
+        factors=(where, "x", "y"),
+        action_low=(-step, -step),
+        action_high=(step, step),
+        state_low=bounds[:1] * 2,
+        state_high=bounds[1:] * 2,
+        success_within=within,
+        **rest,
+    )
+
+
+def key_at(keys: Tensor, t: int) -> Tensor:
+    """The rows' keys at step t."""
+    return rng.fold(keys, torch.full_like(keys, t))
+
+
+def on_host(x: Tensor) -> bool:
+    """On a CPU, and not traced by a compiler: drawn in parts, in place."""
+    return x.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
 def row_keys(key: Key, n: int, start: int = 0, device: torch.device | str = "cpu") -> Tensor:

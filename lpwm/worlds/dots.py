@@ -27,6 +27,8 @@ import torch
 from numpy.lib.stride_tricks import sliding_window_view
 from torch import Tensor
 
+from lpwm.worlds.base import on_host
+
 Draw = Callable[[Tensor, Tensor], None]  # positions, frames to fill
 
 _CHUNK_VALUES = 3 * 2**17  # floats of one color plane in flight on a CPU: what its cache holds
@@ -61,7 +63,7 @@ class ExactDots:
         alpha = self._alpha(off[:, 0, None, :] + off[:, 1, :, None])
         alpha /= self._peak(xy_N2)[:, None, None]
         out.copy_(self.background.expand_as(out))
-        (self._paste_host if _on_host(xy_N2) else self._paste)(out, alpha, corner, span)
+        (self._paste_host if on_host(xy_N2) else self._paste)(out, alpha, corner, span)
 
     def _blend(self, ground_NPKK: Tensor, alpha_NKK: Tensor) -> Tensor:
         """⌊b·(1 − α) + c·α⌋ for each plane; a color of 0 adds nothing."""
@@ -97,10 +99,6 @@ class ExactDots:
         near = near * near
         peak = self._alpha(near[:, None, :, 0] + near[None, :, :, 1]).amax((0, 1))
         return torch.where(peak > 0, peak, torch.ones_like(peak))
-
-
-def _on_host(x: Tensor) -> bool:
-    return x.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
 class SoftDots:
@@ -147,7 +145,7 @@ def _in_chunks(draw: Draw, xy: Tensor, values: int, shape: tuple[int, int, int])
     """All frames at once where memory is fast, a cache-full at a time on a CPU."""
     xy = xy.to(torch.float32)
     out = torch.empty((xy.shape[0], *shape), dtype=torch.uint8, device=xy.device)
-    chunk = max(1, _CHUNK_VALUES // values if _on_host(xy) else xy.shape[0])
+    chunk = max(1, _CHUNK_VALUES // values if on_host(xy) else xy.shape[0])
     for i in range(0, xy.shape[0], chunk):
         draw(xy[i : i + chunk], out[i : i + chunk])
     return out

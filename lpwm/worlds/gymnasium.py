@@ -56,7 +56,16 @@ class _Batch:
         self, rows: NDArray[np.int64], generators: list[np.random.Generator], options: dict[str, Any] | None
     ) -> None:
         """New starts and goals of these rows: drawn with their own generators, or given in `options`."""
-        states, goals = _draw(self.world, generators, options, rows)
+        options = dict(options or {})
+        given = {name: options.pop(name, None) for name in ("state", "goal_state")}
+        if options:
+            unknown = next(iter(options))
+            raise UserError(f"reset has no option {unknown!r}: {nearest(unknown, given)}.")
+        keys = [("gym", int(g.integers(2**63))) for g in generators]
+        samples = {"state": self.world.sample_state, "goal_state": self.world.sample_goal}
+        states, goals = (
+            _given(given[name], torch.cat([draw(1, key) for key in keys]), rows) for name, draw in samples.items()
+        )
         where = torch.as_tensor(rows)
         self.states, self.goals = self.states.index_copy(0, where, states), self.goals.index_copy(0, where, goals)
         if isinstance(self.world, SimWorld):
@@ -223,21 +232,6 @@ def _spaces(spec: WorldSpec) -> tuple[spaces.Box[np.float32], spaces.Box[np.floa
     low, high = (np.asarray(2 * bound, dtype=np.float32) for bound in (spec.state_low, spec.state_high))
     least, most = (np.asarray(bound, dtype=np.float32) for bound in (spec.action_low, spec.action_high))
     return spaces.Box(low, high, dtype=np.float32), spaces.Box(least, most, dtype=np.float32)
-
-
-def _draw(
-    world: World, generators: list[np.random.Generator], options: dict[str, Any] | None, rows: Any
-) -> tuple[Tensor, Tensor]:
-    """Start and goal of some environments: drawn with their own generators, or given in `options`."""
-    options = dict(options or {})
-    given = {name: options.pop(name, None) for name in ("state", "goal_state")}
-    if options:
-        unknown = next(iter(options))
-        raise UserError(f"reset has no option {unknown!r}: {nearest(unknown, given)}.")
-    keys = [("gym", int(g.integers(2**63))) for g in generators]
-    state = torch.cat([world.sample_state(1, key) for key in keys])
-    goal = torch.cat([world.sample_goal(1, key) for key in keys])
-    return _given(given["state"], state, rows), _given(given["goal_state"], goal, rows)
 
 
 def _given(value: Any, drawn: Tensor, rows: Any) -> Tensor:

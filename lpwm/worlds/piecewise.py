@@ -14,13 +14,13 @@ from __future__ import annotations
 import colorsys
 import functools
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from lpwm.core.errors import UserError
-from lpwm.worlds.base import Key, Planar, Renderer, WorldSpec, row_keys, uniform_at
+from lpwm.worlds.base import Planar, Renderer, WorldSpec, planar_spec, uniform_at
 from lpwm.worlds.dots import ExactDots, SoftDots
 
 FRAME, BORDER, RADIUS, LINE = 224, 14, 7, 4
@@ -46,28 +46,12 @@ class Piecewise(Planar):
 
     @functools.cached_property
     def spec(self) -> WorldSpec:
-        return WorldSpec(
-            name="piecewise",
-            options=asdict(self),
-            state_names=("x", "y"),
-            action_names=("dx", "dy"),
-            action_low=(-1.0, -1.0),
-            action_high=(1.0, 1.0),
-            frame=FRAME,
-            episode=100,
-            proprio=(0, 1),
-            factors=("zone", "x", "y"),
-            policy="random",
-            state_low=(START_LOW, START_LOW),
-            state_high=(START_HIGH, START_HIGH),
-            success_within=SUCCESS,
+        return planar_spec(
+            self, "piecewise", "zone", FRAME, (START_LOW, START_HIGH), within=SUCCESS, episode=100, policy="random"
         )
 
-    def sample_state(self, n: int, key: Key, start: int = 0) -> Tensor:
-        return _anywhere(row_keys((*key, "state"), n, start))
-
-    def sample_goal(self, n: int, key: Key, start: int = 0) -> Tensor:
-        return _anywhere(row_keys((*key, "goal"), n, start))
+    def _anywhere(self, keys: Tensor) -> Tensor:
+        return START_LOW + (START_HIGH - START_LOW) * uniform_at(keys, 2)
 
     def step(self, state: Tensor, action: Tensor) -> Tensor:
         moved = state + action.clamp(-1.0, 1.0) * SPEED + self.bias(state)
@@ -82,15 +66,11 @@ class Piecewise(Planar):
         """The push at a position: (…, 2) -> (…, 2)."""
         return _biases(self, state.device)[self.zone(state)]
 
-    def renderer(self, size: int | None = None, device: torch.device | str = "cpu") -> Renderer:
-        return _renderer(self, FRAME if size is None else size, torch.device(device))
+    def _draw(self, size: int, device: torch.device) -> Renderer:
+        return dot_renderer(_background(self).to(device), size)
 
     def factors(self, state: Tensor) -> dict[str, Tensor]:
         return {"zone": self.zone(state), "x": state[..., 0], "y": state[..., 1]}
-
-
-def _anywhere(keys: Tensor) -> Tensor:
-    return START_LOW + (START_HIGH - START_LOW) * uniform_at(keys, 2)
 
 
 @functools.cache
@@ -139,15 +119,8 @@ def _background(world: Piecewise) -> Tensor:
     return image
 
 
-@functools.cache
-def _renderer(world: Piecewise, size: int, device: torch.device) -> Renderer:
-    return dot_renderer(_background(world).to(device), size)
-
-
 def dot_renderer(background_CHW: Tensor, size: int) -> Renderer:
     """A red dot of radius 7 on this native background, at its own size exactly or at any other."""
-    if size < 1:
-        raise UserError(f"a frame needs a positive side, not {size}.")
     if size == background_CHW.shape[-1]:
         return ExactDots(background_CHW, RED, float(RADIUS))
     return SoftDots(background_CHW, RED, float(RADIUS), size)

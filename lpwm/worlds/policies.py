@@ -21,7 +21,7 @@ from torch import Tensor
 
 from lpwm.core import rng
 from lpwm.core.errors import UserError, choose, nearest
-from lpwm.worlds.base import SimWorld, World, uniform_at
+from lpwm.worlds.base import SimWorld, World, key_at, uniform_at
 from lpwm.worlds.cube.expert import CubeExpert
 from lpwm.worlds.piecewise import SPEED, Piecewise
 from lpwm.worlds.pusht.policy import Pusher
@@ -56,11 +56,6 @@ class _Forgetful:
         return state.new_zeros((state.shape[0], 0))
 
 
-def _at(keys: Tensor, t: int) -> Tensor:
-    """The rows' keys at step t."""
-    return rng.fold(keys, torch.full_like(keys, t))
-
-
 @dataclass(frozen=True)
 class Random(_Forgetful):
     """Actions uniform within the bounds of the world."""
@@ -70,7 +65,7 @@ class Random(_Forgetful):
     def act(self, state: Tensor, goal: Tensor, carried: Tensor, keys: Tensor, t: int) -> tuple[Tensor, Tensor]:
         spec = self.world.spec
         low, high = state.new_tensor(spec.action_low), state.new_tensor(spec.action_high)
-        return low + (high - low) * uniform_at(_at(keys, t), spec.action_dim), carried
+        return low + (high - low) * uniform_at(key_at(keys, t), spec.action_dim), carried
 
 
 @dataclass(frozen=True)
@@ -94,7 +89,7 @@ class PiecewiseExpert(_Forgetful):
 
     def act(self, state: Tensor, goal: Tensor, carried: Tensor, keys: Tensor, t: int) -> tuple[Tensor, Tensor]:
         action = (goal - state - self.world.bias(state)) / SPEED
-        action = action + self.noise * rng.normal_at(_at(keys, t), 2)
+        action = action + self.noise * rng.normal_at(key_at(keys, t), 2)
         return action.clamp(-1.0, 1.0), carried
 
 
@@ -114,7 +109,7 @@ class TwoRoomExpert(_Forgetful):
         by_door = (other_room & (away > self.reached)).unsqueeze(1)
         toward = torch.where(by_door, doors[nearest_door], goal) - state
         toward = toward / torch.linalg.vector_norm(toward, dim=-1, keepdim=True).clamp(min=1e-8)
-        return (toward + self.noise * rng.normal_at(_at(keys, t), 2)).clamp(-1.0, 1.0), carried
+        return (toward + self.noise * rng.normal_at(key_at(keys, t), 2)).clamp(-1.0, 1.0), carried
 
 
 @dataclass(frozen=True)
@@ -128,10 +123,10 @@ class WallDrift:
     concentration: float = 5.0
 
     def begin(self, state: Tensor, goal: Tensor, keys: Tensor) -> Tensor:
-        return uniform_at(_at(keys, -1), 1) * (2 * math.pi)
+        return uniform_at(key_at(keys, -1), 1) * (2 * math.pi)
 
     def act(self, state: Tensor, goal: Tensor, carried: Tensor, keys: Tensor, t: int) -> tuple[Tensor, Tensor]:
-        u, v = uniform_at(_at(keys, t), 2).split(1, dim=-1)
+        u, v = uniform_at(key_at(keys, t), 2).split(1, dim=-1)
         heading = carried if t == 0 else carried + _von_mises(u, self.concentration)
         two_sd = 0.4 * math.sqrt(2) * torch.erfinv((2 * v - 1) * math.erf(math.sqrt(2)))
         step = (1.0 + two_sd).clamp(0.2, STEP_MAX)

@@ -240,13 +240,18 @@ def open_live(make: Make, starts: Any, workers: int | None = 1) -> Simulators:
     starts = as_starts(starts)
     workers = max(1, min(cores() if workers is None else workers, len(starts)))
     if workers > 1:
-        try:
-            pickle.dumps(make)
-        except (pickle.PicklingError, AttributeError, TypeError) as error:
-            raise UserError(
-                f"the simulator cannot be sent to worker processes ({error}): define it in a module, or use one worker."
-            ) from error
+        check_sendable(make, "the simulator")
     return Simulators(make, starts, workers)
+
+
+def check_sendable(value: Any, what: str) -> None:
+    """Before any process is started: a pool that meets the error itself may wait for ever."""
+    try:
+        pickle.dumps(value)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise UserError(
+            f"{what} cannot be sent to worker processes ({error}): define it in a module, or use one worker."
+        ) from error
 
 
 def as_starts(starts: Any) -> Any:

@@ -14,13 +14,13 @@ State: the dot's x and y in pixels of the 224² frame, y downwards.
 from __future__ import annotations
 
 import functools
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from lpwm.core.errors import UserError
-from lpwm.worlds.base import Key, Planar, Renderer, WorldSpec, row_keys, uniform_at
+from lpwm.worlds.base import Key, Planar, Renderer, WorldSpec, planar_spec, row_keys, uniform_at
 from lpwm.worlds.piecewise import (
     BORDER,
     FRAME,
@@ -56,21 +56,8 @@ class TwoRoom(Planar):
 
     @functools.cached_property
     def spec(self) -> WorldSpec:
-        return WorldSpec(
-            name="two_room",
-            options=asdict(self),
-            state_names=("x", "y"),
-            action_names=("dx", "dy"),
-            action_low=(-1.0, -1.0),
-            action_high=(1.0, 1.0),
-            frame=FRAME,
-            episode=100,
-            proprio=(0, 1),
-            factors=("room", "x", "y"),
-            policy="expert",
-            state_low=(START_LOW, START_LOW),
-            state_high=(START_HIGH, START_HIGH),
-            success_within=SUCCESS,
+        return planar_spec(
+            self, "two_room", "room", FRAME, (START_LOW, START_HIGH), within=SUCCESS, episode=100, policy="expert"
         )
 
     @property
@@ -87,8 +74,8 @@ class TwoRoom(Planar):
         y = START_LOW + (START_HIGH - START_LOW) * u[:, 1]
         return torch.stack((x, y), dim=-1)
 
-    def sample_goal(self, n: int, key: Key, start: int = 0) -> Tensor:
-        return START_LOW + (START_HIGH - START_LOW) * uniform_at(row_keys((*key, "goal"), n, start), 2)
+    def _anywhere(self, keys: Tensor) -> Tensor:
+        return START_LOW + (START_HIGH - START_LOW) * uniform_at(keys, 2)
 
     def step(self, state: Tensor, action: Tensor) -> Tensor:
         moved = state + action.clamp(-1.0, 1.0) * SPEED
@@ -103,26 +90,18 @@ class TwoRoom(Planar):
 
     def in_door(self, y: Tensor) -> Tensor:
         half = self.door_half + DOOR_TOLERANCE
-        open_ = torch.zeros_like(y, dtype=torch.bool)
-        for center in self.doors:
-            open_ = open_ | ((y >= center - half) & (y <= center + half))
-        return open_
-
-    def renderer(self, size: int | None = None, device: torch.device | str = "cpu") -> Renderer:
-        return _renderer(self, FRAME if size is None else size, torch.device(device))
+        doors = [(y >= center - half) & (y <= center + half) for center in self.doors]
+        return torch.stack(doors).any(0)
 
     def factors(self, state: Tensor) -> dict[str, Tensor]:
         room = (state[..., 0] >= CENTER).to(torch.int64)
         return {"room": room, "x": state[..., 0], "y": state[..., 1]}
 
-
-@functools.cache
-def _renderer(world: TwoRoom, size: int, device: torch.device) -> Renderer:
-    image = torch.full((3, FRAME, FRAME), 255, dtype=torch.uint8)
-    half = world.thickness // 2
-    image[:, :, int(CENTER) - half : int(CENTER) + half + 1] = 0
-    for center in world.doors:
-        rows = slice(max(0, center - world.door_half), center + world.door_half + 1)
-        image[:, rows, int(CENTER) - half : int(CENTER) + half + 1] = 255
-    draw_border(image)
-    return dot_renderer(image.to(device), size)
+    def _draw(self, size: int, device: torch.device) -> Renderer:
+        image = torch.full((3, FRAME, FRAME), 255, dtype=torch.uint8)
+        columns = slice(int(CENTER) - self.thickness // 2, int(CENTER) + self.thickness // 2 + 1)
+        image[:, :, columns] = 0
+        for center in self.doors:
+            image[:, max(0, center - self.door_half) : center + self.door_half + 1, columns] = 255
+        draw_border(image)
+        return dot_renderer(image.to(device), size)

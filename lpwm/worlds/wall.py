@@ -16,14 +16,14 @@ State: the dot's x and y in grid units, y downwards.
 from __future__ import annotations
 
 import functools
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from lpwm.core.errors import UserError
-from lpwm.worlds.base import Key, Planar, Renderer, WorldSpec, row_keys, uniform_at
+from lpwm.worlds.base import Planar, Renderer, WorldSpec, on_host, planar_spec, uniform_at
 
 FRAME, DOT = 65, 1.7
 LOW, HIGH = 4.0, 60.0  # the border lines
@@ -49,21 +49,8 @@ class Wall(Planar):
 
     @functools.cached_property
     def spec(self) -> WorldSpec:
-        return WorldSpec(
-            name="wall",
-            options=asdict(self),
-            state_names=("x", "y"),
-            action_names=("dx", "dy"),
-            action_low=(-STEP_MAX, -STEP_MAX),
-            action_high=(STEP_MAX, STEP_MAX),
-            frame=FRAME,
-            episode=50,
-            proprio=(0, 1),
-            factors=("room", "x", "y"),
-            policy="drift",
-            state_low=(LOW, LOW),
-            state_high=(HIGH, HIGH),
-            success_within=SUCCESS,
+        return planar_spec(
+            self, "wall", "room", FRAME, (LOW, HIGH), within=SUCCESS, episode=50, policy="drift", step=STEP_MAX
         )
 
     @property
@@ -73,12 +60,6 @@ class Wall(Planar):
     @property
     def jambs(self) -> tuple[float, float]:
         return float(self.door - HALF_DOOR), float(self.door + HALF_DOOR)
-
-    def sample_state(self, n: int, key: Key, start: int = 0) -> Tensor:
-        return self._anywhere(row_keys((*key, "state"), n, start))
-
-    def sample_goal(self, n: int, key: Key, start: int = 0) -> Tensor:
-        return self._anywhere(row_keys((*key, "goal"), n, start))
 
     def _anywhere(self, keys: Tensor) -> Tensor:
         """Either room with even odds, then uniform within it, away from its walls."""
@@ -114,8 +95,8 @@ class Wall(Planar):
         y = torch.where(y >= HIGH, HIGH - NEAR, y)
         return torch.stack((x, y), dim=-1)
 
-    def renderer(self, size: int | None = None, device: torch.device | str = "cpu") -> Renderer:
-        return _renderer(self, FRAME if size is None else size, torch.device(device))
+    def _draw(self, size: int, device: torch.device) -> Renderer:
+        return _WallFrames(self, size, device)
 
     def factors(self, state: Tensor) -> dict[str, Tensor]:
         room = (state[..., 0] >= self.wall).to(torch.int64)
@@ -162,7 +143,7 @@ class _WallFrames:
         n = xy_N2.shape[0]
         out = torch.empty((n, 3, self.size, self.size), dtype=torch.uint8, device=xy_N2.device)
         out[:, 0] = self.red
-        chunk = max(1, n if torch.compiler.is_compiling() or xy_N2.device.type != "cpu" else 64)
+        chunk = 64 if on_host(xy_N2) else max(1, n)
         for i in range(0, n, chunk):
             rows = slice(i, i + chunk)
             out[rows, 1:] = self._resize(self._green(xy_N2[rows].to(torch.float32)).unsqueeze(1))
@@ -181,10 +162,3 @@ class _WallFrames:
         shape = (self.size, self.size)
         image = F.interpolate(image_N1HW, shape, mode="bilinear", antialias=self.size < FRAME)
         return image.add_(0.5).clamp_(0, 255).to(torch.uint8)
-
-
-@functools.cache
-def _renderer(world: Wall, size: int, device: torch.device) -> Renderer:
-    if size < 1:
-        raise UserError(f"a frame needs a positive side, not {size}.")
-    return _WallFrames(world, size, device)

@@ -72,7 +72,7 @@ KILLED = """
     from lpwm import worlds
     c = import_module("lpwm.data.collecting")
     die = lambda *a, **k: os.kill(os.getpid(), signal.SIGKILL)
-    where, out, workers = sys.argv[1], sys.argv[2], int(sys.argv[3])
+    where, out, workers, name = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
     if where == "shard":
         really, seen = c.hash_episodes, []
         def hash_episodes(*args):
@@ -84,37 +84,31 @@ KILLED = """
         c.Coverage.add = lambda self, s, n=[]: die() if n else (n.append(0), really(self, s))
     progress = (lambda done: die() if done >= c.SHARD else None) if where == "between" else None
     if __name__ == "__main__":
-        c.collect(worlds.make("piecewise", g=3), out, episodes=3 * c.SHARD, steps=3, pixels=True, size=8,
-                  workers=workers, progress=progress)
+        c.collect(worlds.make(name), out, episodes=3 * c.SHARD, steps=3, pixels=True, size=8, workers=workers,
+                  progress=progress)
 """
 
 
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory):
-    path = tmp_path_factory.mktemp("collect") / "a.h5"
-    return collect(WORLD, path, episodes=3 * SHARD, steps=3, pixels=True, size=8)
-
-
-@pytest.mark.parametrize(("where", "workers"), [("shard", 1), ("merge", 1), ("between", 2)])
-def test_killed_and_resumed_gives_the_same_file(tmp_path, undisturbed, where, workers):
+@pytest.mark.parametrize(
+    ("where", "workers", "name"),
+    [
+        ("shard", 1, "piecewise"),
+        ("merge", 1, "piecewise"),
+        ("between", 2, "piecewise"),
+        pytest.param("between", 2, "pusht", marks=pytest.mark.soak),
+    ],
+)
+def test_killed_and_resumed_gives_the_same_file(tmp_path, where, workers, name):
     script, out = tmp_path / "killed.py", tmp_path / "a.h5"
     script.write_text(textwrap.dedent(KILLED))
-    ended = subprocess.run([sys.executable, script, where, out, str(workers)], capture_output=True)
+    ended = subprocess.run([sys.executable, script, where, out, str(workers), name], capture_output=True)
     assert ended.returncode == -signal.SIGKILL, ended.stderr
-    assert not out.exists()
-    folder = tmp_path / "a.h5.partial"
-    stored = {p.name: p.stat().st_mtime_ns for p in folder.glob("shard-*.h5")}
-    assert stored
-    made = []
-    assert _resume(out, made) == undisturbed
+    assert not out.exists() and list((tmp_path / "a.h5.partial").glob("shard-*.h5"))
+    made, kw = [], dict(episodes=3 * SHARD, steps=3, pixels=True, size=8)
+    resumed = collect(worlds.make(name), out, progress=made.append, **kw)
     assert made[0] >= SHARD  # what was stored was not made again
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a.h5", "killed.py"]
-
-
-def _resume(out, made):
-    return collect(
-        WORLD, out, episodes=3 * SHARD, steps=3, pixels=True, size=8, progress=lambda done: made.append(done)
-    )
+    assert resumed == collect(worlds.make(name), tmp_path / "whole.h5", **kw)
 
 
 def _interrupt(out, **kw):

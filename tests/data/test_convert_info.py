@@ -53,23 +53,21 @@ def test_columns_of_others_are_kept(tmp_path):
 
 
 def test_what_cannot_be_converted(states, tmp_path):
-    with pytest.raises(UserError, match="no pixels: nothing to remove"):
-        convert(states, tmp_path / "x.h5", remove_pixels=True)
-    with pytest.raises(UserError, match="write to another name"):
-        convert(states, states, add_pixels=True, overwrite=True)
-    with pytest.raises(UserError, match="size is 4"):
-        convert(states, tmp_path / "x.h5", add_pixels=True, size=4)
     convert(states, tmp_path / "p.h5", add_pixels=True, size=8)
-    with pytest.raises(UserError, match="has pixels already"):
-        convert(tmp_path / "p.h5", tmp_path / "x.h5", add_pixels=True)
-    with pytest.raises(UserError, match="exists"):
-        convert(states, tmp_path / "p.h5", add_pixels=True, size=8)
     write(tmp_path / "mine.h5", [{"state": np.zeros((5, 2)), "action": np.zeros((4, 2))}])
-    with pytest.raises(UserError, match="which world made them"):
-        convert(tmp_path / "mine.h5", tmp_path / "x.h5", add_pixels=True)
     write(tmp_path / "film.h5", [{"pixels": np.zeros((5, 8, 8, 3), np.uint8), "action": np.zeros((4, 2))}])
-    with pytest.raises(UserError, match="nothing would be left"):
-        convert(tmp_path / "film.h5", tmp_path / "x.h5", remove_pixels=True)
+    add, remove = {"add_pixels": True}, {"remove_pixels": True}
+    for source, out, options, match in (
+        (states, "x.h5", remove, "no pixels: nothing to remove"),
+        (states, states, {**add, "overwrite": True}, "write to another name"),
+        (states, "x.h5", {**add, "size": 4}, "size is 4"),
+        (tmp_path / "p.h5", "x.h5", add, "has pixels already"),
+        (states, "p.h5", {**add, "size": 8}, "exists"),
+        (tmp_path / "mine.h5", "x.h5", add, "which world made them"),
+        (tmp_path / "film.h5", "x.h5", remove, "nothing would be left"),
+    ):
+        with pytest.raises(UserError, match=match):
+            convert(source, tmp_path / out, **options)
     assert not (tmp_path / "x.h5").exists() and not list(tmp_path.glob(".*"))
 
 

@@ -159,64 +159,54 @@ class Payload:
         return os.mkdir, (self.mark,)
 
 
-def fault(name, folder):
-    part = folder / "val"
-    states = torch.load(part / "states.pth")
-    actions = torch.load(part / "rel_actions.pth")
-    if name == "hostile lengths":
-        (part / "seq_lengths.pkl").write_bytes(pickle.dumps([21, Payload(folder / "ran")]))
-    elif name == "hostile states":
-        torch.save(Payload(folder / "ran"), part / "states.pth")
-    elif name == "short film":
-        films.write_film(part / "obses" / "episode_001.mp4", [films.picture(0, t) for t in range(9)])
-    elif name == "no film":
-        (part / "obses" / "episode_001.mp4").unlink()
-    elif name == "no lengths":
-        (part / "seq_lengths.pkl").unlink()
-    elif name == "no velocities":
-        (part / "velocities.pth").unlink()
-    elif name == "few lengths":
-        (part / "seq_lengths.pkl").write_bytes(pickle.dumps([21]))
-    elif name == "long lengths":
-        (part / "seq_lengths.pkl").write_bytes(pickle.dumps([28, 99]))
-    elif name == "fractions":
-        (part / "seq_lengths.pkl").write_bytes(pickle.dumps([28, 20.5]))
-    elif name == "flat states":
-        torch.save(states[:, 0], part / "states.pth")
-    elif name == "other count":
-        torch.save(actions[:1], part / "rel_actions.pth")
-    elif name == "nan state":
-        states[1, 3, 2] = torch.nan
-        torch.save(states, part / "states.pth")
-    elif name == "inf action":
-        actions[0, 7] = torch.inf
-        torch.save(actions, part / "rel_actions.pth")
+def pickled(value):
+    return lambda part: (part / "seq_lengths.pkl").write_bytes(pickle.dumps(value))
+
+
+def saved(name, change):
+    return lambda part: torch.save(change(torch.load(part / f"{name}.pth")), part / f"{name}.pth")
+
+
+def without(name):
+    return lambda part: (part / name).unlink()
+
+
+def set_at(where, value):
+    return lambda tensor: tensor.index_put([torch.tensor(i) for i in where], torch.tensor(value))
+
+
+def short_film(part):
+    films.write_film(part / "obses" / "episode_001.mp4", [films.picture(0, t) for t in range(9)])
 
 
 FAULTS = {
-    "hostile lengths": "nothing in it was executed",
-    "hostile states": "nothing in it was executed",
-    "short film": "9 frames for 21 states",
-    "no film": "episode_001.mp4 does not exist",
-    "no lengths": "seq_lengths.pkl does not exist",
-    "no velocities": "velocities.pth does not exist",
-    "few lengths": "2 lengths from 1 to 30",
-    "long lengths": "2 lengths from 1 to 30",
-    "fractions": "2 lengths from 1 to 30",
-    "flat states": "float32 (2, 5), expected floats (episodes, steps, 5)",
-    "other count": "expected floats (2, 30, 2)",
-    "nan state": "not finite in episode 1, step 3",
-    "inf action": "not finite in episode 0, step 7",
+    "hostile lengths": (lambda part: pickled([21, Payload(part / "ran")])(part), "nothing in it was executed"),
+    "hostile states": (
+        lambda part: torch.save(Payload(part / "ran"), part / "states.pth"),
+        "nothing in it was executed",
+    ),
+    "short film": (short_film, "9 frames for 21 states"),
+    "no film": (without("obses/episode_001.mp4"), "episode_001.mp4 does not exist"),
+    "no lengths": (without("seq_lengths.pkl"), "seq_lengths.pkl does not exist"),
+    "no velocities": (without("velocities.pth"), "velocities.pth does not exist"),
+    "few lengths": (pickled([21]), "2 lengths from 1 to 30"),
+    "long lengths": (pickled([28, 99]), "2 lengths from 1 to 30"),
+    "fractions": (pickled([28, 20.5]), "2 lengths from 1 to 30"),
+    "flat states": (saved("states", lambda s: s[:, 0]), "float32 (2, 5), expected floats (episodes, steps, 5)"),
+    "other count": (saved("rel_actions", lambda a: a[:1]), "expected floats (2, 30, 2)"),
+    "nan state": (saved("states", set_at((1, 3, 2), torch.nan)), "not finite in episode 1, step 3"),
+    "inf action": (saved("rel_actions", set_at((0, 7), torch.inf)), "not finite in episode 0, step 7"),
 }
 
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_one_sentence_and_nothing_executed(copy, tmp_path, capsys, name):
-    fault(name, copy)
+    fault, says = FAULTS[name]
+    fault(copy / "val")
     assert cli.main(["data", "convert", str(copy), str(tmp_path / "out.h5")]) == 2
     said = capsys.readouterr().err
-    assert FAULTS[name] in said and said.count("\n") == 1
-    assert not (copy / "ran").exists() and not (tmp_path / "out.h5").exists()
+    assert says in said and said.count("\n") == 1
+    assert not (copy / "val" / "ran").exists() and not (tmp_path / "out.h5").exists()
 
 
 def test_a_missing_folder(tmp_path, capsys):

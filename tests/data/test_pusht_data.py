@@ -4,11 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import signal
-import subprocess
-import sys
-import textwrap
 
 import h5py
 import numpy as np
@@ -115,34 +110,6 @@ def test_frames_of_ragged_episodes(tmp_path, quick):
     assert data.pixels is not None
     expected = WORLD.render(data.states, 32).permute(0, 2, 3, 1).numpy()
     np.testing.assert_array_equal(data.pixels[0 : len(data.states)], expected)
-
-
-KILLED = """
-    import os, signal, sys
-    from importlib import import_module
-    from lpwm.worlds import PushT
-    from lpwm.worlds.pusht.policy import Pusher
-    c = import_module("lpwm.data.collecting")
-    if __name__ == "__main__":
-        world = PushT()
-        die = lambda done: os.kill(os.getpid(), signal.SIGKILL) if done >= c.SHARD else None
-        c.collect(world, sys.argv[1], episodes=3 * c.SHARD, policy=Pusher(world, least=2, most=6), workers=2,
-                  progress=die)
-"""
-
-
-@pytest.mark.soak
-def test_killed_and_resumed_gives_the_same_file(tmp_path, quick):
-    kw = dict(episodes=3 * SHARD, policy=quick)
-    whole = collect(WORLD, tmp_path / "whole.h5", **kw)
-    script = tmp_path / "killed.py"
-    script.write_text(textwrap.dedent(KILLED))
-    ended = subprocess.run([sys.executable, script, tmp_path / "a.h5"], capture_output=True)
-    assert ended.returncode == -signal.SIGKILL, ended.stderr
-    assert not os.path.exists(tmp_path / "a.h5")
-    made = []
-    assert collect(WORLD, tmp_path / "a.h5", **kw, progress=made.append) == whole
-    assert made[0] >= SHARD  # what was stored was not made again
 
 
 def test_the_pusher_is_its_worlds_data_policy():

@@ -96,21 +96,22 @@ def test_the_digest_survives_other_chunks_and_compression(tmp_path):
         assert columns == json.loads(g.attrs["column_digests"]) and combine(columns) == digest
 
 
+def spoiled(**columns) -> dict[str, np.ndarray]:
+    return {"state": np.zeros((3, 2)), "action": np.zeros((2, 2)), **columns}
+
+
 BAD = {
     "no action": ({"state": np.zeros((3, 2))}, "no 'action'"),
     "no state": ({"action": np.zeros((2, 2))}, "neither 'state' nor 'pixels'"),
-    "too few actions": ({"state": np.zeros((5, 2)), "action": np.zeros((3, 2))}, "5 frames and actions of shape"),
-    "flat actions": ({"state": np.zeros((3, 2)), "action": np.zeros(2)}, "actions of shape"),
-    "nan state": ({"state": np.full((3, 2), np.nan), "action": np.zeros((2, 2))}, "finite"),
-    "nan action": ({"state": np.zeros((3, 2)), "action": np.full((2, 2), np.nan)}, "not finite before"),
-    "float pixels": (
-        {"state": np.zeros((3, 2)), "action": np.zeros((2, 1)), "pixels": np.zeros((3, 4, 4, 3))},
-        "expected uint8",
-    ),
-    "rows differ": ({"state": np.zeros((3, 2)), "action": np.zeros((2, 1)), "x": np.zeros(2)}, "has 2 rows"),
-    "index given": ({"state": np.zeros((3, 2)), "action": np.zeros((2, 1)), "ep_idx": np.zeros(3)}, "made here"),
-    "text": ({"state": np.zeros((3, 2)), "action": np.zeros((2, 1)), "x": np.array(["a"] * 3)}, "numbers"),
-    "empty": ({"state": np.zeros((0, 2)), "action": np.zeros((0, 1))}, "at least 1"),
+    "too few actions": (spoiled(state=np.zeros((5, 2)), action=np.zeros((3, 2))), "5 frames and actions of shape"),
+    "flat actions": (spoiled(action=np.zeros(2)), "actions of shape"),
+    "nan state": (spoiled(state=np.full((3, 2), np.nan)), "finite"),
+    "nan action": (spoiled(action=np.full((2, 2), np.nan)), "not finite before"),
+    "float pixels": (spoiled(pixels=np.zeros((3, 4, 4, 3))), "expected uint8"),
+    "rows differ": (spoiled(x=np.zeros(2)), "has 2 rows"),
+    "index given": (spoiled(ep_idx=np.zeros(3)), "made here"),
+    "text": (spoiled(x=np.array(["a"] * 3)), "numbers"),
+    "empty": (spoiled(state=np.zeros((0, 2)), action=np.zeros((0, 1))), "at least 1"),
 }
 
 

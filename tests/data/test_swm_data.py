@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import builtins
 import shutil
+import sys
 from pathlib import Path
 
 import h5py
@@ -68,25 +68,27 @@ def test_between_the_formats(tmp_path, capsys):
     assert read(tmp_path / "t.lance").pixels is None and not list(tmp_path.glob(".*"))
 
 
-def damage(name, folder):
-    files = {p.suffix: p for p in folder.rglob("*") if p.is_file()}
-    if name == "empty":
-        shutil.rmtree(folder)
-        folder.mkdir()
-    elif name == "no manifest":
-        files[".manifest"].unlink()
-    elif name == "cut data":
-        files[".lance"].write_bytes(files[".lance"].read_bytes()[:200])
-    elif name == "zeroed data":
-        files[".lance"].write_bytes(bytes(files[".lance"].stat().st_size))
-    elif name == "garbled manifest":
-        files[".manifest"].write_bytes(b"\x00\xff" * 300)
+def rewrite(suffix, change):
+    def damage(folder):
+        (file,) = folder.rglob(f"*{suffix}")
+        file.write_bytes(change(file.read_bytes()))
+
+    return damage
 
 
-@pytest.mark.parametrize("name", ["empty", "no manifest", "cut data", "zeroed data", "garbled manifest"])
+DAMAGE = {
+    "empty": lambda folder: [shutil.rmtree(p) for p in folder.iterdir()],
+    "no manifest": lambda folder: next(folder.rglob("*.manifest")).unlink(),
+    "cut data": rewrite(".lance", lambda data: data[:200]),
+    "zeroed data": rewrite(".lance", lambda data: bytes(len(data))),
+    "garbled manifest": rewrite(".manifest", lambda data: b"\x00\xff" * 300),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGE)
 def test_a_damaged_table_is_one_sentence(tmp_path, capsys, name):
     table = Path(shutil.copytree(GOLDEN / "swm_tiny.lance", tmp_path / "bad.lance"))
-    damage(name, table)
+    DAMAGE[name](table)
     assert cli.main(["data", "convert", str(table), str(tmp_path / "o.h5")]) == 2
     said = capsys.readouterr().err
     assert "bad.lance" in said and "no Lance table that can be read" in said and said.count("\n") == 1
@@ -116,13 +118,6 @@ def test_tables_of_others(tmp_path):
 
 
 def test_without_lance_the_remedy_is_named(monkeypatch):
-    real = builtins.__import__
-
-    def missing(name, *args, **kwargs):
-        if name == "lance":
-            raise ImportError(name)
-        return real(name, *args, **kwargs)
-
-    monkeypatch.setattr(builtins, "__import__", missing)
+    monkeypatch.setitem(sys.modules, "lance", None)
     with pytest.raises(UserError, match=r"pip install 'lpwm\[lance\]'"):
         read(GOLDEN / "swm_tiny.lance")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import builtins
 import importlib.util
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -41,18 +41,18 @@ def test_what_is_wrong_with_a_film_is_one_sentence(tmp_path):
     path = tmp_path / "a.mp4"
     write_film(path, [picture(0, t) for t in range(20)])
     with pytest.raises(UserError, match="20 frames for 30 states"):
-        VideoFrames([path], np.array([30])).check()
-    with pytest.raises(UserError, match="20 frames for 30 states"):
         VideoFrames([path], np.array([30]))[0:30]
-    with pytest.raises(UserError, match="does not exist"):
-        VideoFrames([tmp_path / "none.mp4"], np.array([3])).check()
-    other = tmp_path / "b.mp4"
-    write_film(other, [picture(0, t, 48) for t in range(20)])
-    with pytest.raises(UserError, match="48×48"):
-        VideoFrames([path, other], np.array([20, 20])).check()
-    other.write_bytes(b"no film at all")
-    with pytest.raises(UserError, match=r"b\.mp4 is no video"):
-        VideoFrames([path, other], np.array([20, 20])).check()
+    text, large = tmp_path / "b.mp4", tmp_path / "c.mp4"
+    text.write_bytes(b"no film at all")
+    write_film(large, [picture(0, t, 48) for t in range(20)])
+    for files, length, match in (
+        ([path], 30, "20 frames for 30 states"),
+        ([tmp_path / "none.mp4"], 3, "does not exist"),
+        ([path, large], 20, "48×48"),
+        ([path, text], 20, r"b\.mp4 is no video"),
+    ):
+        with pytest.raises(UserError, match=match):
+            VideoFrames(files, np.array([length] * len(files))).check()
     whole = path.read_bytes()
     for keep in (0.1, 0.6, 0.95):
         path.write_bytes(whole[: int(keep * len(whole))])
@@ -62,13 +62,6 @@ def test_what_is_wrong_with_a_film_is_one_sentence(tmp_path):
 
 
 def test_without_a_decoder_the_remedy_is_named(tmp_path, monkeypatch):
-    real = builtins.__import__
-
-    def missing(name, *args, **kwargs):
-        if name == "av":
-            raise ImportError(name)
-        return real(name, *args, **kwargs)
-
-    monkeypatch.setattr(builtins, "__import__", missing)
+    monkeypatch.setitem(sys.modules, "av", None)
     with pytest.raises(UserError, match=r"pip install 'lpwm\[video\]'"):
         VideoFrames([tmp_path / "a.mp4"], np.array([3])).check()

@@ -7,7 +7,7 @@ import torch
 
 from lpwm import train as runs
 from lpwm.data import from_arrays
-from lpwm.data.pixels import LEAST_STD, pixel_stats
+from lpwm.data.normalize import LEAST_STD, pixel_stats
 from lpwm.model import WorldModel
 from lpwm.recipes import tiny
 from lpwm.train import Run

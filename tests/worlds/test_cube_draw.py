@@ -127,12 +127,9 @@ def test_workers_are_woken_for_slow_drawing_alone(monkeypatch: pytest.MonkeyPatc
     assert len(calls) == before + 1  # the pace is known by now
 
 
-def test_a_size_that_cannot_be() -> None:
+def test_a_size_or_a_wish_that_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match="not 4"):
         draw(np.zeros((1, SIZE)), 4)
-
-
-def test_a_wish_that_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MUJOCO_GL", "glfw")
     with pytest.raises(UserError, match="egl or osmesa"):
         cube_gl.open_context()

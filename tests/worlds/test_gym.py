@@ -88,17 +88,14 @@ def test_a_batch_equals_single_environments(name: str, env_id: str) -> None:
 
 
 def test_mistakes() -> None:
-    with pytest.raises(UserError, match="render_mode"):
-        worlds_gym.WorldEnv("wall", render_mode="human")
-    with pytest.raises(UserError, match="no option 'gg'"):
-        gymnasium.make("lpwm/Piecewise-v0", gg=3)
-    env = gymnasium.make("lpwm/Piecewise-v0").unwrapped
-    with pytest.raises(UserError, match="goal_state"):
-        env.reset(options={"goal": 1})
-    with pytest.raises(UserError, match="shape"):
-        env.reset(options={"state": np.zeros(3)})
-    batch = worlds_gym.WorldVectorEnv("wall", num_envs=2)
-    with pytest.raises(UserError, match="one seed or 2"):
-        batch.reset(seed=[1, 2, 3])
-    with pytest.raises(UserError, match="at least one"):
-        worlds_gym.WorldVectorEnv("wall", num_envs=0)
+    env, batch = gymnasium.make("lpwm/Piecewise-v0").unwrapped, worlds_gym.WorldVectorEnv("wall", num_envs=2)
+    for match, wrong in (
+        ("render_mode", lambda: worlds_gym.WorldEnv("wall", render_mode="human")),
+        ("no option 'gg'", lambda: gymnasium.make("lpwm/Piecewise-v0", gg=3)),
+        ("goal_state", lambda: env.reset(options={"goal": 1})),
+        ("shape", lambda: env.reset(options={"state": np.zeros(3)})),
+        ("one seed or 2", lambda: batch.reset(seed=[1, 2, 3])),
+        ("at least one", lambda: worlds_gym.WorldVectorEnv("wall", num_envs=0)),
+    ):
+        with pytest.raises(UserError, match=match):
+            wrong()

@@ -10,7 +10,6 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from lpwm.core.errors import UserError
 from lpwm.worlds.pusht.render import PALETTE, make_renderer
 from lpwm.worlds.pusht.spans import DISCS, disc_span, fill_span, line_span
 
@@ -194,7 +193,7 @@ def test_what_an_accelerator_runs_draws_the_same(monkeypatch, size):
     draw = render_pusht.PushTFrames(size, torch.device("cpu"))
     host = draw(states)
     assert size < 57 or (host != draw.empty).flatten(1).any(1).all()
-    monkeypatch.setattr(render_pusht, "_on_host", lambda _: False)
+    monkeypatch.setattr(render_pusht, "on_host", lambda _: False)
     monkeypatch.setattr(draw, "_index", None)  # the host's way is not taken
     for part in (slice(0, 20), slice(5, 8), slice(9, 10), slice(0, 0)):
         there = draw(states[part])
@@ -208,11 +207,6 @@ def test_it_is_one_graph(golden):
     draw = make_renderer(32)
     graph = torch.compile(draw.__call__, fullgraph=True, backend="eager")
     assert torch.equal(graph(states), draw(states))
-
-
-def test_no_side_is_one_sentence():
-    with pytest.raises(UserError, match="positive side"):
-        make_renderer(0)
 
 
 @pytest.mark.gpu

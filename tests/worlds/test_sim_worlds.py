@@ -1,8 +1,10 @@
-"""What every world of live simulators promises, checked over all of them."""
+"""What every world of live simulators promises beyond `lpwm.testing.check_world`, over all of them."""
 
 from __future__ import annotations
 
 import pickle
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -54,20 +56,6 @@ def test_nobody_hears_of_the_others(world: SimWorld) -> None:
     assert torch.equal(run(world.open(start[some]), actions[some]), together[some])
 
 
-def test_rows_move_alone(world: SimWorld) -> None:
-    start, actions = world.sample_state(N, (2,)), actions_of(world)
-    expected = run(world.open(start), actions)
-    live = world.open(start)
-    rows = torch.tensor([5, 0, 3])
-    for t in range(T):
-        assert torch.equal(live.step(actions[rows, t], rows), expected[rows, t])
-    rest = torch.tensor([1, 2, 4])
-    assert torch.allclose(live.states[rest], start[rest], atol=1e-4)
-    for t in range(T):
-        live.step(actions[rest, t], rest)
-    assert torch.equal(live.states, expected[:, -1])
-
-
 def test_a_snapshot_is_exact_and_branches_move_nothing(world: SimWorld) -> None:
     start, actions = world.sample_state(N, (3,)), actions_of(world, steps=2 * T)
     live = world.open(start)
@@ -82,17 +70,6 @@ def test_a_snapshot_is_exact_and_branches_move_nothing(world: SimWorld) -> None:
     assert torch.equal(run(world.open(snapshot), actions[:, T:]), onward)
     other = run(world.open(snapshot), actions_of(world, seed=5))
     assert torch.equal(branches[:, 0], other) and not torch.equal(other, onward)
-
-
-def test_restarted_rows_begin_again(world: SimWorld) -> None:
-    start, actions = world.sample_state(N, (4,)), actions_of(world)
-    live = world.open(start)
-    first = run(live, actions)
-    rows = torch.tensor([3, 1])
-    assert torch.allclose(live.restart(rows, start[rows]), start[rows], atol=1e-4)
-    again = run(live, actions)
-    assert torch.equal(again[rows], first[rows])
-    assert not torch.equal(again[0], first[0])
 
 
 def test_results_do_not_depend_on_the_workers(world: SimWorld) -> None:
@@ -136,14 +113,27 @@ def test_every_policy_is_keyed_by_row(world: SimWorld) -> None:
         assert not torch.equal(other.nan_to_num(), actions.nan_to_num())
 
 
+ELSEWHERE = """
+import sys
+from lpwm.worlds import make, make_policy, rollout, row_keys
+world = make(sys.argv[1])
+start, goal = world.sample_state(2, (4,)), world.sample_goal(2, (4,))
+states, actions = rollout(world, make_policy(world), start, goal, row_keys((4,), 2), 60)
+print(states.numpy().tobytes().hex() + actions.numpy().tobytes().hex())
+"""
+
+
+def test_the_same_seed_is_the_same_episode_in_another_process(world: SimWorld) -> None:
+    start, goal = world.sample_state(2, (4,)), world.sample_goal(2, (4,))
+    states, actions = rollout(world, make_policy(world), start, goal, row_keys((4,), 2), 60)
+    command = [sys.executable, "-c", ELSEWHERE, world.spec.name]
+    there = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    assert there == states.numpy().tobytes().hex() + actions.numpy().tobytes().hex()
+
+
 def test_starts_and_goals(world: SimWorld) -> None:
     low, high = torch.tensor(world.spec.state_low), torch.tensor(world.spec.state_high)
     for sample in (world.sample_state, world.sample_goal):
         rows = sample(300, (8,))
         assert (rows >= low).all() and (rows <= high).all()
-        assert torch.equal(sample(5, (8,), start=20), rows[20:25])
-        assert world.success(rows, rows).all() and (world.distance(rows, rows) == 0).all()
-    assert not torch.equal(world.sample_state(5, (8,)), world.sample_goal(5, (8,)))
     assert world.success(rows[:150], rows[150:]).float().mean() < 0.1
-    factors = world.factors(rows)
-    assert tuple(factors) == world.spec.factors and all(f.shape == (300,) for f in factors.values())

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from lpwm import worlds
 from lpwm.core.errors import UserError
 from lpwm.data.episodes import EpisodeData, assemble, combine, hash_columns, runs_to_json
-from lpwm.data.frames.base import FileFrames
+from lpwm.data.frames.base import StoredFrames
 from lpwm.data.frames.tensors import TensorFrames, load_numbers, load_tensor
 from lpwm.data.frames.video import VideoFrames
 from lpwm.worlds.base import WorldSpec
@@ -61,7 +61,7 @@ def read_dino(folder: Path, pixels: bool | None = None) -> EpisodeData:
     actions[np.cumsum(lengths) - 1] = np.nan  # the last one leads nowhere
     held = torch.arange(len(read[0].lengths), len(lengths)) if len(read) == 2 else None
     files = [file for part in read for file in part.files]
-    frames: FileFrames | None = None
+    frames: StoredFrames | None = None
     if pixels or (pixels is None and all((part / "obses").is_dir() for part in parts)):
         frames = (VideoFrames if push else TensorFrames)(files, lengths)
     columns = {"state": states, "action": actions}

@@ -35,7 +35,6 @@ from lpwm.data.frames.jpegs import LanceFrames, broken, lance_module, open_table
 from lpwm.worlds.base import WorldSpec
 
 _KEY = b"lpwm"  # of the table's metadata
-_INDEX = ("episode_idx", "step_idx")
 QUALITY = 95  # of the JPEGs, as its own writer's
 
 
@@ -54,11 +53,10 @@ def read_lance(path: Path, pixels: bool = True) -> EpisodeData:
     total = int(lengths.sum())
     frames = None
     if pixels and "pixels" in schema.names:
-        if not _is_binary(schema.field("pixels").type):
+        if str(schema.field("pixels").type) not in ("binary", "large_binary"):
             raise UserError(f"{path}: the column 'pixels' is {schema.field('pixels').type}, expected encoded pictures.")
         frames = LanceFrames(path, "pixels", total)
-    said = _said(path, schema.metadata)
-    spec = spec_from_json(json.dumps(said.pop("world"))) if said.get("world") else None
+    said, spec = _said(path, schema.metadata)
     if "action" not in columns or ("state" not in columns and (frames is None or spec is not None)):
         lacks = "action" if "action" not in columns else "state"
         raise UserError(f"{path} has no column {lacks!r} of numbers (found {', '.join(schema.names)}).")
@@ -76,10 +74,6 @@ def read_lance(path: Path, pixels: bool = True) -> EpisodeData:
         held_out=runs_from_json(said["held_out"], len(lengths)) if "held_out" in said else None,
         extra=columns,
     )
-
-
-def _is_binary(kind: Any) -> bool:
-    return str(kind) in ("binary", "large_binary")
 
 
 def _is_numbers(kind: Any) -> bool:
@@ -106,16 +100,14 @@ def _columns(path: Path, table: Any, names: list[str]) -> dict[str, NDArray]:
         raise broken(path, error) from error
 
 
-def _said(path: Path, metadata: Mapping[bytes, bytes] | None) -> dict[str, Any]:
-    """What our writer added, {} for tables of others."""
+def _said(path: Path, metadata: Mapping[bytes, bytes] | None) -> tuple[dict[str, Any], WorldSpec | None]:
+    """What our writer added and the world's spec; {} and None for tables of others."""
     text = (metadata or {}).get(_KEY)
     try:
         said = json.loads(text) if text else {}
         if not isinstance(said, dict):
             raise ValueError("not an object")
-        if said.get("world"):
-            spec_from_json(json.dumps(said["world"]))
-        return said
+        return said, spec_from_json(json.dumps(said.pop("world"))) if said.get("world") else None
     except (ValueError, KeyError, TypeError) as error:
         raise broken(path, "its metadata are damaged") from error
 
@@ -139,11 +131,11 @@ def write_lance(
     said = {**attributes, "world": json.loads(spec_to_json(spec)) if spec is not None else None}
     stream = iter(groups)
     first = next(stream)
-    schema = pa.schema(
-        [pa.field(name, pa.int32()) for name in _INDEX]
-        + [pa.field(_name(name), _type(pa, name, values)) for name, values in first[0].items()],
-        metadata={_KEY: json.dumps(said, default=str).encode()},
-    )
+    fields = [pa.field(name, pa.int32()) for name in ("episode_idx", "step_idx")]
+    for name, values in first[0].items():
+        kind = pa.binary() if name == "pixels" else pa.list_(pa.float32(), int(np.prod(values.shape[1:])))
+        fields.append(pa.field(name.replace(".", "_"), kind))  # a dot would mean a field of a field
+    schema = pa.schema(fields, metadata={_KEY: json.dumps(said, default=str).encode()})
 
     def batches() -> Iterator[Any]:
         done = 0
@@ -154,14 +146,6 @@ def write_lance(
     with disk_errors(path), scratch(path.parent, path.name) as temporary:
         lance.write_dataset(pa.RecordBatchReader.from_batches(schema, batches()), str(temporary), schema=schema)
         put(temporary, path)
-
-
-def _name(name: str) -> str:
-    return name.replace(".", "_")  # a dot would mean a field of a field
-
-
-def _type(pa: Any, name: str, values: NDArray) -> Any:
-    return pa.binary() if name == "pixels" else pa.list_(pa.float32(), int(np.prod(values.shape[1:])))
 
 
 def _batch(pa: Any, schema: Any, columns: Mapping[str, NDArray], lengths: NDArray, done: int) -> Any:

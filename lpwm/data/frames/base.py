@@ -9,7 +9,7 @@ import functools
 import importlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,27 +38,6 @@ class FrameReader(Protocol):
     def close(self) -> None: ...
 
 
-@runtime_checkable
-class StoredFrames(Protocol):
-    """Frames in files, which another process can open too."""
-
-    slow: bool  # decoding a clip costs more than rendering it
-
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-
-    def __getitem__(self, rows: slice) -> NDArray[np.uint8]: ...
-
-    @property
-    def where(self) -> dict[str, Any]:
-        """The arguments of `open_reader`, as JSON can hold them."""
-        ...
-
-    def check(self) -> None:
-        """One sentence if frames are missing, without reading them all."""
-        ...
-
-
 READERS = {"hdf5": "Hdf5Reader", "video": "VideoReader", "tensors": "TensorReader", "jpegs": "LanceReader"}
 
 
@@ -69,18 +48,19 @@ def open_reader(where: dict[str, Any]) -> FrameReader:
     return reader(**{name: value for name, value in where.items() if name != "kind"})
 
 
-class FileFrames:
-    """What stored frames share: a slice is its rows, read one after another."""
+class StoredFrames:
+    """Frames in files, which another process can open too. A slice is its rows, read one after another."""
 
-    slow = False
+    slow = False  # whether decoding a clip costs more than rendering it
     shape: tuple[int, ...]
 
     @property
     def where(self) -> dict[str, Any]:
+        """The arguments of `open_reader`, as JSON can hold them."""
         raise NotImplementedError
 
     def check(self) -> None:
-        return
+        """One sentence if frames are missing, without reading them all."""
 
     def __getitem__(self, rows: slice) -> NDArray[np.uint8]:
         wanted = np.arange(*rows.indices(self.shape[0]), dtype=np.int64)
@@ -94,7 +74,7 @@ class FileFrames:
         return out
 
 
-class EpisodeFiles(FileFrames):
+class EpisodeFiles(StoredFrames):
     """Frames of episodes of these lengths, one file each, all of one size: (h, w) is that of the first."""
 
     slow = True

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lpwm.core.errors import UserError
-from lpwm.data.frames.base import FileFrames, Rows
+from lpwm.data.frames.base import Rows, StoredFrames
 
 # What h5py raises on a damaged file, depending on where the damage is.
 DAMAGE = (
@@ -80,7 +80,7 @@ def _check_self_contained(path: Path, file: h5py.File) -> None:
             raise UserError(f"{path}: the data of {name!r} are in other files, which are not read: copy them into it.")
 
 
-class StoredPixels(FileFrames):
+class StoredPixels(StoredFrames):
     """The frames of a file, read on demand: `frames[a:b]` is uint8 (b − a, h, w, 3)."""
 
     def __init__(self, path: Path, shape: tuple[int, ...]):

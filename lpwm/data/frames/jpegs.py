@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from lpwm.core.errors import UserError
-from lpwm.data.frames.base import FileFrames, Rows
+from lpwm.data.frames.base import Rows, StoredFrames
 
 _ROWS = 256  # taken from the table at a time
 
@@ -49,7 +49,7 @@ def decode(path: str | Path, row: int, blob: bytes | None) -> NDArray[np.uint8]:
         raise UserError(f"{path}: the frame of row {row} is no picture: convert the table again.") from error
 
 
-class LanceFrames(FileFrames):
+class LanceFrames(StoredFrames):
     def __init__(self, path: Path, column: str, rows: int):
         self.path, self.column = path, column
         first = decode(path, 0, open_table(path).take([0], columns=[column])[column][0].as_py())

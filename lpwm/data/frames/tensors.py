@@ -35,9 +35,7 @@ _BROKEN = (
     OSError,
     OverflowError,
     MemoryError,
-    UnicodeDecodeError,
     ImportError,
-    RecursionError,
 )
 
 

@@ -118,9 +118,7 @@ def draw(state: NDArray[Any], size: int) -> Frames:
     if not 8 <= size <= LARGEST:
         raise UserError(f"Cube frames need a positive side, of 8 to {LARGEST} pixels, not {size}.")
     qpos = np.asarray(state, np.float64)[:, :NQ]
-    if len(qpos) < ALONE or cores() == 1 or multiprocessing.parent_process() is not None:
-        return _paint(size, qpos)
-    if _quick(qpos, size):
+    if len(qpos) < ALONE or cores() == 1 or multiprocessing.parent_process() is not None or _quick(qpos, size):
         return _paint(size, qpos)
     work: Callable[[NDArray[Any]], Frames] = functools.partial(_paint, size)
     try:

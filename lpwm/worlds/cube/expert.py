@@ -27,8 +27,9 @@ import torch
 from torch import Tensor
 
 from lpwm.core import rng
-from lpwm.worlds.base import uniform_at
-from lpwm.worlds.cube.world import ARM_HIGH, ARM_LOW, CUBE_AT, CUBE_HIGH, CUBE_LOW, EFFECTOR, GRIP, YAW, Cube, cube_yaw
+from lpwm.worlds.base import key_at, uniform_at
+from lpwm.worlds.cube.sim import EFFECTOR, GRIP, YAW
+from lpwm.worlds.cube.world import ARM_HIGH, ARM_LOW, CUBE_AT, CUBE_HIGH, CUBE_LOW, Cube, cube_yaw
 
 ABOVE, UP = 0.18, 0.16  # metres
 GAIN, GAIN_YAW, LEAST = 5.0, 3.0, 0.4
@@ -99,14 +100,14 @@ class CubeExpert:
     noise: float = 0.1  # the largest ξ
 
     def begin(self, state: Tensor, goal: Tensor, keys: Tensor) -> Tensor:
-        xi = self.noise * uniform_at(rng.fold(keys, torch.full_like(keys, -1)), 1)
+        xi = self.noise * uniform_at(key_at(keys, -1), 1)
         first = (goal[:, CUBE_AT], cube_yaw(goal).unsqueeze(-1), goal[:, EFFECTOR], goal[:, YAW].unsqueeze(-1))
         return torch.cat((*first, xi, torch.zeros(len(xi), 2)), -1)
 
     def act(self, state: Tensor, goal: Tensor, carried: Tensor, keys: Tensor, t: int) -> tuple[Tensor, Tensor]:
         action, done = decide(state, carried[:, :4], carried[:, 4:8])
         spread = torch.tensor([1.0, 1.0, 1.0, 3.0, 10.0])
-        noise = carried[:, 8:9] * spread * rng.normal_at(rng.fold(keys, torch.full_like(keys, t)), 5)
+        noise = carried[:, 8:9] * spread * rng.normal_at(key_at(keys, t), 5)
         action = (action.float() + noise).clamp(-1.0, 1.0)
         age, count = carried[:, 9] + 1, carried[:, 10]
         over = done | (age >= PATIENCE)
@@ -117,7 +118,7 @@ class CubeExpert:
 
     def _drawn(self, keys: Tensor, count: Tensor) -> Tensor:
         """Target number count+1 and its resting place, (N, 8)."""
-        u = uniform_at(rng.fold(rng.fold(keys, torch.full_like(keys, -2)), count.long()), 7)
+        u = uniform_at(rng.fold(key_at(keys, -2), count.long()), 7)
         low = u.new_tensor([*CUBE_LOW, 0.0, *ARM_LOW, -math.pi])
         high = u.new_tensor([*CUBE_HIGH, 2 * math.pi, *ARM_HIGH, math.pi])
         x = low + (high - low) * u

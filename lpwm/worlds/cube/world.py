@@ -21,7 +21,7 @@ from torch import Tensor
 
 from lpwm.worlds.base import Key, Live, Renderer, WorldSpec, row_keys, uniform_at
 from lpwm.worlds.cube.draw import draw
-from lpwm.worlds.cube.sim import EFFECTOR, GRIP, GRIPPER, SIZE, TOUCH, YAW, CubeSim, resting
+from lpwm.worlds.cube.sim import EFFECTOR, GRIPPER, SIZE, TOUCH, YAW, CubeSim, resting
 from lpwm.worlds.pool import open_live
 
 FRAME, EPISODE, SUCCESS = 224, 200, 0.04
@@ -132,6 +132,3 @@ def cube_yaw(state: Tensor) -> Tensor:
     """(…, S) -> (…): the cube's turn about the vertical."""
     w, x, y, z = state[..., CUBE_QUAT].unbind(-1)
     return torch.atan2(2 * (w * z + x * y), 1 - 2 * (y * y + z * z))
-
-
-__all__ = ["CUBE_AT", "EFFECTOR", "GRIP", "YAW", "Cube", "cube_yaw"]

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from lpwm.core import rng
-from lpwm.worlds.base import uniform_at
+from lpwm.worlds.base import key_at, uniform_at
 from lpwm.worlds.pusht.physics import COG, RADIUS, REACH
 from lpwm.worlds.pusht.world import air, from_block, to_block
 
@@ -73,20 +73,20 @@ class Pusher:
 
     def lengths(self, keys: Tensor) -> Tensor:
         """Steps of each episode, uniform in [least, most]: (N,) int64 -> (N,) int64."""
-        u = uniform_at(_at(keys, -2), 1)[:, 0].to(torch.float64)
+        u = uniform_at(key_at(keys, -2), 1)[:, 0].to(torch.float64)
         return self.least + (u * (self.most - self.least + 1)).long()
 
     def begin(self, state: Tensor, goal: Tensor, keys: Tensor) -> Tensor:
         s = state.to(torch.float64)
         carried = s.new_zeros((len(s), WIDTH))
-        u = uniform_at(_at(keys, -1), 2 + len(_PLACES)).to(torch.float64)
-        carried[:, WANT : WANT + 3] = self._want(rng.normal_at(_at(keys, -3), 2), u[:, 0])
+        u = uniform_at(key_at(keys, -1), 2 + len(_PLACES)).to(torch.float64)
+        carried[:, WANT : WANT + 3] = self._want(rng.normal_at(key_at(keys, -3), 2), u[:, 0])
         return self._choose(s, carried, u[:, 1:]).to(torch.float32)
 
     def act(self, state: Tensor, goal: Tensor, carried: Tensor, keys: Tensor, t: int) -> tuple[Tensor, Tensor]:
         s, c = state.to(torch.float64), carried.to(torch.float64)
-        u = uniform_at(_at(keys, t), 8 + len(_PLACES)).to(torch.float64)
-        z = rng.normal_at(_at(keys, t + (1 << 32)), 4).to(torch.float64)
+        u = uniform_at(key_at(keys, t), 8 + len(_PLACES)).to(torch.float64)
+        z = rng.normal_at(key_at(keys, t + (1 << 32)), 4).to(torch.float64)
         c[:, LEFT] -= 1
         c = self._arrive(s, c, u)
         c = self._finish(s, c, u, z)
@@ -183,10 +183,6 @@ class Pusher:
 _PLACES, _NORMALS = _outline()
 _STAND_OFF = 5.0  # px of air before a push begins
 _RING = 118.0  # px: the circle about the center of gravity on which the disc goes around
-
-
-def _at(keys: Tensor, t: int) -> Tensor:
-    return rng.fold(keys, torch.full_like(keys, t))
 
 
 def _between(bounds: tuple[float, float], u: Tensor) -> Tensor:

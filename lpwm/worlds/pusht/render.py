@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from lpwm.core.errors import UserError
-from lpwm.worlds.base import Renderer
+from lpwm.worlds.base import Renderer, on_host
 from lpwm.worlds.pusht.render_device import (
     CONTACT,
     DARK,
@@ -45,7 +45,6 @@ from lpwm.worlds.pusht.render_device import (
 from lpwm.worlds.pusht.spans import DISCS, FAR, Span, disc_span, fat_span, fill_span, half_widths, line_span, only
 
 CANVAS = 512
-NATIVE = 224  # the default size
 GOAL_POSE = (256.0, 256.0, math.pi / 4)
 BARS = (((-60, 0), (60, 0), (60, 30), (-60, 30)), ((-15, 30), (15, 30), (15, 120), (-15, 120)))
 MIDDLE, REACH = 60.0, 88.0  # a disc about (0, MIDDLE) of the block holds all of it, outline included
@@ -184,7 +183,7 @@ class PushTFrames:
 
     def __call__(self, state: Tensor) -> Tensor:
         state = state.to(torch.float32)
-        if not _on_host(state):
+        if not on_host(state):
             return self._whole(state)
         out = self.empty.repeat(len(state), 1, 1, 1)
         for rows in _parts(len(state), ROWS):
@@ -363,18 +362,11 @@ def _over(under: Tensor, over: Tensor, where: Tensor) -> Tensor:
     return under ^ ((under ^ over) & (0 - where))
 
 
-def _on_host(x: Tensor) -> bool:
-    return x.device.type == "cpu" and not torch.compiler.is_compiling()
-
-
-@functools.cache
-def _made(size: int, device: torch.device) -> Renderer:
-    return PushTFrames(size, device)
-
-
-def make_renderer(size: int | None = None, device: torch.device | str = "cpu") -> Renderer:
+def make_renderer(size: int, device: torch.device | str = "cpu") -> Renderer:
     """States (N, 7) in canvas pixels -> uint8 (N, 3, size, size); constants are built once per size and device."""
-    size = NATIVE if size is None else size
     if size < 1:
         raise UserError(f"a frame needs a positive side, not {size}.")
-    return _made(size, torch.device(device))
+    return _frames(size, torch.device(device))
+
+
+_frames = functools.cache(PushTFrames)
