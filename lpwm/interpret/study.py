@@ -15,7 +15,7 @@ from lpwm.core.provenance import device_name, origin
 from lpwm.core.version import __version__
 from lpwm.data import EpisodeData
 from lpwm.evaluate.provenance import of_run
-from lpwm.interpret.codes import held_out, held_out_numbers
+from lpwm.interpret.codes import drawn, held_out
 from lpwm.interpret.config import ProbeConfig, StudyConfig
 from lpwm.interpret.probes import Frames, accuracy, bootstrap, probe
 from lpwm.interpret.results import (
@@ -95,22 +95,13 @@ def describe(loaded: Loaded) -> RunInfo:
 def held_out_frames(loaded: Loaded, data: EpisodeData, config: StudyConfig) -> Frames:
     """Frames one action block apart of held-out trajectories, drawn by key, until there are `config.frames`."""
     world = piecewise_of(loaded, config.visible)
-    states: list[torch.Tensor] = []
-    names: list[Ints] = []
-    total = 0
-    for e in held_out_numbers(loaded, data, config.seed):
-        rows = data.episode(int(e))[0][:: loaded.frameskip]
-        if states and total + len(rows) > config.frames:
-            break
-        states.append(rows)
-        names.append(np.full(len(rows), e, dtype=np.int64))
-        total += len(rows)
-    together = torch.cat(states)
+    chosen = drawn(loaded, data, config.frames, config.seed)
+    together = torch.cat([data.episode(e)[0][:: loaded.frameskip] for e, _ in chosen])
     return Frames(
         z_ND=encode_states(loaded, world, together).astype(np.float64),
         zone_N=world.zone(together).numpy(),
         position_NS=together.numpy().astype(np.float64),
-        trajectory_N=np.concatenate(names),
+        trajectory_N=np.repeat(*np.array(chosen, dtype=np.int64).T),
         sparse=loaded.config.model.sparse,
     )
 

@@ -12,10 +12,9 @@ import torch
 from lpwm.core.config import to_dict
 from lpwm.core.errors import UserError
 from lpwm.interpret import Frames, ProbeConfig, Study, StudyConfig, compare, grid, study
-from lpwm.interpret.compare import MEASURES
+from lpwm.interpret.compare import MEASURES, table
 from lpwm.interpret.results import results_of
 from lpwm.interpret.study import held_out_frames, statistics
-from lpwm.interpret.table import table
 from lpwm.model import ModelConfig, PredictorConfig
 from lpwm.model.encoder import EncoderConfig, ProjectorConfig
 from lpwm.optim import build
