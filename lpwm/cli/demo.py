@@ -73,6 +73,8 @@ class Stages:
 
 
 def run(args: Args) -> int:
+    from lpwm.report.gather import gather
+    from lpwm.report.page import write
     from lpwm.train.loop import Interrupted
     from lpwm.train.pretrained import unpack
     from lpwm.train.run import Run
@@ -102,7 +104,8 @@ def run(args: Args) -> int:
         studies = [inspect(folder, device) for folder in folders]
     page = out / "report.html"
     with say.stage("write the page"):
-        write_page(page, folders, "lpwm demo --pretrained" if args.pretrained else "lpwm demo")
+        command = "lpwm demo --pretrained" if args.pretrained else "lpwm demo"
+        write(page, gather(folders), title="LpWM demo: sparse and dense", commands=(command,))
     rows = table(list(jobs.values()), evaluation, studies)
     if args.json:
         print(json.dumps({"seconds": round(say.seconds(), 1), "page": str(page), "rows": rows}, indent=2))
@@ -192,13 +195,6 @@ def inspect(folder: Path, device: Any) -> Study:
     make_folder(path.parent)
     write_whole(path, dump_json(result))
     return result
-
-
-def write_page(page: Path, folders: list[Path], command: str) -> None:
-    from lpwm.report.gather import gather
-    from lpwm.report.page import write
-
-    write(page, gather(folders), title="LpWM demo: sparse and dense", commands=(command,))
 
 
 def table(jobs: list[Run], evaluation: Evaluation, studies: list[Study]) -> list[dict[str, Any]]:

@@ -28,24 +28,10 @@ EXTRAS = {  # extra: (import name, distribution, what it is for)
     "cluster": [("ray", "ray", "sweeps on Ray"), ("submitit", "submitit", "sweeps on Slurm")],
     "wandb": [("wandb", "wandb", "logging to Weights & Biases")],
 }
-CORE = {
-    "torch": "torch",
-    "numpy": "numpy",
-    "scipy": "scipy",
-    "einops": "einops",
-    "gymnasium": "gymnasium",
-    "h5py": "h5py",
-    "safetensors": "safetensors",
-    "huggingface_hub": "huggingface_hub",
-    "tyro": "tyro",
-    "rich": "rich",
-    "tensorboard": "tensorboard",
-    "matplotlib": "matplotlib",
-    "plotly": "plotly",
-    "jinja2": "jinja2",
-    "sklearn": "scikit-learn",
-    "PIL": "pillow",
-}
+_SAME = (
+    "torch numpy scipy einops gymnasium h5py safetensors huggingface_hub tyro rich tensorboard matplotlib plotly jinja2"
+)
+CORE = {name: name for name in _SAME.split()} | {"sklearn": "scikit-learn", "PIL": "pillow"}  # import: distribution
 
 
 @dataclass(frozen=True)

@@ -71,7 +71,8 @@ def run(args: Args) -> int:
     if len({p.resolve() for p in args.runs}) != len(args.runs):
         raise UserError("a run folder is given twice: name each once.")
     _check(args)
-    from lpwm.core.json import dump_json  # slow to import from here on: torch
+    from lpwm.core.files import write_whole  # slow to import from here on: torch
+    from lpwm.core.json import dump_json
     from lpwm.train import load, pick_device
 
     device = pick_device(args.device)
@@ -80,7 +81,7 @@ def run(args: Args) -> int:
     out = args.out or args.runs[0] / "interpret" / _name(args, loaded)
     results = inspect_each(args, loaded, task, out)
     content = dump_json(task.content(results))
-    _write(content, out)
+    write_whole(out, content)
     print(f"wrote {out}", file=sys.stderr)
     text = task.finish(results)
     print(content.rstrip() if args.json else text)
@@ -135,7 +136,7 @@ def inspect_each(args: Args, loaded: list[Loaded], task: Task, out: Path) -> lis
     interruption loses the run it falls in and no other, and the same command continues.
     """
     from lpwm.cli.collect import progress_bar, stoppable
-    from lpwm.core.files import make_folder
+    from lpwm.core.files import make_folder, write_whole
     from lpwm.core.json import dump_json
 
     for folder in (args.pictures, out.parent):
@@ -156,7 +157,7 @@ def inspect_each(args: Args, loaded: list[Loaded], task: Task, out: Path) -> lis
             results.append(next(same, None) or task.inspect(one))
             if i < count:
                 missing = [Path(other.path).name for other in loaded[i:]]
-                _write(dump_json(task.content(results) | {"missing": missing}), out)
+                write_whole(out, dump_json(task.content(results) | {"missing": missing}))
             spent = time.perf_counter() - began
             print(f"{i} of {count}: {Path(one.path).name}, {spent:.1f} s", file=sys.stderr, flush=True)
             progress(i)
@@ -176,12 +177,6 @@ def known(out: Path) -> list[Any]:
         return []
 
 
-def _write(content: str, out: Path) -> None:
-    from lpwm.core.files import write_whole
-
-    write_whole(out, content)
-
-
 def _width() -> int:
     return shutil.get_terminal_size((80, 24)).columns
 
@@ -196,9 +191,9 @@ def _zones(args: Args, loaded: list[Loaded]) -> Task:
     from dataclasses import replace
 
     from lpwm.interpret import compare, study
+    from lpwm.interpret.compare import cell_lines, heading, table
     from lpwm.interpret.results import STUDIES
     from lpwm.interpret.supports import check_resolution, piecewise_of
-    from lpwm.interpret.table import cell_lines, heading, table
 
     config = study_config(args)
     for one in loaded:  # before the first is inspected

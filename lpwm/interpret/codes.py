@@ -50,24 +50,26 @@ def held_out(loaded: Loaded, data: EpisodeData) -> Ints:
     return splits(data, loaded.holdout)[1].numpy()
 
 
-def held_out_numbers(loaded: Loaded, data: EpisodeData, seed: int) -> Ints:
-    """The held-out trajectories in an order drawn by key."""
-    return np.random.default_rng(rng.seed_of("held-out frames", seed)).permutation(held_out(loaded, data))
-
-
 def held_out_episodes(loaded: Loaded, data: EpisodeData, frames: int, seed: int = 0, least: int = 2) -> list[Episode]:
-    """Whole held-out trajectories until there are `frames` frames, leaving out those of fewer than `least`."""
+    """The held-out trajectories of `drawn`, encoded."""
     render = _renderer(loaded, data)
-    out: list[Episode] = []
+    return [_episode(loaded, data, e, T, render) for e, T in drawn(loaded, data, frames, seed, least)]
+
+
+def drawn(loaded: Loaded, data: EpisodeData, frames: int, seed: int, least: int = 1) -> list[tuple[int, int]]:
+    """Whole held-out trajectories until there are `frames` frames, leaving out those of fewer than `least`.
+
+    Each with its number of frames, in an order drawn by key.
+    """
+    out: list[tuple[int, int]] = []
     total = 0
-    for e in held_out_numbers(loaded, data, seed):
-        start, length = int(data.offsets[e]), int(data.lengths[e])
-        T = (length - 1) // loaded.frameskip + 1
+    for e in np.random.default_rng(rng.seed_of("held-out frames", seed)).permutation(held_out(loaded, data)):
+        T = (int(data.lengths[e]) - 1) // loaded.frameskip + 1
         if least > T:
             continue
         if out and total + T > frames:
             break
-        out.append(_episode(loaded, data, int(e), start, T, render))
+        out.append((int(e), T))
         total += T
     if not out:
         raise UserError(
@@ -86,8 +88,8 @@ def _renderer(loaded: Loaded, data: EpisodeData) -> Renderer | None:
     return loaded.world.renderer(loaded.image, next(loaded.model.parameters()).device)
 
 
-def _episode(loaded: Loaded, data: EpisodeData, number: int, start: int, T: int, render: Renderer | None) -> Episode:
-    span = (T - 1) * loaded.frameskip + 1
+def _episode(loaded: Loaded, data: EpisodeData, number: int, T: int, render: Renderer | None) -> Episode:
+    start, span = int(data.offsets[number]), (T - 1) * loaded.frameskip + 1
     states = data.states[start : start + span]
     rows = torch.arange(0, span, loaded.frameskip)
     device = next(loaded.model.parameters()).device

@@ -21,6 +21,7 @@ import torch
 from lpwm.core.errors import UserError
 from lpwm.data import EpisodeData
 from lpwm.interpret.codes import Episode, held_out, held_out_episodes, need_support
+from lpwm.interpret.compare import columns
 from lpwm.interpret.config import ContactConfig
 from lpwm.interpret.probes import bootstrap, shuffle_trajectories
 from lpwm.interpret.results import (
@@ -38,7 +39,6 @@ from lpwm.interpret.results import (
 )
 from lpwm.interpret.study import made
 from lpwm.interpret.supports import instability
-from lpwm.interpret.table import columns
 from lpwm.stats import Interval
 from lpwm.train import Loaded
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from threadpoolctl import threadpool_limits
@@ -22,9 +22,6 @@ from lpwm.interpret.config import ProbeConfig
 from lpwm.interpret.results import FEATURES, MAGNITUDES, SUPPORT, Bools, Floats, Ints, Probes, Score, rounded, values_of
 from lpwm.interpret.supports import support
 from lpwm.stats import Interval
-
-if TYPE_CHECKING:
-    from sklearn.linear_model import Ridge
 
 ALPHA = 1.0  # ridge penalty on standardized features, summed loss: weak against thousands of frames
 C = 1.0  # its counterpart for the logistic probe
@@ -147,10 +144,6 @@ def _standardized(x_NF: Floats, scale_F: Floats, train: Ints) -> Floats:
     return np.where(vary, (x_NF - x_NF[train].mean(0)) / np.where(vary, scale_F, 1.0), 0.0)
 
 
-def _predicted(model: Ridge, x: Floats) -> Floats:
-    return model.predict(x).reshape(len(x), -1)  # scikit-learn drops the axis of a single target
-
-
 # Scores ---------------------------------------------------------------------------------------------------
 
 
@@ -161,7 +154,8 @@ def _regress(seen: list[Fold], y_NS: Floats) -> Floats:
     out = np.empty(y_NS.shape)
     for fold in seen:
         fitted = Ridge(alpha=ALPHA).fit(fold.x_NF[fold.train], y_NS[fold.train])
-        out[fold.test] = _predicted(fitted, fold.x_NF[fold.test])
+        # scikit-learn drops the axis of a single target
+        out[fold.test] = fitted.predict(fold.x_NF[fold.test]).reshape(len(fold.test), -1)
     return out
 
 

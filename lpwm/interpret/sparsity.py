@@ -18,6 +18,7 @@ import torch
 from lpwm.core.errors import UserError
 from lpwm.data import EpisodeData
 from lpwm.interpret.codes import Episode, held_out_episodes, need_support
+from lpwm.interpret.compare import columns, number
 from lpwm.interpret.config import ProbeConfig
 from lpwm.interpret.probes import accuracy, bootstrap
 from lpwm.interpret.results import (
@@ -33,7 +34,6 @@ from lpwm.interpret.results import (
     values_of,
 )
 from lpwm.interpret.study import made
-from lpwm.interpret.table import columns, number
 from lpwm.model.predictors import in_order, title_of
 from lpwm.stats import t_interval
 from lpwm.train import Loaded

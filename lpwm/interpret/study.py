@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,10 @@ from lpwm.core.provenance import device_name, origin
 from lpwm.core.version import __version__
 from lpwm.data import EpisodeData
 from lpwm.evaluate.provenance import of_run
-from lpwm.interpret.codes import held_out, held_out_numbers
+from lpwm.interpret.codes import drawn, held_out
 from lpwm.interpret.config import ProbeConfig, StudyConfig
 from lpwm.interpret.probes import Frames, accuracy, bootstrap, probe
 from lpwm.interpret.results import (
-    Bools,
     GridMap,
     Ints,
     Packed,
@@ -95,22 +95,13 @@ def describe(loaded: Loaded) -> RunInfo:
 def held_out_frames(loaded: Loaded, data: EpisodeData, config: StudyConfig) -> Frames:
     """Frames one action block apart of held-out trajectories, drawn by key, until there are `config.frames`."""
     world = piecewise_of(loaded, config.visible)
-    states: list[torch.Tensor] = []
-    names: list[Ints] = []
-    total = 0
-    for e in held_out_numbers(loaded, data, config.seed):
-        rows = data.episode(int(e))[0][:: loaded.frameskip]
-        if states and total + len(rows) > config.frames:
-            break
-        states.append(rows)
-        names.append(np.full(len(rows), e, dtype=np.int64))
-        total += len(rows)
-    together = torch.cat(states)
+    chosen = drawn(loaded, data, config.frames, config.seed)
+    together = torch.cat([data.episode(e)[0][:: loaded.frameskip] for e, _ in chosen])
     return Frames(
         z_ND=encode_states(loaded, world, together).astype(np.float64),
         zone_N=world.zone(together).numpy(),
         position_NS=together.numpy().astype(np.float64),
-        trajectory_N=np.concatenate(names),
+        trajectory_N=np.repeat(*np.array(chosen, dtype=np.int64).T),
         sparse=loaded.config.model.sparse,
     )
 
@@ -147,12 +138,15 @@ def _grid(cells: Grid, references: tuple[tuple[int, int], ...]) -> GridMap:
 
 
 def statistics(frames: Frames, config: ProbeConfig) -> Statistics:
-    active, rows = frames.active_ND, _trajectories(frames.trajectory_N)
-    changes = [instability(active[r]) for r in rows if len(r) > 1]
+    active = frames.active_ND
+    rows = np.split(active, np.flatnonzero(np.diff(frames.trajectory_N)) + 1)  # trajectories are contiguous
+    changes = [instability(r) for r in rows if len(r) > 1]
     if not changes:
         raise UserError("every held-out trajectory has a single frame: use longer episodes or a smaller frameskip.")
     tally = np.array([[len(c), c.sum()] for c in changes])
     activity = active.mean(0)
+    # frames of neighbors in the list have nothing to do with each other
+    between = [instability(np.stack((a[0], b[0])))[0] for a, b in pairwise(rows)]
     return Statistics(
         kind="support" if frames.sparse else "sign pattern",
         active_fraction=float(active.mean()),
@@ -162,19 +156,8 @@ def statistics(frames: Frames, config: ProbeConfig) -> Statistics:
         distinct=len(np.unique(np.packbits(active, axis=1), axis=0)),
         frames=len(active),
         instability=bootstrap(tally, accuracy, config, ("instability",)),
-        instability_between=_between(active, rows),
+        instability_between=float(np.mean(between)),
     )
-
-
-def _between(active_ND: Bools, rows: list[Ints]) -> float:
-    """1 − J between frames of neighboring trajectories in the list, which have nothing to do with each other."""
-    pairs = [active_ND[[a[0], b[0]]] for a, b in zip(rows, rows[1:], strict=False)]
-    return float(np.mean([instability(p)[0] for p in pairs]))
-
-
-def _trajectories(trajectory_N: Ints) -> list[Ints]:
-    """The rows of each trajectory; they are contiguous."""
-    return np.split(np.arange(len(trajectory_N)), np.flatnonzero(np.diff(trajectory_N)) + 1)
 
 
 def raster(loaded: Loaded, data: EpisodeData, config: StudyConfig) -> Raster:

@@ -100,13 +100,11 @@ def _distance(report: Report) -> list[Plot]:
         x, y = [significant(m) or 0.0 for m in middle], [significant(v) for v in curve.relative]
         traces.append(Trace(title, x, y, color, markers=True, low=low, high=high))
         ranks.append(f"{title} {short(curve.spearman)}")
-    title, x_title, y_title = (
-        "Latent distance against state distance",
-        "state distance (world units)",
-        "latent distance, far pairs = 1",
-    )
+    title, x_title = "Latent distance against state distance", "state distance (world units)"
     summary = f"Rank correlation: {'; '.join(ranks)}."
-    return [Plot("plot-distance", title, "distance", x_title, y_title, traces, summary=summary)]
+    return [
+        Plot("plot-distance", title, "distance", x_title, "latent distance, far pairs = 1", traces, summary=summary)
+    ]
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from lpwm.core.files import make_folder, write_whole
 from lpwm.core.json import fields_json, to_json
 from lpwm.core.version import __version__
 from lpwm.interpret.contact import FACTORS, sweep
-from lpwm.interpret.results import Raster, Study
+from lpwm.interpret.results import Study
 from lpwm.interpret.sparsity import arrange
 from lpwm.report import palette, view
 from lpwm.report.curves import Plot, plots
@@ -148,7 +148,8 @@ def data_of(report: Report, drawn: Sequence[Plot]) -> dict[str, Any]:
 
 
 def _study(report: Report, study: Study) -> dict[str, Any]:
-    grid = study.grid
+    grid, raster = study.grid, study.raster
+    shown = ("episode", "supports", "zones", "instability")
     return {
         "label": report.study_label(study),
         "sparse": study.run.sparse,
@@ -159,13 +160,8 @@ def _study(report: Report, study: Study) -> dict[str, Any]:
         "zones": [z for row in grid.zones for z in row],
         "supports": grid.supports,
         "order": study.supports.unit_order,
-        **({"raster": _raster(study.raster)} if study.raster else {}),
+        **({"raster": {name: getattr(raster, name) for name in shown}} if raster else {}),
     }
-
-
-def _raster(raster: Raster) -> dict[str, Any]:
-    names = ("episode", "supports", "zones", "instability")
-    return {name: getattr(raster, name) for name in names}
 
 
 # Templates --------------------------------------------------------------------------------------------------

@@ -72,7 +72,7 @@ class TheoryStudy:
 
     def tables(self) -> list[str]:
         """Two tables of text."""
-        from lpwm.interpret.table import columns
+        from lpwm.interpret.compare import columns
 
         smooth = [
             [

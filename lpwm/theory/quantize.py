@@ -28,20 +28,16 @@ class Quantizer(Protocol):
     @property
     def cells(self) -> int:
         """N."""
-        ...
 
     @property
     def epsilon(self) -> float:
         """No state is farther than this from the center of its cell."""
-        ...
 
     def encode(self, x_Md: ArrayLike) -> Ints:
         """The number of each state's cell, (M,). One sentence for a state outside."""
-        ...
 
     def decode(self, cell_M: ArrayLike) -> Floats:
         """Centers, (M, d)."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -67,22 +67,18 @@ def test_json(folder, capsys):
     assert 0 <= rows["lpwm"]["random"]["latched"]["rate"] <= 1
 
 
-def test_ctrl_c_while_training(tmp_path, capsys, monkeypatch):
-    def interrupted(self, *args, **options):
-        raise Interrupted
-
-    monkeypatch.setattr(Run, "train", interrupted)
-    assert main(["demo", "--out", str(tmp_path / "out")]) == 130
-    assert "the same command continues" in capsys.readouterr().err
-
-
-def test_ctrl_c_elsewhere(tmp_path, capsys, monkeypatch):
+@pytest.mark.parametrize(
+    ("where", "name", "error", "words"),
+    [(Run, "train", Interrupted, "interrupted; the same command continues"), (demo, "plan", KeyboardInterrupt, "")],
+)
+def test_ctrl_c_while_training_and_elsewhere(tmp_path, capsys, monkeypatch, where, name, error, words):
     def stop(*args, **options):
-        raise KeyboardInterrupt
+        raise error
 
-    monkeypatch.setattr(demo, "plan", stop)
+    monkeypatch.setattr(where, name, stop)
     assert main(["demo", "--out", str(tmp_path / "out")]) == 130
-    assert "Traceback" not in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert words in err and "Traceback" not in err
 
 
 def test_fresh_starts_over_but_only_its_own_folder(tmp_path, capsys):

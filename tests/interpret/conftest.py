@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
+from lpwm.core.config import to_dict
 from lpwm.interpret import Frames
+from lpwm.model import ModelConfig, PredictorConfig
+from lpwm.model.encoder import EncoderConfig, ProjectorConfig
+from lpwm.optim import build
+from lpwm.train import DataConfig, Run, RunConfig, checkpoint
 
 UNITS = 64
 
@@ -60,5 +67,43 @@ def synthetic():
         z = KINDS[kind](both, draw)
         frames = Frames(z[: len(position)], zones_of(position), position, trajectory, True)
         return SimpleNamespace(frames=frames, grid_z=z[len(position) :].reshape(20, 20, -1), zones=zones_of(cells))
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def fresh_run():
+    """fresh_run(root, name) -> the folder of a run with fresh weights, which no test needs to be good."""
+
+    def make(root, name, link="reprelu", seed=0, **data):
+        vit = EncoderConfig(image_size=28, patch=14, width=16, depth=1, heads=1, head_dim=16, mlp=16)
+        model = ModelConfig(
+            latent=12,
+            link=link,
+            encoder=vit,
+            projector=ProjectorConfig(hidden=16),
+            predictor=PredictorConfig(rung="mlp-lti", history=2),
+        )
+        config = RunConfig(data=DataConfig(**{"episodes": 40, "steps": 20, "holdout": 0.3, **data}), model=model)
+        run = Run.create(replace(config, train=replace(config.train, seed=seed, batch=4)), root, name)
+        fresh = run.build_model(torch.device("cpu"))
+        fresh.eval()
+        with torch.no_grad():  # centered over the arena, so that supports of fresh weights vary
+            world = run.config.data.build_world()
+            frames = world.render(world.sample_state(64, (seed, "center")), 28)
+            bias = [p for p in fresh.encoder.parameters() if p.shape == (12,)][-1]
+            bias.sub_(fresh.encoder(frames).mean(0))
+        checkpoint.save(
+            run.folder,
+            model=fresh,
+            optimizer=build(fresh, run.config.optim),
+            step=7,
+            run=to_dict(run.config),
+            run_hash=run.hash,
+            meta={**run.meta(run.source(torch.device("cpu")).stats), "step": 7},
+            metric=None,
+            keep=2,
+        )
+        return run.folder
 
     return make

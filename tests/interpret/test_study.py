@@ -9,52 +9,15 @@ import numpy as np
 import pytest
 import torch
 
-from lpwm.core.config import to_dict
 from lpwm.core.errors import UserError
 from lpwm.interpret import Frames, ProbeConfig, Study, StudyConfig, compare, grid, study
-from lpwm.interpret.compare import MEASURES
+from lpwm.interpret.compare import MEASURES, table
 from lpwm.interpret.results import results_of
 from lpwm.interpret.study import held_out_frames, statistics
-from lpwm.interpret.table import table
-from lpwm.model import ModelConfig, PredictorConfig
-from lpwm.model.encoder import EncoderConfig, ProjectorConfig
-from lpwm.optim import build
 from lpwm.report import figures
-from lpwm.train import DataConfig, Run, RunConfig, checkpoint, load
+from lpwm.train import load
 
 QUICK = StudyConfig(resolution=6, resamples=20, probes=ProbeConfig(resamples=100))
-
-
-def make_run(root, name="tiny", link="reprelu", seed=0, save=True, **data):
-    vit = EncoderConfig(image_size=28, patch=14, width=16, depth=1, heads=1, head_dim=16, mlp=16)
-    model = ModelConfig(
-        latent=12,
-        link=link,
-        encoder=vit,
-        projector=ProjectorConfig(hidden=16),
-        predictor=PredictorConfig(rung="mlp-lti", history=2),
-    )
-    config = RunConfig(data=DataConfig(**{"episodes": 40, "steps": 20, "holdout": 0.3, **data}), model=model)
-    run = Run.create(replace(config, train=replace(config.train, seed=seed, batch=4)), root, name)
-    fresh = run.build_model(torch.device("cpu"))
-    fresh.eval()
-    with torch.no_grad():  # centered over the arena, so that supports of fresh weights vary
-        world = run.config.data.build_world()
-        frames = world.render(world.sample_state(64, (seed, "center")), 28)
-        bias = [p for p in fresh.encoder.parameters() if p.shape == (12,)][-1]
-        bias.sub_(fresh.encoder(frames).mean(0))
-    checkpoint.save(
-        run.folder,
-        model=fresh,
-        optimizer=build(fresh, run.config.optim),
-        step=7,
-        run=to_dict(run.config),
-        run_hash=run.hash,
-        meta={**run.meta(run.source(torch.device("cpu")).stats), "step": 7},
-        metric=None,
-        keep=2,
-    )
-    return run.folder
 
 
 @pytest.fixture(scope="module")
@@ -63,9 +26,9 @@ def root(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def folders(root):
+def folders(root, fresh_run):
     return {
-        (kind, seed): make_run(root, kind, link, seed)
+        (kind, seed): fresh_run(root, kind, link, seed)
         for kind, link in (("lpwm", "reprelu"), ("lewm", "identity"))
         for seed in (0, 1)
     }
@@ -228,14 +191,14 @@ def test_figures_are_drawn_from_the_json(studies, tmp_path):
         figures.save(tmp_path, figures.of_studies(pair, [(9, 0)]))
 
 
-def test_runs_that_cannot_be_read_say_why(root, folders, studies):
-    wall = load(make_run(root, "wall", world="wall"))
+def test_runs_that_cannot_be_read_say_why(root, folders, fresh_run):
+    wall = load(fresh_run(root, "wall", world="wall"))
     with pytest.raises(UserError, match="trained in wall, which has no zones"):
         study(wall, QUICK)
-    single = load(make_run(root, "single", options=("g=1",)))
+    single = load(fresh_run(root, "single", options=("g=1",)))
     with pytest.raises(UserError, match="single zone"):
         study(single, QUICK)
-    few = load(make_run(root, "few", holdout=0.05))
+    few = load(fresh_run(root, "few", holdout=0.05))
     with pytest.raises(UserError, match="only 2 held-out trajectories are there"):
         study(few, QUICK)
     loaded = load(folders["lpwm", 0])

@@ -21,19 +21,8 @@ def run(method="lpwm", seed=0, name=None, code=None, log=True, error=(0.1, 0.2, 
     config = to_dict(recipe(f"tiny/{method}"))
     config["train"]["seed"] = seed
     config["model"] |= model
-    train = [
-        {
-            "kind": "train",
-            "step": s,
-            "loss": 1 / s,
-            "relative_error": 0.5 / s,
-            "copy_error": 0.3,
-            "active_fraction": 0.4,
-            "effective_dimension": 5.0,
-            "support_instability": 0.1,
-        }
-        for s in range(1, 41)
-    ]
+    steady = {"copy_error": 0.3, "active_fraction": 0.4, "effective_dimension": 5.0, "support_instability": 0.1}
+    train = [{"kind": "train", "step": s, "loss": 1 / s, "relative_error": 0.5 / s, **steady} for s in range(1, 41)]
     val = [{"kind": "val", "step": 40, "error_depth": list(error), "copy_error_depth": [0.3, 0.6, 0.9]}]
     record = {
         "name": name or f"tiny/{method}",
@@ -88,6 +77,9 @@ def evaluation(horizons=(5,), goals=("dataset", "random"), runs=None):
     runs = runs or [run(m) for m in METHODS]
     curve = {"edges": [0, 10, 25, 50, 180], "relative": [0.2, 0.5, 0.8, 1.0], "sd": [0.05] * 4, "spearman": 0.9}
     curve |= {"pairs": [9] * 4, "far": 1.0}
+    settings = {"warm": True, "episodes": EPISODES, "solver": "cem", "test": "step"}
+    about = {"seed": 0, "path": "", "frameskip": 5, "images": [28], "step": 40, "vote": None, "weights": "w"}
+    about |= {"normalization": {"mean": [0.0], "std": [1.0]}}
     record = {
         "commit": None,
         "source": None,
@@ -99,29 +91,10 @@ def evaluation(horizons=(5,), goals=("dataset", "random"), runs=None):
         "device": "cpu",
         "holdout": 0.1,
         "world": {"name": "piecewise", "options": {"g": 2}},
-        "settings": {
-            "warm": True,
-            "episodes": EPISODES,
-            "solver": "cem",
-            "test": "step",
-            "horizons": list(horizons),
-            "seed": 0,
-            "planner_seeds": 1,
-        },
+        "settings": settings | {"horizons": list(horizons), "seed": 0, "planner_seeds": 1},
         "runs": [
-            {
-                "name": f"{r.name.replace('/', '-')}-{r.hash}",
-                "method": r.name.replace("/", "-"),
-                "run_hash": r.hash,
-                "seed": 0,
-                "path": "",
-                "frameskip": 5,
-                "images": [28],
-                "normalization": {"mean": [0.0], "std": [1.0]},
-                "step": 40,
-                "vote": None,
-                "weights": "w",
-            }
+            {"name": f"{r.name.replace('/', '-')}-{r.hash}", "method": r.name.replace("/", "-"), "run_hash": r.hash}
+            | about
             for r in runs
         ],
         "episode_sets": {
@@ -170,21 +143,13 @@ def study(method="lpwm", visible=False):
     sparse = method == "lpwm"
     control = {"mean": 0.1, "low": 0.05, "high": 0.15, "p": 0.01, "copies": 15}
     names, active = ("code", "support", "magnitudes"), supports(sparse, seed=visible)
+    about = {"seed": 0, "step": 40, "link": "reprelu", "latent": UNITS}
     interval = {"estimate": 0.4, "low": 0.3, "high": 0.5, "level": 0.95, "unit": "units of one checkpoint"}
     record = {
         "kind": "lpwm interpretation",
         "layout": 1,
         "lpwm": "0.1.0",
-        "run": {
-            "name": f"tiny-{method}",
-            "hash": run(method).hash,
-            "method": method,
-            "seed": 0,
-            "step": 40,
-            "sparse": sparse,
-            "link": "reprelu",
-            "latent": UNITS,
-        },
+        "run": {"name": f"tiny-{method}", "hash": run(method).hash, "method": method, "sparse": sparse, **about},
         "world": {"name": "piecewise", "options": {"g": 2, "visible": visible}, "trained_visible": False},
         "settings": {"resolution": N, "visible": visible},
         "grid": {

@@ -30,22 +30,8 @@ def folders(tmp_path_factory):
         run = Run.create(config, root, f"tiny/{method}")
         run.train(pick_device("cpu"), console=False)
         out.append(run.folder)
-    options = ["--solver-options", "samples=8", "elites=2", "iterations=1"]
-    call(
-        eval_verb,
-        *out,
-        "--preset",
-        "quick",
-        "--episodes",
-        3,
-        "--budgets",
-        20,
-        "--goals",
-        "random",
-        "--device",
-        "cpu",
-        *options,
-    )
+    quick = "--preset quick --episodes 3 --budgets 20 --goals random --device cpu"
+    call(eval_verb, *out, *quick.split(), "--solver-options", "samples=8", "elites=2", "iterations=1")
     call(interpret_verb, *out, "--resolution", 4, "--out", out[0] / "interpret" / "one.json", "--device", "cpu")
     return out
 

@@ -27,11 +27,8 @@ def tracks(seed, episodes=9, T=12, D=20):
 
 
 def info(run, latent=20):
-    return {"name": run.name, "hash": run.hash, "seed": run.seed, "method": run.name, "latent": latent} | {
-        "step": 40,
-        "sparse": True,
-        "link": "relu",
-    }
+    about = {"method": run.name, "latent": latent, "step": 40, "sparse": True, "link": "relu"}
+    return {"name": run.name, "hash": run.hash, "seed": run.seed, **about}
 
 
 def contact_result(run, weight, seed=0):

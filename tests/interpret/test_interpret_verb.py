@@ -5,46 +5,14 @@ from __future__ import annotations
 import json
 import os
 import signal
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 
 from lpwm import cli
-from lpwm.core.config import to_dict
 from lpwm.interpret import study
-from lpwm.model import ModelConfig, PredictorConfig
-from lpwm.model.encoder import EncoderConfig, ProjectorConfig
-from lpwm.optim import build
-from lpwm.train import DataConfig, Run, RunConfig, checkpoint
 
 SMALL = ["--resolution", "6", "--device", "cpu"]
-
-
-def make_run(root, name, link="reprelu", **data):
-    model = ModelConfig(
-        latent=8,
-        link=link,
-        encoder=EncoderConfig(image_size=28, patch=14, width=16, depth=1, heads=1, head_dim=16, mlp=16),
-        projector=ProjectorConfig(hidden=16),
-        predictor=PredictorConfig(rung="mlp-lti", history=2),
-    )
-    config = RunConfig(data=DataConfig(**{"episodes": 30, "steps": 20, "holdout": 0.3, **data}), model=model)
-    run = Run.create(replace(config, train=replace(config.train, batch=4)), root, name)
-    fresh = run.build_model(torch.device("cpu"))
-    checkpoint.save(
-        run.folder,
-        model=fresh,
-        optimizer=build(fresh, run.config.optim),
-        step=7,
-        run=to_dict(run.config),
-        run_hash=run.hash,
-        meta={**run.meta(run.source(torch.device("cpu")).stats), "step": 7},
-        metric=None,
-        keep=2,
-    )
-    return str(run.folder)
 
 
 @pytest.fixture(scope="module")
@@ -53,8 +21,8 @@ def root(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def runs(root):
-    return [make_run(root, "lewm", "identity"), make_run(root, "lpwm")]
+def runs(root, fresh_run):
+    return [str(fresh_run(root, name, link, episodes=30)) for name, link in (("lewm", "identity"), ("lpwm", "reprelu"))]
 
 
 def call(capsys, *argv):
@@ -94,9 +62,9 @@ def test_json_on_stdout_with_zones_drawn(runs, capsys):
     assert status == 0 and "zones hidden;" in out
 
 
-def test_an_interruption_keeps_the_runs_that_were_read(runs, root, tmp_path, capsys, monkeypatch):
+def test_an_interruption_keeps_the_runs_that_were_read(runs, root, fresh_run, tmp_path, capsys, monkeypatch):
     """SIGTERM in the second of three: the first is in the file, and the same command does not read it again."""
-    out, third, read = tmp_path / "found.json", make_run(root, "third", "relu"), []
+    out, third, read = tmp_path / "found.json", str(fresh_run(root, "third", "relu", episodes=30)), []
 
     def stopping(one, config):
         if len(read) == 1:
@@ -134,8 +102,8 @@ def test_an_interruption_keeps_the_runs_that_were_read(runs, root, tmp_path, cap
         (["RUN", "--device", "tpu9"], "device"),
     ],
 )
-def test_mistakes_are_one_sentence(runs, root, capsys, argv, words):
-    wall = make_run(root, "wall", world="wall") if "WALL" in argv else ""
+def test_mistakes_are_one_sentence(runs, root, fresh_run, capsys, argv, words):
+    wall = fresh_run(root, "wall", world="wall", episodes=30) if "WALL" in argv else ""
     status, out, err = call(capsys, *[{"RUN": runs[1], "WALL": wall}.get(a, a) for a in argv])
     assert status == 2 and words in err and err.startswith("lpwm: ") and out == ""
 
