@@ -96,4 +96,4 @@ def _compared(rows: Sequence[Row], measure: str, budget: int, ids: Sequence[str]
 
 def _pair(a: str, x_E: np.ndarray, b: str, y_E: np.ndarray) -> CheckpointPair:
     test = mcnemar(x_E, y_E)
-    return CheckpointPair(a, b, test.only_a, test.only_b, test.p, **vars(Rate.of(test.difference)))
+    return CheckpointPair(**vars(Rate.of(test.difference)), a=a, b=b, only_a=test.only_a, only_b=test.only_b, p=test.p)
