@@ -42,6 +42,7 @@ def test_every_cell_holds_the_method_and_three_controls(found):
     for cell, played in zip(found.cells, found.played.records, strict=True):
         assert list(played) == [r.name for r in cell.rows]
         assert [r.name for r in cell.rows] == ["true", "do nothing", "random actions", "oracle"]
+        assert [r.control for r in cell.rows] == [False, True, True, True]
         assert [r.success("latched", 50).shape for r in cell.rows] == [(1, 2, 6), (1, 1, 6), (1, 2, 6), (1, 1, 6)]
         for row in cell.rows:
             assert played[row.name][0][0].ids == found.episode_sets[cell.goals].ids
@@ -94,7 +95,7 @@ def test_the_ladder_reads_success_at_the_ends_of_plans(world, agent):
     a, b = (e.played.records[0]["true"][0][0] for e in (step, plan))
     np.testing.assert_array_equal(a.states_BTS, b.states_BTS)
     np.testing.assert_array_equal(b.latched(50), a.success_BT[:, [24, 49]].any(1))
-    assert set(b.steps_to_success(50)) <= {-1, 25, 50}
+    assert (a.tested, b.tested) == (1, 25) and set(b.steps_to_success(50)) <= {-1, 25, 50}
     with pytest.raises(UserError, match="ends before one plan of 25"):
         evaluate([agent], world, replace(QUICK, test="plan", budgets=(20,)))
 
