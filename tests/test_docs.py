@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PAGES = ["README.md", "docs/method-in-code.md", "docs/getting-started.md"]
+PAGES = ["README.md", "docs/method-in-code.md", "docs/getting-started.md", "docs/planning-and-evaluation.md"]
 
 
 @pytest.mark.parametrize("page", PAGES)

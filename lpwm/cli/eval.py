@@ -288,12 +288,12 @@ def draw(result: Evaluation, count: int, stem: Path) -> list[Path]:
     from lpwm.evaluate.gif import episode_gif
 
     paths = []
-    for cell in result.played.cells if count else ():
+    for cell, records in zip(result.cells, result.played.records, strict=True) if count else ():
         episodes = result.played.sets[cell.goals]
         for row in cell.methods:
             who = re.sub(r"[^\w.-]+", "-", row.name)
             for i in range(min(count, len(episodes))):
                 name = f"{cell.goals}-H{cell.horizon}-R{cell.receding}-{who}-{i}.gif"
                 path = stem.parent / f"{stem.name}-gif" / name
-                paths.append(episode_gif(path, result.played.world, episodes, row.records[0][0], i))
+                paths.append(episode_gif(path, result.played.world, episodes, records[row.name][0][0], i))
     return paths

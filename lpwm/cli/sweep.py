@@ -67,14 +67,11 @@ class StatusArgs:
 def parse(argv: list[str]) -> Args | StatusArgs:
     if argv[:1] == ["status"]:
         return tyro.cli(StatusArgs, args=argv[1:], prog="lpwm sweep status", description="Where a sweep stands.")
-    args = tyro.cli(Args, args=argv, prog="lpwm sweep NAME|FILE", description=_help())
+    about = "\n".join([f"{__doc__}\n\nnamed grids:", *(f"  {name}: {what}" for name, what in GRIDS.items())])
+    args = tyro.cli(Args, args=argv, prog="lpwm sweep NAME|FILE", description=about)
     if not args.grid:
         raise UserError(f"which grid? lpwm sweep NAME or FILE.toml; names: {', '.join(GRIDS)}.")
     return args
-
-
-def _help() -> str:
-    return f"{__doc__}\n\nnamed grids:\n" + "\n".join(f"  {name}: {what}" for name, what in GRIDS.items())
 
 
 def run(args: Args | StatusArgs) -> int:

@@ -6,7 +6,7 @@ saturated, all far goals look equally far.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -28,15 +28,13 @@ def distance_curve(
     world: World,
     *,
     states: int = STATES,
-    edges: Sequence[float] | None = None,
     seed: int = 0,
     device: torch.device | str = "cpu",
 ) -> Curve:
     """`see` maps states (N, S) to codes (N, D). Pairs of random states, at most PER_BIN in each bin of distance.
 
-    edges: the inner borders of the bins; without them EDGES × the success radius, or, in a world whose success
-    is no distance or whose states (PushT's, in four dimensions) are never that close, the 1, 5, 20 and 50 % quantiles
-    of the distances.
+    The inner borders of the bins are EDGES × the success radius, or, in a world whose success is no distance or whose
+    states (PushT's, in four dimensions) are never that close, the 1, 5, 20 and 50 % quantiles of the distances.
     """
     if states < 8:
         raise UserError(f"{states} states make no curve: give at least 8.")
@@ -46,16 +44,10 @@ def distance_curve(
     true = world.distance(state_NS[i], state_NS[j]).double()
     # In rows, because all pairs of wide codes would not fit.
     latent = torch.cat([(z_ND[n : n + 1] - z_ND[n + 1 :]).square().mean(1).sqrt() for n in range(states - 1)])
-    inner = _inner(world, true, edges)
-    return _binned(true.cpu().numpy(), latent.double().cpu().numpy(), inner)
+    return _binned(true.cpu().numpy(), latent.double().cpu().numpy(), _inner(world, true))
 
 
-def _inner(world: World, true: Tensor, edges: Sequence[float] | None) -> list[float]:
-    if edges is not None:
-        inner = [float(e) for e in edges]
-        if not inner or inner[0] <= 0 or sorted(set(inner)) != inner:
-            raise UserError(f"bins at {inner}: give positive, ascending distances.")
-        return inner
+def _inner(world: World, true: Tensor) -> list[float]:
     inner = [e * world.spec.success_within for e in EDGES]
     if inner[0] > 0 and bool((true < inner[0]).any()):
         return inner
@@ -70,7 +62,7 @@ def _binned(true: np.ndarray, latent: np.ndarray, inner: list[float]) -> Curve:
     # Evenly spread over the list of pairs, so that no state dominates a bin.
     chosen = [c[np.linspace(0, len(c) - 1, PER_BIN).astype(int)] if len(c) > PER_BIN else c for c in chosen]
     if not len(chosen[-1]):
-        raise UserError(f"no two states of this world are {inner[-1]:g} apart: give smaller bins.")
+        raise UserError(f"no two of these states are {inner[-1]:g} apart: give more states.")
     far = float(latent[chosen[-1]].mean())
     if far <= 0:
         far = float("nan")  # a collapsed code: every distance is 0 and the curve says so

@@ -171,7 +171,8 @@ def run_episodes(
         actor.begin(episodes, states[0].to(device))
         while len(actions) < steps:
             raw_BTA = actor.act()
-            _check_actions(raw_BTA, episodes, frameskip, world)
+            B, T, A = raw_BTA.shape
+            assert T > 0 and T % frameskip == 0 and (len(episodes), world.spec.action_dim) == (B, A), raw_BTA.shape
             raw_BTA = raw_BTA[:, : steps - len(actions)]
             if is_live(world):  # one trip a plan, not one a step: each waits for the device, and for who shares it
                 raw_BTA = raw_BTA.cpu()
@@ -195,8 +196,3 @@ def run_episodes(
         traces={name: t.cpu().numpy() for name, t in actor.traces().items()},
         wall_s=time.perf_counter() - began,
     )
-
-
-def _check_actions(raw_BTA: Tensor, episodes: EpisodeSet, frameskip: int, world: Any) -> None:
-    B, T, A = raw_BTA.shape
-    assert T > 0 and T % frameskip == 0 and (len(episodes), world.spec.action_dim) == (B, A), raw_BTA.shape

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 
 from lpwm.core.config import to_dict
@@ -17,11 +18,11 @@ from lpwm.evaluate.config import EvalConfig
 from lpwm.evaluate.controls import Nothing, Oracle, RandomActions
 from lpwm.evaluate.episodes import Actor, Record, is_live, run_episodes
 from lpwm.evaluate.goals import EpisodeSet
-from lpwm.evaluate.played import PlayedCell, PlayedRow
+from lpwm.evaluate.measure import Records, measured_cell, measured_row
+from lpwm.evaluate.results import Cell, Row
 from lpwm.plan import MPCConfig, Solver
 
 NAMES = {"nothing": "do nothing", "random": "random actions", "oracle": "oracle"}
-
 
 Tick = Callable[[], None] | None  # called after every plan
 MakeActor = Callable[[Tick], Actor]
@@ -144,42 +145,38 @@ class Evaluator:
         )
         return replace(job, workers=self.workers)
 
-    def control_seeds(self, name: str) -> tuple[int, ...]:
-        count = {"nothing": 1, "random": self.config.planner_seeds, "oracle": self.config.oracle_seeds}[name]
-        return tuple(range(count))
-
-    def controls(self, kind: str) -> tuple[str, ...]:
-        """An image goal has no state to test."""
-        return () if kind == "image" else self.config.controls
+    def _lines(self, kind: str, horizon: int, receding: int) -> Iterator[tuple[str, str, int | str, list[Job]]]:
+        """Of a cell: the row, who acts, the training seed, and the jobs, one for each planner seed."""
+        count = {"nothing": 1, "random": self.config.planner_seeds, "oracle": self.config.oracle_seeds}
+        for method, agents in by_method(self.agents).items():
+            for agent in agents:
+                seeds = range(self.config.planner_seeds)
+                jobs = [self.agent_job(agent, kind, horizon, receding, seed) for seed in seeds]
+                yield method, agent.name, agent.seed, jobs
+        for name in self.config.controls if kind != "image" else ():  # a picture has no state to test
+            jobs = [self.control_job(name, kind, horizon, receding, seed) for seed in range(count[name])]
+            yield NAMES[name], NAMES[name], "control", jobs
 
     def jobs(self) -> list[Job]:
         """Every distinct job of every cell."""
-        distinct: dict[str, Job] = {}
-        for kind in self.sets:
-            for H, R in self.config.pairs():
-                jobs = [
-                    self.agent_job(a, kind, H, R, seed)
-                    for a in self.agents
-                    for seed in range(self.config.planner_seeds)
-                ]
-                jobs += [self.control_job(n, kind, H, R, s) for n in self.controls(kind) for s in self.control_seeds(n)]
-                distinct.update((Store.name(job.depends), job) for job in jobs)
-        return list(distinct.values())
+        lines = (line for kind in self.sets for H, R in self.config.pairs() for line in self._lines(kind, H, R))
+        return list({Store.name(job.depends): job for *_, jobs in lines for job in jobs}.values())
 
-    def _names(self, job: Job) -> list[dict[str, Any]]:
-        """Under what its record may be kept, the job's own first."""
-        if not (self.either and "compile" in job.depends):
-            return [job.depends]
-        return [job.depends, {**job.depends, "compile": not job.depends["compile"]}]
+    def _kept(self, job: Job) -> dict[str, Any]:
+        """Under what its record is kept: the job's own, unless there is only that of the other way to compile."""
+        if self.either and "compile" in job.depends and not self.store.has(job.depends):
+            other = {**job.depends, "compile": not job.depends["compile"]}
+            return other if self.store.has(other) else job.depends
+        return job.depends
 
     def stored(self, job: Job) -> bool:
-        return job.storable and any(self.store.has(name) for name in self._names(job))
+        return job.storable and self.store.has(self._kept(job))
 
     def have(self, jobs: Sequence[Job], who: str) -> bool:
         """Whether these, one for each planner seed, may be run: with `finished_only` only if none need be."""
         if not self.finished_only:
             return True
-        kept = [job.storable and any(self.store.load(name) is not None for name in self._names(job)) for job in jobs]
+        kept = [job.storable and self.store.load(self._kept(job)) is not None for job in jobs]
         if not all(kept):
             self.missing.append(f"{who} ({sum(kept)} of {len(jobs)} planner seeds are there)")
         return all(kept)
@@ -190,7 +187,7 @@ class Evaluator:
             before = self.plans_done
             store = self.store if job.storable else Store(None)
             self.done[name] = store.record(
-                next((n for n in self._names(job) if store.has(n)), job.depends),
+                self._kept(job) if job.storable else job.depends,
                 lambda: run_episodes(
                     self.world,
                     job.episodes,
@@ -210,59 +207,61 @@ class Evaluator:
         """The names of their records in the store; none where nothing is stored."""
         if self.store.folder is None or not all(job.storable for job in jobs):
             return ()
-        depends = [next((n for n in self._names(job) if self.store.has(n)), job.depends) for job in jobs]
-        return tuple(Store.name(d) for d in depends)
+        return tuple(Store.name(self._kept(job)) for job in jobs)
 
     def _tick(self) -> None:
         self.plans_done += 1
         if self.progress is not None:
             self.progress(self.plans_done)
 
-    def cell(self, kind: str, horizon: int, receding: int) -> PlayedCell | None:
-        """None where nothing of it is kept (`finished_only`)."""
+    def cell(self, kind: str, horizon: int, receding: int) -> tuple[Cell, dict[str, Records]] | None:
+        """Measured, with the records of each row; None where nothing of it is kept (`finished_only`)."""
         where = f"{kind} goals, H={horizon}, R={receding}"
-        seeds = tuple(range(self.config.planner_seeds))
-        rows = []
-        for method, agents in by_method(self.agents).items():
-            lines = [(a, [self.agent_job(a, kind, horizon, receding, s) for s in seeds]) for a in agents]
-            whole = [(a, jobs) for a, jobs in lines if self.have(jobs, f"{where}: {a.name}")]
-            if whole:
-                planner = self._planner(self.config.solver, self.solver, self.mpc(horizon, receding, agents[0]))
-                rows.append(self._row(method, [jobs for _, jobs in whole], [a.seed for a, _ in whole], planner))
-        for name in self.controls(kind):
-            jobs = [self.control_job(name, kind, horizon, receding, s) for s in self.control_seeds(name)]
-            if not self.have(jobs, f"{where}: {NAMES[name]}"):
-                continue
-            planner = {}
-            if name == "oracle":
-                solver, mpc = self.config.build_oracle_solver(self.live), self.mpc(horizon, receding, None)
-                planner = self._planner(self.config.oracle_planner(self.live)[0], solver, mpc)
-            rows.append(self._row(NAMES[name], [jobs], ["control"], planner, control=True))
-        if not rows:
+        lines: dict[str, dict[int | str, list[Job]]] = {}
+        for name, who, seed, jobs in self._lines(kind, horizon, receding):
+            if self.have(jobs, f"{where}: {who}"):
+                lines.setdefault(name, {})[seed] = jobs
+        if not lines:
             return None
-        cell = PlayedCell(kind, horizon, receding, tuple(rows))
-        return cell if self.config.test == "step" else cell.tested_by_plan()
+        played = {name: self._row(name, by_seed, receding) for name, by_seed in lines.items()}
+        rows = tuple(row for row, _ in played.values())
+        cell = measured_cell(kind, horizon, receding, rows, self.sets[kind].ids, self._groups(kind))
+        return cell, {name: records for name, (_, records) in played.items()}
 
-    def _planner(self, name: str, solver: Solver, mpc: MPCConfig) -> dict[str, Any]:
-        return {"solver": name, "options": to_dict(getattr(solver, "config", {})), **to_dict(mpc)}
+    def _groups(self, kind: str) -> dict[str, np.ndarray]:
+        """Episodes to report apart, where the world names some: PushT's goals that need the block to move."""
+        episodes = self.sets[kind]
+        if episodes.image is not None or not hasattr(self.world, "goal_groups"):
+            return {}
+        groups = self.world.goal_groups(episodes.start_BS, episodes.goal_BS)
+        return {name: np.asarray(which, dtype=bool) for name, which in groups.items()}
 
-    def _row(
-        self,
-        name: str,
-        jobs: list[list[Job]],
-        seeds: Sequence[int | str],
-        planner: Mapping[str, Any],
-        control: bool = False,
-    ) -> PlayedRow:
-        """jobs[s][p] of training seed s and planner seed p."""
-        played = [[self.run(job) for job in line] for line in jobs]
+    def _planner(self, job: Job) -> dict[str, Any]:
+        if "mpc" not in job.depends:
+            return {}
+        solver = self.config.build_oracle_solver(self.live) if "control" in job.depends else self.solver
+        options = to_dict(getattr(solver, "config", {}))
+        return {"solver": job.depends["solver"][0], "options": options, **job.depends["mpc"]}
+
+    def _row(self, name: str, lines: dict[int | str, list[Job]], receding: int) -> tuple[Row, Records]:
+        """lines: the jobs of each training seed, by planner seed."""
+        played = [[self.run(job) for job in jobs] for jobs in lines.values()]
         records = tuple(tuple(record for record, _ in line) for line in played)
-        stored = sum(was for line in played for _, was in line)
-        names = tuple(self.kept_as(line) for line in jobs)
-        planner_seeds = tuple(range(len(jobs[0])))
-        return PlayedRow(
-            name, records, tuple(seeds), planner_seeds, control, planner, stored, names if all(names) else ()
+        if self.config.test == "plan":  # success counts only at the ends of executed plans
+            records = tuple(tuple(replace(r, tested=receding * r.frameskip) for r in line) for line in records)
+        names = tuple(self.kept_as(jobs) for jobs in lines.values())
+        row = measured_row(
+            name,
+            name in NAMES.values(),
+            records,
+            self.config.budgets,
+            seeds=tuple(lines),
+            planner_seeds=tuple(range(len(records[0]))),
+            planner=self._planner(next(iter(lines.values()))[0]),
+            stored_records=sum(was for line in played for _, was in line),
+            records=names if all(names) else (),
         )
+        return row, records
 
 
 def by_method(agents: Sequence[Agent]) -> dict[str, list[Agent]]:

@@ -114,7 +114,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class CheckpointPair:
+class CheckpointPair(Rate):
     """Two checkpoints on the same episodes, by McNemar's test: it says nothing about their methods."""
 
     a: str
@@ -122,11 +122,6 @@ class CheckpointPair:
     only_a: int
     only_b: int
     p: float
-    rate: float
-    low: float
-    high: float
-    level: float
-    unit: str
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""From run folders to agents."""
+"""From run folders to agents, and what a result says about the training of each."""
 
 from __future__ import annotations
 
@@ -9,12 +9,22 @@ from typing import Any
 
 import torch
 
+from lpwm.core.config import from_dict
 from lpwm.core.errors import UserError
+from lpwm.core.json import Reader, read_json
+from lpwm.core.provenance import sessions
 from lpwm.data import EpisodeData
 from lpwm.evaluate.agent import Agent
-from lpwm.evaluate.provenance import of_run
+from lpwm.evaluate.results import Provenance, Training
+from lpwm.train.log import LOG, read_log
 from lpwm.train.run import load
-from lpwm.train.run_config import method_digest
+from lpwm.train.run_config import RunConfig, method_digest
+
+MONITORS = (
+    *("active_fraction", "dead_units", "effective_dimension"),
+    *("relative_error", "copy_error", "temporal_variation", "action_sensitivity"),
+)
+HELD_OUT = ("error_depth", "copy_error_depth")
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,3 +96,34 @@ def _named(agents: tuple[Agent, ...]) -> tuple[Agent, ...]:
     for agent in agents:
         labels.setdefault(agent.method[:-5], set()).add(agent.method)
     return tuple(replace(a, method=a.method[:-5]) if len(labels[a.method[:-5]]) == 1 else a for a in agents)
+
+
+def of_run(folder: str | Path) -> Provenance:
+    """Recipe, config, data, the last monitors, and how it was trained; empty where run.json cannot be read."""
+    folder = Path(folder)
+    try:
+        run = Reader(read_json(folder / "run.json"), str(folder / "run.json"))
+        recipe, data = run.str("name"), run.str("data")
+        config = from_dict(RunConfig, run.dict("config"), f"{run.where}: config.")
+    except UserError:
+        return Provenance()
+    records = read_log(folder) if (folder / LOG).exists() else []
+    monitors: dict[str, Any] = {}
+    for kind, names in (("train", MONITORS), ("val", HELD_OUT)):
+        last: dict[str, Any] = next((r for r in reversed(records) if r["kind"] == kind), {})
+        monitors |= {name: last[name] for name in names if name in last}
+    events = tuple(str(r["message"]) for r in records if r["kind"] == "event" and r.get("message"))
+    return Provenance(
+        recipe=recipe, data=data, config=config, monitors=monitors, events=events, training=_training(folder)
+    )
+
+
+def _training(folder: Path) -> Training | None:
+    stretches = [Reader(s, str(folder)) for s in sessions(folder)]
+    if not stretches:
+        return None
+    last = stretches[-1]
+    return Training(
+        minutes=round(sum(s.float("seconds") for s in stretches) / 60, 2),
+        **{k: last.get(k, default=None) for k in ("device", "processes", "commit", "source", "versions")},
+    )

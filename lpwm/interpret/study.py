@@ -15,7 +15,7 @@ from lpwm.core.errors import UserError
 from lpwm.core.provenance import device_name, origin
 from lpwm.core.version import __version__
 from lpwm.data import EpisodeData
-from lpwm.evaluate.provenance import of_run
+from lpwm.evaluate.runs import of_run
 from lpwm.interpret.codes import drawn, held_out
 from lpwm.interpret.config import ProbeConfig, StudyConfig
 from lpwm.interpret.probes import Frames, accuracy, bootstrap, probe

@@ -85,22 +85,9 @@ class Comparison:
 
     def row(self) -> Difference:
         d = self.difference
-        return Difference(
-            a=self.a,
-            b=self.b,
-            difference=d.estimate,
-            low=d.low,
-            high=d.high,
-            level=d.level,
-            p=self.p,
-            p_holm=self.p_holm,
-            seeds=self.n,
-            episodes=self.episodes,
-            smallest_detectable=self.smallest_detectable,
-            power=self.power,
-            method=self.method,
-            verdict=self.verdict,
-        )
+        interval = (d.estimate, d.low, d.high, d.level)
+        size = (self.n, self.episodes, self.smallest_detectable, self.power)
+        return Difference(self.a, self.b, *interval, self.p, self.p_holm, *size, self.method, self.verdict)
 
     def text(self) -> str:
         verdict = f"{self.winner} ahead" if self.winner else self.verdict

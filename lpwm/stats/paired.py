@@ -39,22 +39,21 @@ def _differences(a: Any, b: Any) -> Floats:
     return np.full_like(d, d.mean()) if np.ptp(d) < 1e-12 * max(1.0, float(np.abs(d).max())) else d
 
 
-def _from_t(mean: float, se: float, df: float, level: float, unit: str) -> tuple[Interval, float]:
-    if se == 0:
-        return Interval(mean, mean, mean, level, unit), 0.0 if mean else 1.0
-    half = se * float(stats.t.ppf(0.5 + level / 2, df))
-    p = 2 * float(stats.t.sf(abs(mean) / se, df))
-    return Interval(mean, mean - half, mean + half, level, unit), p
+def _by_t(mean: float, se: float, df: float, level: float, n: int, unit: str, method: str) -> Paired:
+    check_level(level)
+    half, p = 0.0, 0.0 if mean else 1.0
+    if se:
+        half = se * float(stats.t.ppf(0.5 + level / 2, df))
+        p = 2 * float(stats.t.sf(abs(mean) / se, df))
+    return Paired(Interval(mean, mean - half, mean + half, level, unit), p, n, se, df, method)
 
 
 def paired_t(a: Any, b: Any, level: float = 0.95) -> Paired:
     """Student's t on the differences of n training seeds: d̄ ± t_{n−1}·sd(d)/√n."""
-    check_level(level)
     d = _differences(a, b)
     n = len(d)
     se = float(d.std(ddof=1)) / math.sqrt(n) if np.ptp(d) else 0.0
-    interval, p = _from_t(float(d.mean()), se, n - 1, level, "checkpoints")
-    return Paired(interval, p, n, se, n - 1, "paired t over seeds")
+    return _by_t(float(d.mean()), se, n - 1, level, n, "checkpoints", "paired t over seeds")
 
 
 def _spread(variance: float, episodes: int) -> float:
@@ -71,32 +70,26 @@ def paired_crossed(d_SE: Floats, level: float = 0.95) -> Paired:
     Paired t is blind to an episode that favors one method in every checkpoint; see `crossed_variance`. The
     interval is paired t's wherever the episodes add nothing.
     """
-    check_level(level)
     S, E = d_SE.shape
     variance, df = crossed_variance(d_SE)
     se = _spread(float(variance), E)
-    interval, p = _from_t(float(d_SE.mean()), se, float(df), level, "checkpoints")
-    return Paired(interval, p, S, se, float(df), "crossed t over seeds and episodes")
+    return _by_t(float(d_SE.mean()), se, float(df), level, S, "checkpoints", "crossed t over seeds and episodes")
 
 
 def paired_episodes(d_E: Floats, level: float = 0.95) -> Paired:
     """One checkpoint of each method: t over episodes. It says nothing about the next training seed."""
-    check_level(level)
-    E = len(d_E)
+    E, unit = len(d_E), "episodes of one checkpoint"
     se = _spread(float(d_E.var(ddof=1)) / E, E)
-    interval, p = _from_t(float(d_E.mean()), se, E - 1, level, "episodes of one checkpoint")
-    return Paired(interval, p, 1, se, E - 1, "t over episodes of one checkpoint")
+    return _by_t(float(d_E.mean()), se, E - 1, level, 1, unit, f"t over {unit}")
 
 
 def welch(a: Floats, b: Floats, level: float = 0.95) -> Paired:
     """Two unpaired samples of checkpoints, unequal variances."""
-    check_level(level)
     va, vb = float(a.var(ddof=1)) / len(a), float(b.var(ddof=1)) / len(b)
     spread = va**2 / (len(a) - 1) + vb**2 / (len(b) - 1)
     df = (va + vb) ** 2 / spread if spread else float(len(a) + len(b) - 2)
-    se = math.sqrt(va + vb)
-    interval, p = _from_t(float(a.mean() - b.mean()), se, df, level, "unpaired checkpoints")
-    return Paired(interval, p, min(len(a), len(b)), se, df, "Welch's t over unpaired seeds")
+    mean, n = float(a.mean() - b.mean()), min(len(a), len(b))
+    return _by_t(mean, math.sqrt(va + vb), df, level, n, "unpaired checkpoints", "Welch's t over unpaired seeds")
 
 
 @dataclass(frozen=True)

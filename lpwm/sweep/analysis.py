@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from lpwm.core.json import from_json
 from lpwm.evaluate.config import EvalConfig
 from lpwm.model import PAPER_RUNGS
 from lpwm.stats import Comparison, Interval, Result, compare, success_interval
@@ -137,8 +138,8 @@ def method_of(config: RunConfig) -> str:
 
 
 def point_of(record: Record) -> Point:
-    cell = Cell.from_json(record.cell, f"the record of cell {record.hash}: cell")
-    result = CellResult.from_json(record.result, f"the record of cell {record.hash}: result")
+    cell = from_json(Cell, record.cell, f"the record of cell {record.hash}: cell")
+    result = from_json(CellResult, record.result, f"the record of cell {record.hash}: result")
     c = cell.config
     key = Key(
         " ".join([c.data.world, *c.data.options]), method_of(c), c.model.predictor.rung, c.model.latent, c.optim.mup
@@ -344,9 +345,7 @@ def transfers(sweep: SweepResults) -> list[Transfer]:
             continue
 
         def mean(lam: float, d: int, lr: float, among: Sequence[Point] = points) -> float:
-            each = [p.rate(look) for p in among if (p.lam, p.key.latent, p.lr) == (lam, d, lr)]
-            each = [v for v in each if not math.isnan(v)]
-            return float(np.mean(each)) if each else math.nan
+            return _mean(p.rate(look) for p in among if (p.lam, p.key.latent, p.lr) == (lam, d, lr))
 
         lams = sorted({p.lam for p in points})
         choosers = [p for p in points if p.seed in sweep.select]

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -16,7 +15,7 @@ from lpwm.evaluate.cache import Store
 from lpwm.evaluate.evaluate import evaluate
 from lpwm.evaluate.results import MEASURES, Evaluation
 from lpwm.evaluate.results import Cell as EvaluatedCell
-from lpwm.evaluate.runs import Team, load_team
+from lpwm.evaluate.runs import load_team
 from lpwm.sweep.grid import Cell
 from lpwm.train import Run
 from lpwm.train.log import read_log
@@ -24,17 +23,8 @@ from lpwm.train.loop import DeadRun
 
 # Of the log, what a table of cells shows.
 KEPT = (
-    "loss",
-    "prediction",
-    "regularizer",
-    "relative_error",
-    "copy_error",
-    "active_fraction",
-    "dead_units",
-    "effective_dimension",
-    "temporal_variation",
-    "action_sensitivity",
-    "support_instability",
+    *("loss", "prediction", "regularizer", "relative_error", "copy_error", "active_fraction", "dead_units"),
+    *("effective_dimension", "temporal_variation", "action_sensitivity", "support_instability"),
 )
 
 
@@ -94,10 +84,6 @@ class CellResult:
     evals: dict[str, tuple[Planned, ...]]
     seconds: Seconds
 
-    @classmethod
-    def from_json(cls, record: Any, where: str = "result") -> CellResult:
-        return from_json(cls, record, where)
-
 
 def run_cell(
     cell: Cell, root: Path, device: torch.device, report: Callable[[str], None] = lambda sentence: None
@@ -115,8 +101,11 @@ def run_cell(
     evals = {}
     if not dead and cell.evals:
         team = load_team([job.folder], device=device, data=any("dataset" in e.goals for e in cell.evals.values()))
-        for name in cell.evals:
-            evaluation = evaluated(cell, name, team, job.folder.parent / "episodes", device)
+        store = Store(job.folder.parent / "episodes")
+        for name, config in cell.evals.items():
+            evaluation = evaluate(
+                team.agents, team.world, config, data=team.data, holdout=team.holdout, device=device, store=store
+            )
             path = job.folder / "eval" / f"{cell.hash}-{name}.json"
             make_folder(path.parent)
             evaluation.to_json(path)
@@ -125,18 +114,6 @@ def run_cell(
     seconds = Seconds(trained - began, time.perf_counter() - trained)
     result = CellResult(job.hash, job.data.digest, dead, *logged(job.folder), evals, seconds)
     return result, files
-
-
-def evaluated(cell: Cell, name: str, team: Team, store: Path, device: torch.device) -> Evaluation:
-    return evaluate(
-        team.agents,
-        team.world,
-        cell.evals[name],
-        data=team.data,
-        holdout=team.holdout,
-        device=device,
-        store=Store(store),
-    )
 
 
 def logged(folder: Path) -> tuple[int, dict[str, float], HeldOut]:

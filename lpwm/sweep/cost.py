@@ -8,11 +8,10 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from lpwm.evaluate.config import EvalConfig
-from lpwm.losses import ObjectiveConfig
 from lpwm.model import ModelConfig
 from lpwm.sweep.grid import Cell, Grid
 from lpwm.train import DataConfig, RunConfig
-from lpwm.train.cost import RATES, Cost, estimate
+from lpwm.train.cost import RATES, estimate
 
 
 @dataclass(frozen=True)
@@ -36,11 +35,7 @@ def _action_dim(data: DataConfig) -> int:
     return data.build_world().spec.action_dim
 
 
-@cache
-def _train_cost(
-    model: ModelConfig, objective: ObjectiveConfig, action: int, frames: int, batch: int, half: bool
-) -> Cost:
-    return estimate(model, objective, action, frames, batch, half)
+_train_cost = cache(estimate)
 
 
 def cost_of(cell: Cell) -> CellCost:

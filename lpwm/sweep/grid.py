@@ -32,7 +32,7 @@ from typing import Any, Literal, NoReturn, get_args
 
 from lpwm.core.config import digest, from_dict, to_dict
 from lpwm.core.errors import UserError, nearest
-from lpwm.core.json import from_json, parse_json
+from lpwm.core.json import parse_json
 from lpwm.evaluate.config import EvalConfig, preset
 from lpwm.train.run_config import RunConfig, override
 
@@ -91,10 +91,6 @@ class Cell:
     config: RunConfig
     evals: dict[str, EvalConfig]
     where: dict[str, Any]  # axis -> value
-
-    @classmethod
-    def from_json(cls, record: Any, where: str = "cell") -> Cell:
-        return from_json(cls, record, where)
 
     @property
     def label(self) -> str:

@@ -148,11 +148,11 @@ def view(root: str | Path) -> View:
 
 
 def _cell(root: Path, ledger: Ledger, name: str, sweep: Sweep) -> CellStatus:
-    status, cell = ledger.status(name), Cell.from_json(ledger.planned(name), f"the plan of cell {name}")
+    status, cell = ledger.status(name), from_json(Cell, ledger.planned(name), f"the plan of cell {name}")
     record = ledger.record(name) if status.state == "done" else None
     progress, seconds, outcome = 0.0, 0.0, status.why
     if record is not None:
-        result = CellResult.from_json(record.result, f"the record of cell {name}")
+        result = from_json(CellResult, record.result, f"the record of cell {name}")
         progress, seconds, outcome = 1.0, record.seconds, _outcome(result, sweep)
     elif status.state == "running" and status.claim is not None:
         since = status.claim.started

@@ -22,6 +22,7 @@ import torch
 
 from lpwm.core.errors import UserError
 from lpwm.core.files import make_folder
+from lpwm.core.json import from_json
 from lpwm.sweep.cells import run_cell
 from lpwm.sweep.grid import Cell
 from lpwm.sweep.ledger import LEASE, Claim, Ledger
@@ -39,7 +40,7 @@ def ledger_of(root: Path, lease: float = LEASE) -> Ledger:
 def run_claim(claim: Claim, root: Path, device: torch.device, say: Say) -> None:
     """Run a claimed cell to its end, whatever that is. Nothing escapes but interruption."""
     with finishing(claim, say):
-        cell = Cell.from_json(claim.ledger.planned(claim.name), str(claim.ledger.plan / claim.name))
+        cell = from_json(Cell, claim.ledger.planned(claim.name), str(claim.ledger.plan / claim.name))
         say(f"{cell.label}: attempt {claim.attempt}")
         result, files = run_cell(cell, root, device, say)
         claim.done(result, files)
@@ -73,7 +74,7 @@ def _leave() -> None:
 def one_cell(root: Path, name: str, device: str, threads: int, lease: float = LEASE, poll: float = 1.0) -> str:
     """Run one cell to an end, waiting while somebody else may be at it; its state afterwards. For engines that
     schedule cells themselves: after a machine died this waits for the dead claim to lapse."""
-    prepare(threads)
+    torch.set_num_threads(threads)
     ledger, where = ledger_of(root, lease), pick_device(device)
     log = log_to(root, name)
     while True:
@@ -114,10 +115,6 @@ def work(
         time.sleep(poll)
 
 
-def prepare(threads: int) -> None:
-    torch.set_num_threads(threads)
-
-
 def log_to(root: Path, name: str) -> Say:
     path = root / "logs" / f"{name}.log"
     make_folder(path.parent)
@@ -138,7 +135,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", nargs="*", default=None)
     parser.add_argument("--parent", type=int, default=0, help="stop when this process is no longer the parent")
     args = parser.parse_args(argv)
-    prepare(args.threads)
+    torch.set_num_threads(args.threads)
     if args.parent:
         threading.Thread(target=_follow_parent, args=(args.parent,), daemon=True).start()
     say = log_to(args.folder, f"worker-{os.getpid()}")

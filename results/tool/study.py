@@ -29,12 +29,12 @@ from lpwm.core.config import digest, to_dict
 from lpwm.core.errors import UserError
 from lpwm.core.files import make_folder, write_whole
 from lpwm.core.json import to_json
-from lpwm.core.provenance import device_name, origin
+from lpwm.core.provenance import device_name, origin, versions
 from lpwm.core.rng import generator
 from lpwm.core.version import __version__
 from lpwm.evaluate.agent import Agent
 from lpwm.evaluate.config import EvalConfig, solo
-from lpwm.evaluate.evaluate import evaluate, versions
+from lpwm.evaluate.evaluate import evaluate
 from lpwm.evaluate.results import Cell
 from lpwm.evaluate.runs import agent_of
 from lpwm.interpret.probes import ProbeConfig, probe
@@ -107,7 +107,7 @@ def study(
             "kind": TARGETS,
             "lpwm": __version__,
             **origin(),
-            "versions": versions(),
+            "versions": {**versions(), "numpy": np.__version__},
             "device": readings[0]["device"],
             "base": to_dict(base),
             "planning": to_dict(planning),

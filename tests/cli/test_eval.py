@@ -77,14 +77,7 @@ def test_the_seeds_of_one_method_in_a_table_with_a_json_and_gifs(runs, tmp_path,
     assert call(*runs, *SMALL, "--receding", "1", "5", "--out", out, "--gif", "1") == 0
     printed = capsys.readouterr()
     assert re.match(r"predicted time: about \d+ s on cpu", printed.err)
-    for part in (
-        "random goals, horizon 5, executes 1 (warm)",
-        "dataset goals",
-        "do nothing",
-        "oracle",
-        "seeds  latched",
-        "latent distance (far = 1)",
-    ):
+    for part in ("random goals, horizon 5, executes 1 (warm)", "dataset goals", "seeds  latched", "latent distance"):
         assert part in printed.out
     data = json.loads(out.read_text())
     assert [r["seed"] for r in data["runs"]] == [0, 1] and {r["method"] for r in data["runs"]} == {"tiny"}
@@ -275,24 +268,3 @@ def test_a_file_that_is_no_evaluation_is_not_repeated(tmp_path, capsys):
         assert call("--repeat", tmp_path / "a.json") == 2
         err = capsys.readouterr().err
         assert str(tmp_path / "a.json") in err and err.count("\n") == 1 and "Traceback" not in err
-
-
-def test_weights_that_are_not_finite_are_one_sentence(root, capsys):
-    folder = make_run(root, "broken", save=False)
-    run, cpu = Run.open(folder), torch.device("cpu")
-    model = run.build_model(cpu)
-    with torch.no_grad():
-        next(model.predictor.parameters()).fill_(torch.nan)
-    checkpoint.save(
-        folder,
-        model=model,
-        optimizer=build(model, run.config.optim),
-        step=1,
-        run=to_dict(run.config),
-        run_hash=run.hash,
-        meta=run.meta(run.source(cpu).stats),
-        metric=None,
-        keep=2,
-    )
-    assert call(folder, *SMALL, "--goals", "random") == 2
-    assert "non-finite" in capsys.readouterr().err

@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from lpwm import worlds
 from lpwm.core.errors import UserError
@@ -151,10 +150,3 @@ def test_a_store_that_is_a_file_is_one_sentence(world, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="not a folder"):
         Store(tmp_path / "file").record({"a": 1}, Counted(world))
-
-
-def test_controls_run_where_the_states_are(world):
-    episodes = random_goals(world, 2)
-    actor = RandomActions(world, 5)
-    actor.begin(episodes, episodes.start_BS.double())
-    assert actor.act().dtype in (torch.float32, torch.float64)

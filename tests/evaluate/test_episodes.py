@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import replace
 
 import numpy as np
@@ -186,37 +185,6 @@ def test_planning_to_a_picture_ends_near_it(world, agent):
     assert not found.success_BT.any() and np.isnan(found.distance_BT).all()
 
 
-def test_worlds_with_live_simulators_step_through_their_handle(world):
-    class Live:
-        def __init__(self, states):
-            self.states, self.closed = states, False
-
-        def step(self, actions):
-            self.states = world.step(self.states, actions)
-
-        def close(self):
-            self.closed = True
-
-    class Sim(Piecewise):
-        def open(self, states, workers=1):
-            self.__dict__["handle"] = Live(states)
-            return self.__dict__["handle"]
-
-        def step(self, state, action):
-            raise AssertionError("a live world has no step function")
-
-    sim = Sim()
-    found = run_episodes(sim, random_goals(world, 2), Script(1, 5), steps=10, frameskip=5)
-    same = run_episodes(world, random_goals(world, 2), Script(1, 5), steps=10, frameskip=5)
-    np.testing.assert_array_equal(found.states_BTS, same.states_BTS)
-    assert sim.__dict__["handle"].closed
-
-
 def test_no_steps_is_one_sentence(world):
     with pytest.raises(UserError, match="0 raw steps"):
         run_episodes(world, random_goals(world, 1), Script(1, 5), steps=0, frameskip=5)
-
-
-def test_records_are_frozen():
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        record(np.zeros((1, 2))).tested = 3

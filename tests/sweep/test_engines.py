@@ -114,19 +114,8 @@ def test_a_killed_local_worker_is_replaced(tmp_path, alone):
 def test_ctrl_c_loses_nothing(engine, tmp_path, alone):
     path = tmp_path / "mini.toml"
     path.write_text(LONG)
-    command = [
-        sys.executable,
-        "-m",
-        "lpwm",
-        "sweep",
-        str(path),
-        "--out",
-        str(tmp_path / "out"),
-        "--workers",
-        "2",
-        "--engine",
-        engine,
-    ]
+    command = [sys.executable, "-m", "lpwm", "sweep", str(path), "--out", str(tmp_path / "out")]
+    command += ["--workers", "2", "--engine", engine]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
     root = tmp_path / "out" / "mini"
     wait_for(lambda: list((root / "runs").glob("*/checkpoints/step-*")))
@@ -156,22 +145,20 @@ def test_workers_stop_when_their_engine_is_killed(tmp_path):
     wait_for(lambda: not status.view(root).counts["running"])
 
 
-# Slurm -------------------------------------------------------------------------------------------------------
+# Slurm and Ray -----------------------------------------------------------------------------------------------
 
 
-def test_slurm_jobs_through_the_local_executor(tmp_path, alone):
+@pytest.mark.parametrize(
+    ("engine", "config"),
+    [
+        (engine_slurm, engine_slurm.SlurmConfig(workers=2, cpus=1, hours=0.2, cluster="local")),
+        (engine_ray, engine_ray.RayConfig(workers=2)),
+    ],
+    ids=["slurm", "ray"],
+)
+def test_other_engines_find_what_one_process_finds(engine, config, tmp_path, alone):
     names = made(tmp_path)
-    config = engine_slurm.SlurmConfig(workers=2, cpus=1, hours=0.2, cluster="local")
-    engine_slurm.run(tmp_path, names, config)
-    check(tmp_path, names, alone)
-
-
-# Ray ---------------------------------------------------------------------------------------------------------
-
-
-def test_ray_finds_what_one_process_finds(tmp_path, alone):
-    names = made(tmp_path)
-    engine_ray.run(tmp_path, names, engine_ray.RayConfig(workers=2))
+    engine.run(tmp_path, names, config)
     check(tmp_path, names, alone)
 
 
@@ -179,12 +166,11 @@ def dies_once_in_mid_write(root, name, device, threads, lease):
     """The engine's task, in a worker that is killed half-way through writing its first record."""
     import os as os_
     import signal as signal_
-    from pathlib import Path
 
     from lpwm.core import files
     from lpwm.sweep.engines import ray as engine
 
-    marker, whole = Path(root) / "killed", files._write
+    marker, whole = root / "killed", files._write
 
     def half(path, content):
         if path.parent.name == "cells":
@@ -198,7 +184,7 @@ def dies_once_in_mid_write(root, name, device, threads, lease):
 
     files._write = half
     try:
-        return engine.run_one(root, name, device, threads, lease)
+        return engine.one_cell(root, name, device, threads, lease)
     finally:
         files._write = whole
 

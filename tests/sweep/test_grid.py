@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from lpwm.core.config import to_dict
 from lpwm.core.errors import UserError
-from lpwm.core.json import dump_json
+from lpwm.core.json import dump_json, from_json
 from lpwm.recipes import recipe
 from lpwm.sweep import GRIDS, expand, read_grid
 from lpwm.sweep.cost import check_fits, cost_of
@@ -51,7 +51,7 @@ def test_a_grid_is_the_product_of_its_axes():
         assert (cell.config.model.link == "identity") == (cell.where["method"] == "lewm")
         assert cell.config.train.steps == 20 and cell.evals["quick"].episodes == 4
         assert cell.evals["quick"].planner_seeds == 1  # the preset's
-        again = Cell.from_json(json.loads(dump_json(cell)))
+        again = from_json(Cell, json.loads(dump_json(cell)))
         assert to_dict(again.config) == to_dict(cell.config) and again.hash == cell.hash
 
 

@@ -159,11 +159,7 @@ def test_a_dead_run_is_a_result(tmp_path):
     """Its monitors stop it; the record says so, and it is not evaluated."""
     health = replace(tiny().train.health, min_dimension=1e6, grace=0.0, min_steps=1, patience=1)
     config = replace(tiny(), train=replace(tiny().train, health=health))
-    evals = read_evals()
+    evals = dict(parse_grid(GRID, "g").evals)
     cell = Cell(cell_hash(config, evals), "dead", config, evals, {})
     result, _ = cells_module.run_cell(cell, tmp_path, CPU)
     assert "this run is dead" in result.dead and result.evals == {} and 0 < result.step < 60
-
-
-def read_evals():
-    return dict(parse_grid(GRID, "g").evals)

@@ -20,6 +20,7 @@ from lpwm.sweep.ledger import LEASE
 from lpwm.sweep.worker import ledger_of, one_cell
 
 Watch = Callable[[], None]
+TASK = one_cell  # what a Ray task does
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,7 @@ def run(root: Path, names: Sequence[str], config: RayConfig, watch: Watch = lamb
             runtime_env={"env_vars": {"PYTHONPATH": path}} if path else {},
         )(TASK)
         threads = max(1, int(config.cpus))
-        waiting = [task.remote(str(root), name, config.device_of_cell(), threads, config.lease) for name in open_cells]
+        waiting = [task.remote(root, name, config.device_of_cell(), threads, config.lease) for name in open_cells]
         lost: list[str] = []
         try:
             while waiting:
@@ -112,10 +113,6 @@ def run(root: Path, names: Sequence[str], config: RayConfig, watch: Watch = lamb
         raise UserError(f"Ray gave up on {len(left)} cells ({lost[0]}): run the same command again to continue them.")
 
 
-def run_one(root: str, name: str, device: str, threads: int, lease: float) -> str:
-    return one_cell(Path(root), name, device, threads, lease)
-
-
 def _check_room(ray: Any, config: RayConfig) -> None:
     """A task that fits nowhere would wait for ever."""
     nodes = [n["Resources"] for n in ray.nodes() if n["Alive"]]
@@ -125,6 +122,3 @@ def _check_room(ray: Any, config: RayConfig) -> None:
         raise UserError(
             f"no node has {config.cpus:g} CPUs and {config.gpus:g} GPUs for a cell: lower --cpus or --gpus."
         )
-
-
-TASK = run_one  # what a Ray task does

@@ -14,9 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from lpwm.core.errors import UserError
 from lpwm.sweep.ledger import LEASE
-from lpwm.sweep.worker import ledger_of, log_to, prepare, work
+from lpwm.sweep.worker import ledger_of, log_to, work
 from lpwm.train import pick_device
 
 Watch = Callable[[], None]
@@ -87,7 +89,7 @@ def run(root: Path, names: Sequence[str], config: SlurmConfig, watch: Watch = la
 
 def element(root: str, names: list[str], config: SlurmConfig) -> int:
     """What one array element does."""
-    prepare(config.cpus)
+    torch.set_num_threads(config.cpus)
     os.environ["OMP_NUM_THREADS"] = str(config.cpus)
     say = log_to(Path(root), f"slurm-{os.environ.get('SLURM_JOB_ID', os.getpid())}")
     device = pick_device("cpu" if config.device == "auto" and not config.gpus else config.device)
