@@ -33,7 +33,7 @@ from lpwm.evaluate.evaluate import evaluate
 from lpwm.evaluate.runs import load_team
 from lpwm.train import Loaded, load
 from lpwm.train.pretrained import FILES, shipped
-from lpwm.train.weights import CONFIG, WEIGHTS, dump, weights_of, write_tensors
+from lpwm.train.weights import CONFIG, WEIGHTS, dump, write_tensors
 
 LIMIT = 10_000_000  # bytes of all that is shipped
 LOGGED = 120  # records of each kind that are kept: enough for a curve
@@ -50,7 +50,7 @@ def pack(runs: Mapping[str, str | Path], out: str | Path, limit: int = LIMIT) ->
         raise UserError("which runs are to be packed? give at least one, as NAME=RUN.")
     loaded = {name: load(path) for name, path in runs.items()}
     _check_together(loaded)
-    weights = {name: halved(weights_of(one.model)) for name, one in loaded.items()}
+    weights = {name: halved(one.model.state_dict()) for name, one in loaded.items()}
     size = sum(t.nbytes for tensors in weights.values() for t in tensors.values())
     if size > limit:
         raise UserError(
