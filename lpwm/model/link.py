@@ -38,6 +38,6 @@ class _RepReLU(torch.autograd.Function):
 def reprelu(u: Tensor) -> Tensor:
     """relu(u) forwards, gelu'(u) backwards: a unit that is off still learns.
 
-    Not written as relu(u) + gelu(u) − gelu(u): a compiler that fuses multiply and add leaves 1e-9 where a zero belongs.
+    Not written as relu(u) + gelu(u) − gelu(u): a compiler that fuses multiply and add may leave a residue for a zero.
     """
     return _RepReLU.apply(u)
