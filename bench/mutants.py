@@ -103,7 +103,7 @@ def main() -> None:
         kept_out = shutil.ignore_patterns(".*", "__pycache__", "runs", "dist", "build", "*.egg-info")
         shutil.copytree(ROOT, tree, ignore=kept_out)
         if not passes(tree, args.tests, args.seconds):
-            raise SystemExit(f"{' '.join(args.tests)} fails as it is: mend that first, or give more --seconds.")
+            raise SystemExit(f"{' '.join(args.tests)} fails as it is: fix that first, or give more --seconds.")
         sources = {f: (tree / f).read_text(encoding="utf-8") for f in files}
         for _ in range(args.count):
             file = draw.choices(files, [len(sources[f]) for f in files])[0]
