@@ -4,8 +4,6 @@ Files of version 0.1.0 keep loading, and a config keeps its hash: a renamed fiel
 reads old to new and `hashed` new to old; a field that is new goes into ADDED, and is hashed only where it is set.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json
@@ -33,7 +31,7 @@ RENAMED_OPTIONS = {
     "objective.regulariser": "objective.regularizer",
 }
 # Config class -> fields that 0.1.0 did not have.
-ADDED: dict[str, frozenset[str]] = {}
+ADDED = {"DataConfig": frozenset({"camera", "cache"}), "EvalConfig": frozenset({"arrive"})}
 # Keys of other JSON (logs, checkpoints, evaluations): name in 0.1.0 -> name now.
 RENAMED_KEYS = {
     "normalisation": "normalization",
@@ -80,8 +78,9 @@ def from_dict(cls: type[C], data: dict[str, Any], where: str = "", *, lenient: b
     where: stands before the name of a field in an error. lenient: as results are read: fields that are not known are
     left out, and null is NaN where a float is wanted.
     """
+    place = where.rstrip(". :") or cls.__name__
     if not isinstance(data, dict):
-        raise UserError(f"{_place(where) or cls.__name__} must be an object of fields, not {type(data).__name__}.")
+        raise UserError(f"{place} must be an object of fields, not {type(data).__name__}.")
     if lenient:  # a class whose layout in files differs
         data = getattr(cls, "upgrade", dict)(data)
     new_names = RENAMED.get(cls.__name__, {})
@@ -97,7 +96,7 @@ def from_dict(cls: type[C], data: dict[str, Any], where: str = "", *, lenient: b
     try:
         return cls(**values)
     except TypeError as error:
-        raise UserError(f"{_place(where) or cls.__name__}: {error}.") from None
+        raise UserError(f"{place}: {error}.") from None
 
 
 @cache
@@ -107,10 +106,6 @@ def _fields(cls: Any) -> tuple[dict[str, bool], dict[str, Any]]:
     every = [f for f in dataclasses.fields(cls) if f.init and f.metadata.get("json", True)]
     required = {f.name: f.default is missing and f.default_factory is missing for f in every}
     return required, typing.get_type_hints(cls)
-
-
-def _place(where: str) -> str:
-    return where.rstrip(". :")
 
 
 def _value(hint: Any, value: Any, where: str, lenient: bool = False) -> Any:

@@ -7,14 +7,16 @@ HDF5 cannot recover from a failed write (closing the file fails, and the process
 sees one: it writes through `Sink`, which remembers the first error and lets the caller raise it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import hashlib
+import io
 import os
+import re
 import shutil
+import stat
 import threading
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,15 +27,16 @@ if TYPE_CHECKING:
     import h5py
 
 TEMPORARY = ".lpwm-tmp-"  # folders that are being written or deleted
-
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.ENOSYS}  # a disk without hard links
 _REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR}
 
 
 def disk_error(error: OSError, path: Path) -> UserError:
     """The sentence for an error of the operating system while writing `path`."""
-    if error.errno in _FULL:
-        why = "the disk is full" if error.errno == errno.ENOSPC else "the file would exceed a size limit"
+    full = error.errno == errno.ENOSPC or "No space left" in str(error)  # Lance gives no number
+    if full or error.errno in _FULL:
+        why = "the disk is full" if full else "the file would exceed a size limit"
         return UserError(
             f"cannot write {path}: {why}; free some space or choose another folder, then run the same command "
             "again (what was stored before is kept)."
@@ -42,7 +45,11 @@ def disk_error(error: OSError, path: Path) -> UserError:
         return UserError(
             f"cannot write {path}: {os.strerror(error.errno or 0).lower()}; choose a folder you may write to."
         )
-    return UserError(f"cannot write {path}: {error.strerror or error}.")
+    if error.errno == errno.ENAMETOOLONG:
+        return UserError(f"cannot write {path}: the name is too long; choose a shorter one.")
+    if error.errno == errno.ENOENT:
+        return UserError(f"cannot write {path}: its folder is gone; put it back, or run the command again.")
+    return UserError(f"cannot write {path}: {error.strerror or error}; check the disk, then run the command again.")
 
 
 @contextlib.contextmanager
@@ -78,17 +85,9 @@ class Sink:
             done += self._try(self._file.write, view[done:]) or 0
         return len(view)
 
-    def read(self, size: int = -1) -> bytes:
-        return self._file.read(size) or b""
-
-    def readinto(self, buffer: Any) -> int:
-        return self._file.readinto(buffer) or 0
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        return self._file.seek(offset, whence)
-
-    def tell(self) -> int:
-        return self._file.tell()
+    def __getattr__(self, name: str) -> Any:
+        """Reading, seeking and closing are the file's own."""
+        return getattr(self._file, name)
 
     def truncate(self, size: int | None = None) -> int:
         self._try(self._file.truncate, size)
@@ -96,9 +95,6 @@ class Sink:
 
     def flush(self) -> None:
         pass  # raw files hold nothing back
-
-    def close(self) -> None:
-        self._file.close()
 
     def check(self) -> None:
         if self.error is not None:
@@ -151,7 +147,7 @@ def write_once(path: Path, content: str) -> bool:
         try:
             _write(temporary, content.encode())
             sync(temporary)
-            os.link(temporary, path)
+            _link(temporary, path)
         except FileExistsError:
             if temporary.stat().st_nlink < 2:  # 2: linked after all, and a network disk repeated a lost reply
                 return False
@@ -162,12 +158,21 @@ def write_once(path: Path, content: str) -> bool:
     return True
 
 
-@contextlib.contextmanager
-def new_file(path: Path, folder: Path | None = None) -> Iterator[tuple[h5py.File, Sink]]:
-    """An HDF5 file that appears under `path` whole, at the end, or not at all.
+def _link(temporary: Path, path: Path) -> None:
+    """Give a file a second name that nobody has."""
+    try:
+        os.link(temporary, path)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        path.open("xb").close()  # by one process only
+        os.replace(temporary, path)
 
-    Until then it is a temporary file in `folder` (of the same disk), or in that of `path`.
-    """
+
+@contextlib.contextmanager
+def new_file(path: Path, folder: Path | None = None) -> "Iterator[tuple[h5py.File, Sink]]":
+    """An HDF5 file that appears under `path` whole, at the end, or not at all. Until then it is a temporary file in
+    `folder` (of the same disk), or in that of `path`."""
     import h5py
 
     temporary = _temporary((folder or path.parent) / path.name)
@@ -231,6 +236,41 @@ def sync(path: Path) -> None:
             raise
 
 
+def read_bytes(path: Path, most: int) -> bytes:
+    """The bytes of a regular file, `most` + 1 of them at most; a pipe or a device is refused, not waited for."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    except FileNotFoundError:
+        raise UserError(f"there is no file {path}.") from None
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror or error}.") from None
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise UserError(f"{path} is not a regular file: give the file itself.")
+    with open(descriptor, "rb") as file:
+        return file.read(min(most, os.fstat(descriptor).st_size) + 1)  # read allocates what it is told to
+
+
+def read_npz(path: Path, most: int) -> dict[str, Any]:
+    """The arrays of an .npz file that unpacks to at most `most` bytes; UserError for anything else."""
+    import numpy as np
+
+    try:
+        with zipfile.ZipFile(io.BytesIO(read_bytes(path, most))) as packed:
+            if sum(entry.file_size for entry in packed.infolist()) > most:
+                raise UserError(f"{path} unpacks to more than {most >> 20} MB: it is no file of lpwm.")
+            arrays = {}
+            for entry in packed.infolist():
+                with packed.open(entry) as file:
+                    raw = io.BytesIO(file.read(entry.file_size))  # all of it: the archive's own checksum is tested
+                arrays[entry.filename.removesuffix(".npy")] = np.lib.format.read_array(raw, allow_pickle=False)
+            return arrays
+    except UserError:
+        raise
+    except Exception as error:  # zipfile, zlib and NumPy raise a dozen kinds on damaged files
+        raise UserError(f"{path} is damaged ({type(error).__name__}): it is made anew when it is needed.") from error
+
+
 def fingerprint(path: Path) -> dict[str, Any]:
     """{"bytes", "sha256"} of a file."""
     with path.open("rb") as file:
@@ -245,7 +285,32 @@ def refuse_existing(path: Path, overwrite: bool) -> None:
         raise UserError(f"{path} exists: choose another name, or pass --overwrite to replace it.")
 
 
+PACKAGE = Path(__file__).resolve().parents[1]
+MARK = "lpwm figure"  # in the metadata of pictures
+_MADE = re.compile(rb'"kind": ?"lpwm |name="generator" content="lpwm |' + MARK.encode())
+
+
+def check_output(path: Path, overwrite: bool = False) -> None:
+    """Refuse a place in the installed package, and a file that lpwm did not make, unless told to overwrite it."""
+    _check_outside(path)
+    if path.is_dir():
+        raise UserError(f"{path} is a folder: give the name of a file.")
+    if overwrite or not path.exists():
+        return
+    with disk_errors(path), path.open("rb") as file:
+        head = file.read(1 << 16)
+        file.seek(max(0, path.stat().st_size - (1 << 12)))
+        if head and not _MADE.search(head + file.read()):
+            raise UserError(f"{path} was not made by lpwm: choose another name, or replace it with --overwrite.")
+
+
+def _check_outside(path: Path) -> None:
+    if path.resolve().is_relative_to(PACKAGE):
+        raise UserError(f"{path} is inside the installed package, where nothing is written: choose another place.")
+
+
 def make_folder(folder: Path) -> None:
+    _check_outside(folder)
     with disk_errors(folder):
         try:
             folder.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,5 @@
 """CUDA graphs: what was launched once is replayed without the host in between."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
@@ -21,11 +19,9 @@ def warm_up(f: Callable[[], T]) -> T:
 
 
 class Graph(Generic[T]):
-    """`f`, captured; `replay` runs it again on the tensors it was captured with, and returns the same outputs.
-
-    Each graph is captured on a stream of its own: graphs captured on one stream share a workspace for matrix products,
-    and must not be replayed at the same time.
-    """
+    """`f`, captured; `replay` runs it again on the tensors it was captured with, and returns the same outputs. Each
+    graph is captured on a stream of its own: graphs captured on one stream share a workspace for matrix products, and
+    must not be replayed at the same time."""
 
     def __init__(self, f: Callable[[], T]) -> None:
         torch.cuda.current_stream().synchronize()

@@ -1,20 +1,16 @@
-"""One door for JSON of any origin: bounded in size and in depth, and errors that name the file and the field.
+"""One door for JSON of any origin: bounded in size and in depth, and errors that name the file and the field. Results
+are frozen dataclasses. `to_json` turns one into plain values and `from_json` back; null stands for NaN."""
 
-Results are frozen dataclasses. `to_json` turns one into plain values and `from_json` back; null stands for NaN.
-"""
-
-from __future__ import annotations
-
-import builtins as b
 import dataclasses
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 from lpwm.core.config import _value, from_dict
 from lpwm.core.errors import UserError
+from lpwm.core.files import read_bytes
 
 T = TypeVar("T")
 
@@ -22,23 +18,20 @@ MAX_BYTES = 256 * 2**20
 MAX_DEPTH = 64
 
 
-def parse_json(
-    data: str | bytes, where: str, *, of: type = dict, max_bytes: int = MAX_BYTES, max_depth: int = MAX_DEPTH
-) -> Any:
+def parse_json(data: str | bytes, where: str, *, of: type = dict) -> Any:
     """The value of a JSON text. `where` names it in errors; `of` is the type it must have (`object` for any)."""
-    if len(data) > max_bytes:
-        raise UserError(f"{where} is larger than {max_bytes / 2**20:g} MiB: it is no file of lpwm.")
+    if len(data) > MAX_BYTES:
+        raise UserError(f"{where} is larger than {MAX_BYTES / 2**20:g} MiB: it is no file of lpwm.")
     try:
         value = json.loads(data)
+        if _deeper(value, MAX_DEPTH):
+            raise RecursionError
     except RecursionError:
-        raise UserError(f"{where} is nested deeper than {max_depth} levels: it is no file of lpwm.") from None
+        raise UserError(f"{where} is nested deeper than {MAX_DEPTH} levels: it is no file of lpwm.") from None
     except ValueError as error:
         raise UserError(f"{where} is not JSON ({error}): restore it, or make it again.") from None
-    if _deeper(value, max_depth):
-        raise UserError(f"{where} is nested deeper than {max_depth} levels: it is no file of lpwm.")
     if not isinstance(value, of):
-        names: dict[type, str] = {dict: "an object of fields", list: "a list"}
-        wanted = names.get(of, of.__name__)
+        wanted = {"dict": "an object of fields", "list": "a list"}.get(of.__name__, of.__name__)
         raise UserError(f"{where} must hold {wanted}, not {type(value).__name__}.")
     return value
 
@@ -53,37 +46,19 @@ def _deeper(value: Any, depth: int) -> bool:
     return True
 
 
-def read_json(
-    path: str | Path,
-    *,
-    kind: str | tuple[str, ...] = (),
-    of: type = dict,
-    max_bytes: int = MAX_BYTES,
-    max_depth: int = MAX_DEPTH,
-) -> Any:
-    """The value in a JSON file. `kind`: what its field "kind" must say, one name or several."""
+def read_json(path: str | Path, *, kind: str = "", of: type = dict) -> Any:
+    """The value in a JSON file. `kind`: what its field "kind" must say."""
     path = Path(path)
-    try:
-        with path.open("rb") as file:
-            data = file.read(max_bytes + 1)
-    except FileNotFoundError:
-        raise UserError(f"there is no file {path}.") from None
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror or error}.") from None
-    value = parse_json(data, str(path), of=of, max_bytes=max_bytes, max_depth=max_depth)
-    kinds = (kind,) if isinstance(kind, str) else kind
-    if kinds:
-        given = value.get("kind") if isinstance(value, dict) else None
-        if given not in kinds:
-            raise UserError(f"{path} is not of the kind {' or '.join(map(repr, kinds))}: its kind is {given!r}.")
+    value = parse_json(read_bytes(path, MAX_BYTES), str(path), of=of)
+    given = value.get("kind") if isinstance(value, dict) else None
+    if kind and given != kind:
+        raise UserError(f"{path} is not of the kind {kind!r}: its kind is {given!r}.")
     return value
 
 
 def from_json(cls: type[T], record: Any, where: str = "") -> T:
-    """A result from plain values, typed all the way down. Fields that are not known are left out.
-
-    where: the file, or the place in it, that stands before the field in an error, as in "FILE: cells[0].goals".
-    """
+    """A result from plain values, typed all the way down. Fields that are not known are left out. where: the file, or
+    the place in it, that stands before the field in an error, as in "FILE: cells[0].goals"."""
     return from_dict(cls, record, where and f"{where}: ", lenient=True)
 
 
@@ -121,21 +96,15 @@ _NONE: Any = object()
 
 
 class Reader:
-    """Typed access to the fields of a JSON object that no class stands for. Errors name the place and the field.
+    """Typed access to the fields of a JSON object that no class stands for. Errors name the place and the field."""
 
-    A method takes the name of a field and, where it may be absent, what to give then.
-    """
-
-    def __init__(self, record: Any, where: b.str) -> None:
+    def __init__(self, record: Any, where: str) -> None:
         if not isinstance(record, dict):
             raise UserError(f"{where} must be an object of fields, not {type(record).__name__}.")
         self.record: dict[str, Any] = record
         self.where = where
 
-    def __contains__(self, name: b.str) -> b.bool:
-        return name in self.record
-
-    def get(self, name: b.str, kind: Any = Any, default: Any = _NONE) -> Any:
+    def get(self, name: str, kind: Any = Any, default: Any = _NONE) -> Any:
         """A field of any type that a dataclass may have, for instance `tuple[int, ...]` or `str | None`."""
         if name not in self.record:
             if default is _NONE:
@@ -143,31 +112,9 @@ class Reader:
             return default
         return _value(kind, self.record[name], f"{self.where}: {name}")
 
-    def str(self, name: b.str, default: Any = _NONE) -> b.str:
-        return self.get(name, str, default)
-
-    def int(self, name: b.str, default: Any = _NONE) -> b.int:
-        return self.get(name, int, default)
-
-    def float(self, name: b.str, default: Any = _NONE) -> b.float:
-        return self.get(name, float, default)
-
-    def bool(self, name: b.str, default: Any = _NONE) -> b.bool:
-        return self.get(name, bool, default)
-
-    def list(self, name: b.str, default: Any = _NONE) -> b.list[Any]:
-        return list(self.get(name, tuple[Any, ...], default))
-
-    def dict(self, name: b.str, default: Any = _NONE) -> b.dict[b.str, Any]:
-        return self.get(name, dict[str, Any], default)
-
-    def child(self, name: b.str) -> Reader:
+    def child(self, name: str) -> "Reader":
         return Reader(self.get(name), f"{self.where}: {name}")
 
-    def children(self, name: b.str) -> Iterator[Reader]:
-        """One reader per entry of a list, or per value of an object."""
-        value = self.get(name)
-        if not isinstance(value, (dict, list)):
-            raise UserError(f"{self.where}: {name} must be a list or an object of fields.")
-        for key, one in value.items() if isinstance(value, dict) else enumerate(value):
-            yield Reader(one, f"{self.where}: {name}[{key!r}]")
+    def children(self, name: str) -> "list[Reader]":
+        """One reader per entry of a list."""
+        return [Reader(v, f"{self.where}: {name}[{i}]") for i, v in enumerate(self.get(name, tuple[Any, ...]))]

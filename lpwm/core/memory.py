@@ -1,17 +1,21 @@
 """How much memory there is to take."""
 
-from __future__ import annotations
-
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
+from lpwm.core.errors import UserError
+
+if TYPE_CHECKING:
+    import torch
 
 _GROUP = Path("/sys/fs/cgroup")
 
 
-def free_bytes(device: torch.device) -> float:
+def free_bytes(device: "torch.device | None" = None) -> float:
     """Free memory of the device; of the host what is available, or less where a control group sets a limit."""
-    if device.type == "cuda":
+    if device is not None and device.type == "cuda":
+        import torch
+
         return float(torch.cuda.mem_get_info(device)[0])
     try:
         with open("/proc/meminfo") as f:
@@ -19,6 +23,16 @@ def free_bytes(device: torch.device) -> float:
     except (OSError, StopIteration):  # not Linux: no check is better than a wrong one
         return float("inf")
     return min(free, group_free())
+
+
+def need_memory(what: str, size: float) -> None:
+    """Refuse before `size` bytes are allocated on the host that are more than half of what is free."""
+    free = free_bytes()
+    if size > 0.5 * free:
+        raise UserError(
+            f"{what} takes {size / 1e9:.1f} GB, more than half of the {free / 1e9:.1f} GB of memory that are free: "
+            "use a machine with more memory, or less of it."
+        )
 
 
 def group_free(folder: Path = _GROUP) -> float:

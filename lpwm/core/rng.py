@@ -9,8 +9,6 @@ Two sources:
                     of the batch around it. It is made of tensor operations, so it compiles into graphs.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 

@@ -1,9 +1,5 @@
-"""From a simulator, or your own recordings, to training batches.
-
-Names are imported on first use, so that the processes that read frames (`lpwm.data.frames`) never import torch.
-"""
-
-from __future__ import annotations
+"""From a simulator, or your own recordings, to training batches. Names are imported on first use, so that the processes
+that read frames (`lpwm.data.frames`) never import torch."""
 
 from typing import TYPE_CHECKING
 
@@ -19,6 +15,6 @@ if TYPE_CHECKING:
     from lpwm.data.normalize import ActionStats
     from lpwm.data.order import split_episodes, splits
     from lpwm.data.store import write
-    from lpwm.data.streamed import StreamedClips, open_clips
+    from lpwm.data.streamed import StreamedClips, open_clips, with_cache
 
 __getattr__, __dir__, __all__ = lazy(__name__)

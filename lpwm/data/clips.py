@@ -6,9 +6,6 @@ Frames of a clip are frameskip apart, and block t holds the frameskip raw action
 clips a step holds is `order`'s business.
 """
 
-from __future__ import annotations
-
-import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
@@ -19,6 +16,7 @@ from torch import Tensor
 from lpwm.core.errors import UserError
 from lpwm.core.graphs import Graph
 from lpwm.core.memory import free_bytes
+from lpwm.core.resize import resize
 from lpwm.data.episodes import EpisodeData
 from lpwm.data.frames import Frames, StoredFrames
 from lpwm.data.normalize import ActionStats, to_blocks
@@ -47,23 +45,17 @@ class ClipSource(Protocol):
 
     def __len__(self) -> int:
         """Clips in an epoch."""
-        ...
 
     def batch(self, step: int) -> Clip:
         """This rank's slice of the batch of this step."""
-        ...
 
     def close(self) -> None:
         """Release what the source holds besides memory."""
-        ...
 
 
 class Clips:
-    """What the sources of clips share: the index, and states and actions in the memory of the device.
-
-    clip_length: frames of a clip, frameskip raw steps apart. batch: clips of the global batch, of which rank r of
-    `ranks` takes its slice. stats: of the actions; those of the training split by default.
-    """
+    """What the sources of clips share: the index, and states and actions in the memory of the device. stats: of the
+    actions; those of the training split by default. options: those of `ClipIndex`."""
 
     order_on: str | None = None  # where the order is kept; None: on the device
 
@@ -71,40 +63,25 @@ class Clips:
         self,
         episodes: EpisodeData,
         *,
-        clip_length: int,
-        frameskip: int = 5,
-        batch: int,
-        seed: int = 0,
-        split: str = "train",
-        holdout: float = 0.1,
         device: torch.device | str = "cpu",
-        rank: int = 0,
-        ranks: int = 1,
         stats: ActionStats | None = None,
+        **options: Any,
     ):
-        self.clip_length, self.frameskip, self.device = clip_length, frameskip, torch.device(device)
-        self.index = index = ClipIndex(
-            episodes,
-            clip_length=clip_length,
-            frameskip=frameskip,
-            batch=batch,
-            seed=seed,
-            split=split,
-            holdout=holdout,
-            rank=rank,
-            ranks=ranks,
-            device=torch.device(self.order_on or device),
-        )
-        self.stats = stats or ActionStats.of(_rows_of(episodes, index.train))
+        self.device = torch.device(device)
+        self.index = index = ClipIndex(episodes, device=torch.device(self.order_on or device), **options)
+        self.clip_length, self.frameskip = index.clip_length, index.frameskip
+        if stats is None:  # of the actions that lead somewhere
+            moves = clip_starts(episodes.lengths[index.train], episodes.offsets[index.train], 1)
+            stats = ActionStats.of(episodes.actions[moves])
+        self.stats = stats
         if len(self.stats.mean) != episodes.actions.shape[1]:
             raise UserError(
-                f"the statistics are of {len(self.stats.mean)} action dimensions, the data have "
-                f"{episodes.actions.shape[1]}."
+                f"the statistics have {len(stats.mean)} action dimensions, the data {episodes.actions.shape[1]}."
             )
         self._states = episodes.states.to(self.device)
         self._actions = self.stats.normalize(episodes.actions).to(self.device)
-        self._frame = torch.arange(clip_length, device=self.device) * frameskip
-        self._step = torch.arange((clip_length - 1) * frameskip, device=self.device)
+        self._frame = torch.arange(self.clip_length, device=self.device) * self.frameskip
+        self._step = torch.arange((self.clip_length - 1) * self.frameskip, device=self.device)
 
     def __len__(self) -> int:
         return len(self.index)
@@ -126,10 +103,8 @@ class Clips:
 
 class Captured:
     """A renderer on CUDA as one graph: the thousand small kernels of a frame cost the host more than the device.
-
     Captured at the third call, for as many states as the second had (the first two let the libraries allocate, and
-    compile); other numbers are drawn as they come.
-    """
+    compile); other numbers are drawn as they come."""
 
     def __init__(self, draw: Renderer, compiled: bool) -> None:
         self._draw = torch.compile(draw, dynamic=False) if compiled else draw
@@ -151,11 +126,9 @@ class Captured:
 
 
 class ResidentClips(Clips):
-    """States, or uint8 frames, in the memory of the device; clips are gathered, and rendered, there.
-
-    With a world its renderer draws every frame from the state; without one the stored frames of the split are used,
-    resized once to `image_size` when loaded (see `resize`): close to but not the same as rendering at that size.
-    """
+    """States, or uint8 frames, in the memory of the device; clips are gathered, and rendered, there. With a world its
+    renderer draws every frame from the state; without one the stored frames of the split are used, resized once to
+    `image_size` when loaded (see `resize`): close to but not the same as rendering at that size."""
 
     def __init__(
         self,
@@ -166,7 +139,7 @@ class ResidentClips(Clips):
         compiled: bool = False,
         **options: Any,
     ):
-        """`options`: those of `Clips`. `compiled`: the renderer goes through torch.compile (CUDA)."""
+        """compiled: the renderer goes through torch.compile (CUDA)."""
         check_frames(episodes, world, image_size)
         super().__init__(episodes, **options)
         self._draw: Renderer | None = None
@@ -190,10 +163,7 @@ class ResidentClips(Clips):
 
 
 def load_frames(episodes: EpisodeData, chosen: Tensor, size: int | None, device: torch.device) -> tuple[Tensor, Tensor]:
-    """The frames of these episodes on the device, uint8 (n, 3, size, size), and where in them each row lies (N,).
-
-    Moved and resized in pieces.
-    """
+    """The frames of these episodes on the device, uint8 (n, 3, size, size), and where in them each row lies (N,)."""
     pixels = episodes.pixels
     assert pixels is not None
     lengths, offsets = episodes.lengths[chosen], episodes.offsets[chosen]
@@ -209,7 +179,7 @@ def load_frames(episodes: EpisodeData, chosen: Tensor, size: int | None, device:
     table = torch.empty((count, 3, *shape), dtype=torch.uint8, device=device)
     place = torch.zeros(len(episodes.states), dtype=torch.int64)
     done = 0
-    for start, stop in _pieces(offsets, lengths):
+    for start, stop in _pieces(offsets.tolist(), lengths.tolist()):
         piece = torch.from_numpy(pixels[start:stop]).to(device).permute(0, 3, 1, 2)
         table[done : done + stop - start] = resize(piece, shape)
         place[start:stop] = torch.arange(done, done + stop - start)
@@ -217,24 +187,14 @@ def load_frames(episodes: EpisodeData, chosen: Tensor, size: int | None, device:
     return table, place.to(device)
 
 
-def _pieces(offsets: Tensor, lengths: Tensor) -> Iterator[tuple[int, int]]:
+def _pieces(offsets: list[int], lengths: list[int]) -> Iterator[tuple[int, int]]:
     """The rows of these episodes as slices of at most _CHUNK rows, neighbors joined."""
-    start = stop = -1
-    for offset, length in zip(offsets.tolist(), lengths.tolist(), strict=True):
+    start = stop = offsets[0] if offsets else 0
+    for offset, length in zip([*offsets, -1], [*lengths, 0], strict=True):
         if offset != stop:
-            yield from _cut(start, stop)
+            yield from ((at, min(at + _CHUNK, stop)) for at in range(start, stop, _CHUNK))
             start = offset
         stop = offset + length
-    yield from _cut(start, stop)
-
-
-def _cut(start: int, stop: int) -> Iterator[tuple[int, int]]:
-    return ((at, min(at + _CHUNK, stop)) for at in range(start, stop, _CHUNK))
-
-
-def _rows_of(episodes: EpisodeData, chosen: Tensor) -> Tensor:
-    """The actions that lead somewhere, of these episodes."""
-    return episodes.actions[clip_starts(episodes.lengths[chosen], episodes.offsets[chosen], 1)]
 
 
 def check_frames(episodes: EpisodeData, world: World | None, image_size: int | None) -> None:
@@ -252,36 +212,3 @@ def check_frames(episodes: EpisodeData, world: World | None, image_size: int | N
 
 def frame_shape(pixels: Frames, size: int | None) -> tuple[int, int]:
     return (pixels.shape[1], pixels.shape[2]) if size is None else (size, size)
-
-
-def resize(frames: Tensor, shape: tuple[int, int]) -> Tensor:
-    """uint8 (n, 3, h, w) -> uint8 (n, 3, *shape): smaller by averaging areas, larger bilinearly, rounded.
-
-    The weights are whole numbers, the sums exact, and halves are rounded up: the same bits on every device, however
-    many frames are resized together.
-    """
-    height, width = frames.shape[2:]
-    if (height, width) == shape:
-        return frames
-    (rows, above), (columns, below) = (_weights(a, b) for a, b in zip((height, width), shape, strict=True))
-    whole = above * below  # what the weights of one pixel add up to
-    exact = torch.float32 if 255 * whole < 2**24 and frames.device.type == "cpu" else torch.float64
-    sums = rows.to(frames.device, exact) @ frames.to(exact) @ columns.to(frames.device, exact).T
-    return ((2 * sums.to(torch.int64) + whole) // (2 * whole)).to(torch.uint8)
-
-
-@functools.lru_cache(maxsize=16)
-def _weights(size: int, new: int) -> tuple[Tensor, int]:
-    """Whole numbers (new, size) that add up to the second value in every row: what each pixel gives to each new one."""
-    table = torch.zeros(new, size, dtype=torch.float64)
-    if new <= size:  # pixel i covers [i·new, (i+1)·new), new pixel j covers [j·size, (j+1)·size)
-        i, j = torch.arange(size), torch.arange(new)[:, None]
-        overlap = torch.minimum((i + 1) * new, (j + 1) * size) - torch.maximum(i * new, j * size)
-        return overlap.clamp(min=0).to(torch.float64), size
-    at = ((2 * torch.arange(new) + 1) * size - new).clamp(min=0)  # the middle of a new pixel, in 1/(2·new) pixels
-    low = at // (2 * new)
-    part = (at - low * 2 * new).to(torch.float64)
-    rows = torch.arange(new)
-    table[rows, low] += 2 * new - part
-    table[rows, (low + 1).clamp(max=size - 1)] += part
-    return table, 2 * new

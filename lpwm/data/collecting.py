@@ -1,18 +1,12 @@
 """Collecting: a policy moves a world, the episodes land in a file.
 
-Episode i is a function of (seed, i): starts, goals and the policy's noise are drawn by rows. Shards of SHARD
-episodes (LIVE_SHARD with frames of a live world) are made in any order by any number of workers, each written whole
-into `FILE.partial/`; the last act is to merge them and rename the result to `FILE`. Interrupted at any moment, the
-same call continues.
-
-A worker rolls its shard out whole, so a world of live simulators (PushT) has them in the worker itself.
+Episode i is a function of (seed, i). Shards of episodes are made in any order by any number of workers, each written
+whole into `FILE.partial/`; the last act is to merge them and rename the result to `FILE`. Interrupted at any moment,
+the same call continues.
 """
 
-from __future__ import annotations
-
-import fcntl
+import hashlib
 import json
-import shutil
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -25,25 +19,25 @@ from typing import Any
 import h5py
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from lpwm.core.errors import UserError
-from lpwm.core.files import disk_errors, make_folder, need_space, new_file, refuse_existing, write_whole
+from lpwm.core.files import make_folder, need_space, new_file, read_bytes, refuse_existing, remove, write_whole
+from lpwm.core.json import read_json
+from lpwm.core.lock import one_writer
+from lpwm.core.plugins import name_of
 from lpwm.core.version import DATA_VERSION
-from lpwm.data.episodes import SIZE, hash_episodes, spec_to_json
+from lpwm.data.episodes import SIZE, hash_episodes, pad_action, spec_to_json
 from lpwm.data.info import Coverage
 from lpwm.data.store import create_column, writing
-from lpwm.worlds import Policy, TensorWorld, World, make_policy, rollout, row_keys
-from lpwm.worlds.policies import OwnLengths
+from lpwm.worlds import Key, Policy, TensorWorld, World, make_policy, rollout, row_keys
 from lpwm.worlds.pool import check_sendable, cores, start_worker, worker_context
 
 SHARD = 256  # episodes
+_DONE = "digest"  # of the merged file, written before it gets its name
 LIVE_SHARD = 16  # with frames of a live world, whose drawing may take all the time: enough shards for all cores
 _POOL_COSTS = 4.0  # seconds to start workers: each imports torch
 Progress = Callable[[int], None]  # called with the number of episodes finished so far
-
-
-class Busy(UserError):
-    """Another process is making this file."""
 
 
 @dataclass(frozen=True)
@@ -60,16 +54,9 @@ class Plan:
     size: int
 
     def identity(self) -> dict[str, Any]:
-        return {
-            "world": json.loads(spec_to_json(self.world.spec)),
-            "policy": self.policy_name,
-            "episodes": self.episodes,
-            "steps": self.steps,
-            "seed": self.seed,
-            "pixels": self.size if self.pixels else 0,
-            "shard": self.shard,
-            "lpwm_version": DATA_VERSION,
-        }
+        same = {name: getattr(self, name) for name in ("episodes", "steps", "seed", "shard")}
+        world, pixels = json.loads(spec_to_json(self.world.spec)), self.size if self.pixels else 0
+        return {"world": world, "policy": self.policy_name, "pixels": pixels, "lpwm_version": DATA_VERSION, **same}
 
     @property
     def slow(self) -> bool:
@@ -83,6 +70,10 @@ class Plan:
     @property
     def shards(self) -> int:
         return -(-self.episodes // self.shard)
+
+    def range(self, shard: int) -> tuple[int, int]:
+        """The first episode of a shard, and the first of the next."""
+        return shard * self.shard, min(self.episodes, (shard + 1) * self.shard)
 
 
 def collect(
@@ -103,56 +94,65 @@ def collect(
 
     steps: by default the lengths the policy chooses (PushT's pusher), or else the world's own.
     workers: processes; None takes all cores when the work is worth starting them. The contents do not depend
-    on it. pixels: store frames of side `size` (by default the world's own) next to the states.
+    on it. pixels: store frames of side `size` (by default the world's own) next to the states; a world that shows more
+    than its state (`gym:`) always does.
     """
     out = Path(out)
     size = world.spec.frame if size is None else size
     for what, value, least in (("episodes", episodes, 1), ("steps", steps, 1), ("size", size, 8)):
         if value is not None and value < least:
             raise UserError(f"{what} is {value}: give at least {least}.")
+    pixels = pixels or getattr(world, "live_frames", False)
+    if callable(policy) and not hasattr(policy, "act"):
+        policy = name_of(policy)
     name = repr(policy)
     if policy is None or isinstance(policy, str):
         name = policy or world.spec.policy
         policy = make_policy(world, name)
-    if steps is None and not isinstance(policy, OwnLengths):
+    if steps is None and not hasattr(policy, "lengths"):
         steps = world.spec.episode
     plan = Plan(world, policy, name, episodes, steps, seed, pixels, size)
     if workers is not None and workers < 1:
         raise UserError(f"{workers} workers cannot work: give at least 1.")
+    folder = out.with_name(out.name + ".partial")
+    if not overwrite and (digest := _finished(out, folder)):
+        with one_writer(folder, f"a process that collects {out.name}"):
+            remove(folder)
+        return digest
     refuse_existing(out, overwrite)
     make_folder(out.parent)
-    with _one_thread(), _partial(out, plan, overwrite) as folder:
-        _make_shards(plan, folder, workers, progress or (lambda done: None))
-        digest = _merge(plan, folder, out)
-        shutil.rmtree(folder, ignore_errors=True)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # shards are small tensors: threads would wait for one another longer than they work
+    try:
+        with _partial(out, folder, plan, overwrite):
+            _make_shards(plan, folder, workers, progress or (lambda done: None))
+            digest = _merge(plan, folder, out)
+            remove(folder)
+    finally:
+        torch.set_num_threads(threads)
     return digest
 
 
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Shards are small tensors: on a busy machine threads wait for one another longer than they work."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
+def _finished(out: Path, folder: Path) -> str:
+    """The digest of a collection that was killed after its last act; "" otherwise."""
     try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+        digest = read_bytes(folder / _DONE, 64).decode()
+        with h5py.File(out) as file:
+            return digest if file.attrs["digest"].decode() == digest else ""
+    except (UserError, OSError, KeyError, ValueError, AttributeError):
+        return ""
 
 
 @contextmanager
-def _partial(out: Path, plan: Plan, overwrite: bool) -> Iterator[Path]:
+def _partial(out: Path, folder: Path, plan: Plan, overwrite: bool) -> Iterator[None]:
     """The folder of shards, locked: a new one, or the one an interrupted run of the same plan left."""
-    folder = out.with_name(out.name + ".partial")
-    make_folder(folder)
-    with disk_errors(folder):
-        lock = (folder / "lock").open("w")
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise Busy(f"another process is collecting into {out}: wait for it or choose another name.") from error
+    with one_writer(folder, f"a process that collects {out.name}"):
+        refuse_existing(out, overwrite)  # it may have been finished just now
         note, wanted = folder / "plan.json", plan.identity()
-        earlier = _read_note(note)
+        try:
+            earlier = read_json(note)
+        except UserError:  # none, or damaged
+            earlier = None
         if earlier is not None and earlier != wanted and not overwrite:
             changed = sorted(k for k in wanted if earlier.get(k) != wanted[k])
             raise UserError(
@@ -164,85 +164,71 @@ def _partial(out: Path, plan: Plan, overwrite: bool) -> Iterator[Path]:
         for stale in folder.glob(".*.tmp"):  # left by a killed process
             stale.unlink()
         write_whole(note, json.dumps(wanted, indent=1))
-        yield folder
+        yield
 
 
-def _read_note(note: Path) -> dict[str, Any] | None:
-    try:
-        content = json.loads(note.read_text())
-    except (OSError, ValueError):
-        return None
-    return content if isinstance(content, dict) else None
+def _shard(folder: Path, index: int) -> Path | None:
+    """The shard of this number if it is there and undamaged: its name ends in the hash of the file."""
+    for path in folder.glob(f"shard-{index:06d}-*.h5"):
+        if path.is_file() and path.stem.endswith(_hash(path)):
+            return path
+        remove(path) if path.is_dir() else path.unlink()
+    return None
 
 
-def _shard_path(folder: Path, index: int) -> Path:
-    return folder / f"shard-{index:06d}.h5"
-
-
-def _shard_range(plan: Plan, index: int) -> tuple[int, int]:
-    return index * plan.shard, min(plan.episodes, (index + 1) * plan.shard)
+def _hash(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "blake2b").hexdigest()[:32]
 
 
 def make_shard(plan: Plan, folder: Path, index: int) -> int:
     """Roll out, render and write one shard; returns its number of episodes."""
-    first, last = _shard_range(plan, index)
-    states, actions, lengths = _roll(plan, first, last - first)
-    with new_file(_shard_path(folder, index)) as (file, sink):
-        file["state"] = states.numpy()
-        file["action"] = actions.numpy()
-        file["lengths"] = lengths.numpy()
+    first, last = plan.range(index)
+    path, key = folder / f"shard-{index:06d}.h5", (plan.seed, "collect")
+    record = getattr(plan.world, "record", None)  # of a world that shows more than its states
+    made = record(plan.policy, key, last - first, first, plan.steps, plan.size) if record else _rolled(plan, key, index)
+    states, actions, hashes = [], [], b""
+    image: Any
+    with new_file(path) as (file, sink):
         if plan.pixels:
             frames = create_column(file, "pixels", (plan.size, plan.size, 3), np.dtype(np.uint8))
-            frames.resize(len(states), axis=0)
-            hashes, row = b"", 0
-            for episode in states.split(lengths.tolist()):
-                image = plan.world.render(episode, plan.size).permute(0, 2, 3, 1).contiguous().numpy()
-                frames[row : row + len(image)] = image
+        for state, action, image in made:
+            states.append(state)
+            actions.append(pad_action(action, len(state)))
+            if plan.pixels:
+                frames.resize(len(frames) + len(image), axis=0)
+                frames[-len(image) :] = image
                 hashes += hash_episodes(image, np.array([len(image)]))
-                row += len(image)
-                sink.check()
-            file["hashes"] = np.frombuffer(hashes, np.uint8).reshape(len(lengths), SIZE)
+            sink.check()
+        file["state"], file["action"] = np.concatenate(states), np.concatenate(actions)
+        file["lengths"] = np.array([len(s) for s in states])
+        if plan.pixels:
+            file["hashes"] = np.frombuffer(hashes, np.uint8).reshape(len(states), SIZE)
+    path.rename(path.with_stem(f"{path.stem}-{_hash(path)}"))
     return last - first
 
 
-def _roll(plan: Plan, first: int, n: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Episodes first…first+n−1, one after another: states (rows, S), actions (rows, A), frames of each (n,).
-
-    The last row of an episode has no action: NaN.
-    """
-    key = (plan.seed, "collect")
-    state = plan.world.sample_state(n, key, first)
-    goal = plan.world.sample_goal(n, key, first)
+def _rolled(plan: Plan, key: Key, shard: int) -> Iterator[tuple[NDArray, NDArray, NDArray | None]]:
+    """States (L, S), actions (L − 1, A) and frames of each episode of a world whose states say what is seen."""
+    first, last = plan.range(shard)
+    n, world = last - first, plan.world
     keys = row_keys((*key, "policy"), n, first)
-    if plan.steps is None:
-        assert isinstance(plan.policy, OwnLengths)
-        steps = plan.policy.lengths(keys)
-    else:
-        steps = torch.full((n,), plan.steps)
-    states, actions = rollout(plan.world, plan.policy, state, goal, keys, steps)
-    last_row = torch.full((n, 1, actions.shape[2]), torch.nan)
-    actions = torch.cat((actions.to(torch.float32), last_row), dim=1)
-    states = states.to(torch.float32)
-    kept = torch.arange(states.shape[1]) <= steps.unsqueeze(1)
-    moves = torch.arange(states.shape[1]) < steps.unsqueeze(1)
-    if not (torch.isfinite(states[kept]).all() and torch.isfinite(actions[moves]).all()):
-        raise UserError(f"the world {plan.world.spec.name!r} made a state or action that is not finite.")
-    return states[kept], actions[kept], steps + 1
-
-
-def _is_whole(plan: Plan, folder: Path, index: int) -> bool:
-    """Shards are renamed when complete, so one that opens is whole; a damaged one is made again."""
-    first, last = _shard_range(plan, index)
-    try:
-        with h5py.File(_shard_path(folder, index), "r") as file:
-            return len(file["lengths"]) == last - first and ("hashes" in file) == plan.pixels
-    except (OSError, KeyError, RuntimeError):
-        return False
+    steps = plan.policy.lengths(keys) if plan.steps is None else torch.full((n,), plan.steps)  # type: ignore[attr-defined]
+    start, goal = world.sample_state(n, key, first), world.sample_goal(n, key, first)
+    states, actions = (x.to(torch.float32) for x in rollout(world, plan.policy, start, goal, keys, steps))
+    for state, action, length in zip(states, actions, steps.tolist(), strict=True):
+        state, action = state[: length + 1], action[:length]
+        if not (torch.isfinite(state).all() and torch.isfinite(action).all()):
+            raise UserError(f"the world {world.spec.name!r} made a state or action that is not finite.")
+        image = None
+        if plan.pixels:
+            image = world.render(state, plan.size).permute(0, 2, 3, 1).contiguous().numpy()
+        yield state.numpy(), action.numpy(), image
 
 
 def _make_shards(plan: Plan, folder: Path, workers: int | None, progress: Progress) -> None:
-    missing = [i for i in range(plan.shards) if not _is_whole(plan, folder, i)]
-    done = plan.episodes - sum(last - first for first, last in (_shard_range(plan, i) for i in missing))
+    missing = [i for i in range(plan.shards) if _shard(folder, i) is None]
+    done = plan.episodes - sum(last - first for first, last in map(plan.range, missing))
     progress(done)
     if workers is None:
         workers = cores()
@@ -252,25 +238,23 @@ def _make_shards(plan: Plan, folder: Path, workers: int | None, progress: Progre
             progress(done)
             if (time.monotonic() - began) * len(missing) * (1 - 1 / workers) < _POOL_COSTS:
                 workers = 1
-    workers = min(workers, len(missing))
-    if workers <= 1:
-        for index in missing:
-            done += make_shard(plan, folder, index)
-            progress(done)
-        return
-    for count in _in_pool(plan, folder, missing, workers):
+    for count in _made(plan, folder, missing, min(workers, len(missing))):
         done += count
         progress(done)
 
 
-def _in_pool(plan: Plan, folder: Path, missing: list[int], workers: int) -> Iterator[int]:
+def _made(plan: Plan, folder: Path, missing: list[int], workers: int) -> Iterator[int]:
+    """The episodes of each shard as it is finished."""
+    if workers <= 1:
+        yield from (make_shard(plan, folder, index) for index in missing)
+        return
     check_sendable(plan, "the world or the policy")
     context = worker_context("lpwm.data.collecting")
     pool = ProcessPoolExecutor(workers, mp_context=context, initializer=start_worker)
     try:
         for future in as_completed([pool.submit(make_shard, plan, folder, i) for i in missing]):
             yield future.result()
-    except BrokenProcessPool as error:
+    except (BrokenProcessPool, EOFError, ConnectionError) as error:  # a worker, or what starts them
         raise UserError(
             "a worker process died (out of memory?): run the same command again to continue, with fewer workers. "
             "A script that calls collect() with workers must do so under if __name__ == '__main__'."
@@ -281,7 +265,8 @@ def _in_pool(plan: Plan, folder: Path, missing: list[int], workers: int) -> Iter
 
 def _merge(plan: Plan, folder: Path, out: Path) -> str:
     spec = plan.world.spec
-    paths = [_shard_path(folder, i) for i in range(plan.shards)]
+    paths = sorted(folder.glob("shard-*-*.h5"))
+    assert len(paths) == plan.shards
     need_space(out, sum(path.stat().st_size for path in paths))
     seen = Coverage(plan.world)
     felt = list(spec.proprio)
@@ -296,4 +281,7 @@ def _merge(plan: Plan, folder: Path, out: Path) -> str:
                 if plan.pixels:
                     writer.append_frames(shard["pixels"], shard["hashes"][:].tobytes())
             seen.add(torch.from_numpy(state))
-        return writer.finish(spec, {"seed": plan.seed, "policy": plan.policy_name, "coverage": seen.fraction()})
+        about = {"seed": plan.seed, "policy": plan.policy_name, "coverage": seen.fraction()}
+        digest = writer.finish(spec, about)
+        write_whole(folder / _DONE, digest)
+        return digest

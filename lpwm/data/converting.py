@@ -1,11 +1,8 @@
-"""A data set in another form: with frames or without, of another size, in another format.
+"""A data set in another form: with frames or without, of another size, in another format. What is written is chosen by
+its name: NAME.lance is a Lance table, anything else HDF5, unless it is to be LeRobot's."""
 
-What is written is chosen by its name: NAME.lance is a Lance table, anything else HDF5.
-"""
-
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator
+import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -15,21 +12,24 @@ from numpy.typing import NDArray
 from lpwm import worlds
 from lpwm.core.errors import UserError
 from lpwm.data.clips import resize
-from lpwm.data.episodes import EpisodeData
-from lpwm.data.formats import read
+from lpwm.data.episodes import EpisodeData, Groups
+from lpwm.data.formats import read, verify_frames
 from lpwm.data.frames import StoredFrames
-from lpwm.data.store import writing
+from lpwm.data.store import SEAL, writing
 from lpwm.worlds.base import World
 
 _FRAMES = 512  # about this many frames in memory at a time
-_OURS = ("digest", "column_digests", "world", "lpwm_version")  # attributes the writer makes itself
+_OURS = ("digest", "column_digests", "world", "lpwm_version", SEAL)  # attributes the writer makes itself
 
 
 def world_of(data: EpisodeData) -> World:
     """The world that made a data set, built again from the spec it carries."""
     if data.spec is None:
         raise UserError("the data do not say which world made them: give the world.")
-    return worlds.make(data.spec.name, **data.spec.options)
+    world = worlds.make(data.spec.name, **data.spec.options)
+    if hasattr(world, "remember") and "tape_low" in data.spec.state_names:  # states that cannot be set
+        world.remember(data.states, data.actions)
+    return world
 
 
 def convert(
@@ -40,6 +40,9 @@ def convert(
     remove_pixels: bool = False,
     size: int | None = None,
     world: World | None = None,
+    camera: str | None = None,
+    lerobot: str | None = None,
+    fps: float | None = None,
     overwrite: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> str:
@@ -47,19 +50,28 @@ def convert(
 
     add_pixels: render the states, in place of slow frames (mp4) if there are any. remove_pixels: leave the frames out.
     Otherwise frames are copied. size: the side of the frames written. All other columns of numbers are kept.
+    camera: whose frames, of a data set with several. lerobot: write a LeRobot data set (v3.0) with frames as "h264",
+    "av1" or "images"; fps: its frames per second, those of the source or 10 when not given.
     The result appears under its name when it is complete.
     """
     source, out = Path(source), Path(out)
     if out.exists() and source.exists() and out.samefile(source):
         raise UserError(f"{out} is the file to convert: write to another name.")
-    data = read(source)
+    data = read(source, camera=camera)
+    if source.is_file() and not add_pixels and not remove_pixels:
+        verify_frames(source)
     draw = _drawing(source, data, add_pixels, remove_pixels, size, world)
     kept = {name: value for name, value in data.attributes.items() if name not in _OURS}
     groups = _columns(data, draw, progress or (lambda done: None))
     if out.suffix.lower() == ".lance":
         from lpwm.data.formats.lance import write_lance
 
-        write_lance(out, groups, spec=data.spec, attributes=kept, overwrite=overwrite)
+        write_lance(out, groups, dataclasses.replace(data, attributes=kept), overwrite)
+        return read(out).digest
+    if lerobot is not None:
+        from lpwm.data.formats.lerobot_writer import write_lerobot
+
+        write_lerobot(out, groups, dataclasses.replace(data, attributes=kept), lerobot, fps, overwrite)
         return read(out).digest
     with writing(out, overwrite) as writer:
         for columns, lengths in groups:
@@ -97,21 +109,23 @@ def _drawing(
         stored.check()
     if size is None or (size, size) == tuple(stored.shape[1:3]):
         return lambda rows: stored[rows]
-    return lambda rows: _resized(stored[rows], size)
+    return lambda rows: (
+        resize(torch.from_numpy(stored[rows]).permute(0, 3, 1, 2), (size, size))
+        .permute(0, 2, 3, 1)
+        .contiguous()
+        .numpy()
+    )
 
 
-def _resized(frames: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
-    made = resize(torch.from_numpy(frames).permute(0, 3, 1, 2), (size, size))
-    return made.permute(0, 2, 3, 1).contiguous().numpy()
-
-
-def _columns(
-    data: EpisodeData, draw: Draw | None, progress: Callable[[int], None]
-) -> Iterator[tuple[dict[str, NDArray], NDArray]]:
+def _columns(data: EpisodeData, draw: Draw | None, progress: Callable[[int], None]) -> Groups:
     """All columns of a few whole episodes at a time, with their lengths."""
-    lengths = data.lengths.numpy()
-    for first, last in _groups(lengths):
-        rows = slice(int(data.offsets[first]), int(data.offsets[last - 1] + lengths[last - 1]))
+    lengths, first, frames = data.lengths.numpy(), 0, 0
+    for last, length in enumerate(lengths.tolist(), 1):
+        frames += length
+        if frames < _FRAMES and last < len(lengths):
+            continue
+        end = int(data.offsets[last - 1]) + length
+        rows = slice(end - frames, end)
         columns = {"action": data.actions[rows].numpy()}
         if data.states.shape[1]:
             columns["state"] = data.states[rows].numpy()
@@ -120,14 +134,4 @@ def _columns(
             columns["pixels"] = draw(rows)
         yield columns, lengths[first:last]
         progress(last)
-
-
-def _groups(lengths: np.ndarray) -> list[tuple[int, int]]:
-    """Runs of whole episodes of about _FRAMES frames."""
-    groups, first, frames = [], 0, 0
-    for episode, length in enumerate(lengths):
-        frames += int(length)
-        if frames >= _FRAMES or episode == len(lengths) - 1:
-            groups.append((first, episode + 1))
-            first, frames = episode + 1, 0
-    return groups
+        first, frames = last, 0

@@ -3,15 +3,11 @@
 N is the number of frames of all episodes together, E of episodes, S of state entries, A of one raw action.
 An episode of L frames has L − 1 transitions: action t leaves frame t, and its last row is NaN.
 
-The digest depends on the columns' names, dtypes, shapes and bytes, and on where episodes begin; not on chunking,
-compression, the number of workers or the version of HDF5. Columns are hashed episode by episode, so that workers can
-hash the frames they rendered:
+The digest depends on the columns' names, dtypes, shapes and bytes, and on where episodes begin. Columns are hashed
+episode by episode, so that workers can hash the frames they rendered:
 
-    column = H(name, dtype, row shape, rows, H(episode 0), H(episode 1), …)
-    file   = H(column of every name, sorted)
+    column = H(name, dtype, row shape, rows, H(episode 0), H(episode 1), …)      file = H(column of every name, sorted)
 """
-
-from __future__ import annotations
 
 import dataclasses
 import hashlib
@@ -30,6 +26,9 @@ from lpwm.data.frames import Frames
 from lpwm.worlds.base import WorldSpec
 
 SIZE = 16  # bytes of a hash
+
+
+Groups = Iterable[tuple[Mapping[str, NDArray], NDArray]]  # columns of some whole episodes, and their lengths
 
 
 class Column(Protocol):
@@ -80,7 +79,8 @@ def pad_action(action: NDArray, length: int, where: str = "an episode") -> NDArr
             "action t being the one that leaves frame t."
         )
     padded = np.full((length, action.shape[1]), np.nan, dtype=np.float32)
-    padded[: length - 1] = action[: length - 1]
+    with np.errstate(over="ignore"):
+        padded[: length - 1] = action[: length - 1]
     return padded
 
 
@@ -99,15 +99,25 @@ def from_arrays(
     if frames is not None and (frames.dtype != np.uint8 or len(frames) != lengths.sum()):
         raise UserError("pixels must be uint8 arrays (frames, height, width, 3), as many frames as states.")
     columns = {"state": np.concatenate(states).astype(np.float32), "action": np.concatenate(padded)}
-    digests = hash_columns(columns, lengths)
-    if frames is not None:
-        digests["pixels"] = hash_column("pixels", frames, lengths)
+    digests = hash_columns(columns if frames is None else {**columns, "pixels": frames}, lengths)
     return assemble(columns, lengths, digest=combine(digests), pixels=frames, spec=spec)
 
 
-def assemble(columns: Mapping[str, NDArray], lengths: NDArray[np.int64], **rest: Any) -> EpisodeData:
-    """EpisodeData of the columns `state` and `action`; `rest`: its other fields."""
+def assemble(
+    columns: Mapping[str, NDArray],
+    lengths: NDArray[np.int64],
+    *,
+    digest: str | None = None,
+    attributes: Mapping[str, Any] | None = None,
+    **rest: Any,
+) -> EpisodeData:
+    """EpisodeData of the columns `state` and `action`, whose digest it has if none is given; `rest`: other fields."""
+    attributes = attributes or {}
+    held = attributes.get("held_out")
     return EpisodeData(
+        digest=digest or combine(hash_columns(columns, lengths, held)),
+        attributes=attributes,
+        held_out=None if held is None else runs_from_json(str(held), len(lengths)),
         states=torch.from_numpy(columns["state"].astype(np.float32, copy=False)),
         actions=torch.from_numpy(columns["action"].astype(np.float32, copy=False)),
         lengths=torch.from_numpy(lengths),
@@ -132,6 +142,12 @@ def spec_from_json(text: str) -> WorldSpec:
     return spec
 
 
+def split_spec(record: Mapping[str, Any]) -> tuple[dict[str, Any], WorldSpec | None]:
+    """What a writer of ours added to a data set, and the world's spec from among it; errors as `spec_from_json`."""
+    rest, world = {str(k): v for k, v in record.items() if isinstance(v, str | int | float)}, record.get("world")
+    return rest, spec_from_json(json.dumps(world)) if world else None
+
+
 def runs_to_json(episodes: Iterable[int]) -> str:
     """Ascending numbers as the runs they make, [[first, last + 1], …]: short, and an attribute can hold it."""
     runs: list[list[int]] = []
@@ -154,23 +170,16 @@ def runs_from_json(text: str, count: int) -> Tensor:
     return torch.tensor(held, dtype=torch.int64)
 
 
-def held_out_digest(text: str) -> str:
+def held_out_digest(text: object) -> str:
     """The split is part of what a data set is: the digest of its JSON, next to those of the columns."""
-    return hashlib.blake2b(text.encode(), digest_size=SIZE).hexdigest()
-
-
-def _bytes(rows: NDArray) -> memoryview | bytes:
-    rows = np.ascontiguousarray(rows, dtype=rows.dtype.newbyteorder("<"))
-    return rows.data.cast("B") if rows.size else b""
+    return hashlib.blake2b(str(text).encode(), digest_size=SIZE).hexdigest()
 
 
 def hash_episodes(rows: NDArray, lengths: NDArray) -> bytes:
     """The hashes of consecutive episodes of `rows`, SIZE bytes each."""
-    ends = np.cumsum(lengths)
-    return b"".join(
-        hashlib.blake2b(_bytes(rows[end - length : end]), digest_size=SIZE).digest()
-        for end, length in zip(ends, lengths, strict=True)
-    )
+    pieces = (rows[end - length : end] for end, length in zip(np.cumsum(lengths), lengths, strict=True))
+    flat = (np.ascontiguousarray(p, dtype=p.dtype.newbyteorder("<")).reshape(-1).view(np.uint8) for p in pieces)
+    return b"".join(hashlib.blake2b(piece.data, digest_size=SIZE).digest() for piece in flat)
 
 
 class ColumnHash:
@@ -197,7 +206,7 @@ def hash_column(name: str, rows: NDArray, lengths: NDArray | None) -> str:
 
 
 def hash_columns(
-    columns: Mapping[str, NDArray], lengths: NDArray, held_out: str | None = None, ep_len: NDArray | None = None
+    columns: Mapping[str, NDArray], lengths: NDArray, held_out: object = None, ep_len: NDArray | None = None
 ) -> dict[str, str]:
     """The digests of columns in memory, of the lengths (int32 unless the file has them otherwise) and of the split."""
     digests = {name: hash_column(name, rows, lengths) for name, rows in columns.items()}

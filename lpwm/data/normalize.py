@@ -1,10 +1,5 @@
-"""Actions and pixels as the model sees them.
-
-Actions are z-scored per raw dimension, frameskip of them side by side in a block. Pixels are z-scored by how bright the
-training frames are, for an encoder with pixels="data".
-"""
-
-from __future__ import annotations
+"""Actions and pixels as the model sees them. Actions are z-scored per raw dimension, frameskip of them side by side in
+a block. Pixels are z-scored by how bright the training frames are, for an encoder with pixels="data"."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +10,7 @@ from torch import Tensor
 
 from lpwm.core.errors import UserError
 from lpwm.data.episodes import EpisodeData
-from lpwm.data.order import splits
+from lpwm.data.order import clip_starts, splits
 from lpwm.worlds.base import World
 
 FLOOR = 1e-6  # an action that never varies is centered, not blown up
@@ -31,7 +26,7 @@ class ActionStats:
     std: tuple[float, ...]
 
     @classmethod
-    def of(cls, actions: Tensor) -> ActionStats:
+    def of(cls, actions: Tensor) -> "ActionStats":
         """actions (N, A); rows that are not finite (the last of each episode) do not count."""
         rows = actions[torch.isfinite(actions).all(dim=1)].to(torch.float64)
         if not len(rows):
@@ -42,14 +37,9 @@ class ActionStats:
 
     def _pair(self, like: Tensor) -> tuple[Tensor, Tensor]:
         if like.shape[-1] % len(self.mean):
-            raise UserError(
-                f"actions are {like.shape[-1]} wide, which is no multiple of the {len(self.mean)} raw dimensions "
-                "of these statistics."
-            )
+            raise UserError(f"actions are {like.shape[-1]} wide, no multiple of {len(self.mean)} as in the statistics.")
         blocks = like.shape[-1] // len(self.mean)
-        mean = torch.tensor(self.mean * blocks, dtype=like.dtype, device=like.device)
-        std = torch.tensor(self.std * blocks, dtype=like.dtype, device=like.device)
-        return mean, std
+        return like.new_tensor(self.mean * blocks), like.new_tensor(self.std * blocks)
 
     def normalize(self, actions: Tensor) -> Tensor:
         """(…, A) or blocks (…, A·frameskip) -> the same shape, z-scored."""
@@ -65,7 +55,7 @@ class ActionStats:
         return {"mean": list(self.mean), "std": list(self.std)}
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> ActionStats:
+    def from_dict(cls, values: Mapping[str, Any]) -> "ActionStats":
         try:
             mean, std = (tuple(float(x) for x in values[name]) for name in ("mean", "std"))
         except (KeyError, TypeError, ValueError) as error:
@@ -88,29 +78,23 @@ def from_blocks(blocks: Tensor, frameskip: int) -> Tensor:
 
 
 def pixel_stats(episodes: EpisodeData, world: World | None, size: int, holdout: float) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation (at least LEAST_STD) of each channel over the training frames, white being 1.
-
-    A function of the data alone: neither the training seed nor the device plays a part. Frames are drawn by `world`
-    at this size, or read as they are stored.
-    """
+    """Mean and standard deviation (at least LEAST_STD) of each channel over the training frames, white being 1. Frames
+    are drawn by `world` at this size, or read as they are stored."""
     train, _ = splits(episodes, holdout)
-    spans = [(int(episodes.offsets[e]), int(episodes.lengths[e])) for e in train.tolist()]
-    rows = torch.cat([torch.arange(first, first + length) for first, length in spans])
+    rows = clip_starts(episodes.lengths[train], episodes.offsets[train], 0)
     rows = rows[torch.linspace(0, len(rows) - 1, min(FRAMES, len(rows))).round().long()]
     total = torch.zeros(2, 3, dtype=torch.float64)  # sums of integers: exact in any order
     count = 0
     for piece in rows.split(32):
-        x = _frames(episodes, world, size, piece).transpose(0, 1).flatten(1).double()
+        if world is not None:
+            frames = world.render(episodes.states[piece], size)
+        else:
+            assert episodes.pixels is not None
+            stored = [torch.from_numpy(episodes.pixels[r : r + 1]) for r in piece.tolist()]
+            frames = torch.cat(stored).permute(0, 3, 1, 2)
+        x = frames.transpose(0, 1).flatten(1).double()
         total += torch.stack((x.sum(1), x.square().sum(1)))
         count += x.shape[1]
     mean, square = total / count
     std = (square - mean.square()).clamp(min=0).sqrt()
     return (mean / 255).float(), (std / 255).clamp(min=LEAST_STD).float()
-
-
-def _frames(episodes: EpisodeData, world: World | None, size: int, rows: Tensor) -> Tensor:
-    """(n, 3, h, w) uint8, on the CPU."""
-    if world is not None:
-        return world.render(episodes.states[rows], size)
-    assert episodes.pixels is not None
-    return torch.cat([torch.from_numpy(episodes.pixels[r : r + 1]) for r in rows.tolist()]).permute(0, 3, 1, 2)

@@ -5,8 +5,6 @@ of (seed, step): position i = step·B + j of an endless sequence is clip perm_e[
 epoch sees every clip once, batches are always full, and any step can be drawn alone.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 
@@ -16,11 +14,8 @@ from lpwm.data.episodes import EpisodeData
 
 
 def split_episodes(count: int, holdout: float) -> tuple[Tensor, Tensor]:
-    """Training and held-out episodes, int64 and ascending: a function of (count, holdout) alone.
-
-    So training, evaluation and a copy of the file with or without pixels all agree. A smaller holdout is a
-    subset of a larger one.
-    """
+    """Training and held-out episodes, int64 and ascending: a function of (count, holdout) alone. A smaller holdout is a
+    subset of a larger one."""
     if not 0 <= holdout < 1:
         raise UserError(f"holdout is {holdout}: give a fraction of the episodes, 0 ≤ holdout < 1.")
     held = round(holdout * count)
@@ -55,9 +50,10 @@ def splits(episodes: EpisodeData, holdout: float) -> tuple[Tensor, Tensor]:
 
 
 class ClipIndex:
-    """Which clips a step holds: the split, its clips, and their order in every epoch.
+    """Which clips a step holds. All sources draw from it, so that where frames lie changes nothing.
 
-    All sources draw from it, so that where frames lie changes nothing. `device` is where the order is kept.
+    clip_length: frames of a clip, frameskip raw steps apart. batch: clips of the global batch, of which rank r of
+    `ranks` takes its slice. device: where the order is kept.
     """
 
     def __init__(
@@ -65,16 +61,23 @@ class ClipIndex:
         episodes: EpisodeData,
         *,
         clip_length: int,
-        frameskip: int,
+        frameskip: int = 5,
         batch: int,
-        seed: int,
-        split: str,
-        holdout: float,
-        rank: int,
-        ranks: int,
+        seed: int = 0,
+        split: str = "train",
+        holdout: float = 0.1,
+        rank: int = 0,
+        ranks: int = 1,
         device: torch.device,
     ):
-        _check(clip_length, frameskip, batch, split, rank, ranks)
+        for name, value in (("clip_length", clip_length), ("frameskip", frameskip), ("batch", batch)):
+            if value < 1:
+                raise UserError(f"{name} is {value}: give at least 1.")
+        if split not in ("train", "val"):
+            raise UserError(f"split is {split!r}: give 'train' or 'val'.")
+        if not 0 <= rank < ranks:
+            raise UserError(f"rank {rank} of {ranks}: give 0 ≤ rank < ranks.")
+        self.clip_length, self.frameskip, self.ranks = clip_length, frameskip, ranks
         self.train, held = splits(episodes, holdout)
         self.chosen = self.train if split == "train" else held
         reach = (clip_length - 1) * frameskip
@@ -111,13 +114,3 @@ class ClipIndex:
             key = rng.seed_of("clips", self.split, self.seed, epoch)
             self._orders[epoch] = permutation(self._n, key, self.device)
         return self._orders[epoch]
-
-
-def _check(clip_length: int, frameskip: int, batch: int, split: str, rank: int, ranks: int) -> None:
-    for name, value in (("clip_length", clip_length), ("frameskip", frameskip), ("batch", batch)):
-        if value < 1:
-            raise UserError(f"{name} is {value}: give at least 1.")
-    if split not in ("train", "val"):
-        raise UserError(f"split is {split!r}: give 'train' or 'val'.")
-    if not 0 <= rank < ranks:
-        raise UserError(f"rank {rank} of {ranks}: give 0 ≤ rank < ranks.")

@@ -8,11 +8,10 @@ One flat dataset per column, all episodes one after another (N rows):
     ep_len    (E,) int32           ep_offset (E,) int64
 
 Root attributes: `lpwm_version`, `world` (the spec as JSON, absent for data of unknown origin), `digest`,
-`column_digests` (JSON) and whatever the writer was given (`seed`, `policy`, `coverage`, …).
+`column_digests` (JSON), `attributes_digest` (of all others) and whatever the writer was given (`seed`, `policy`, …).
 """
 
-from __future__ import annotations
-
+import hashlib
 import json
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -28,6 +27,7 @@ from lpwm.core.errors import UserError
 from lpwm.core.files import Sink, make_folder, new_file, refuse_existing
 from lpwm.core.version import __version__
 from lpwm.data.episodes import (
+    SIZE,
     ColumnHash,
     combine,
     hash_column,
@@ -39,8 +39,21 @@ from lpwm.data.episodes import (
 )
 from lpwm.worlds.base import WorldSpec
 
+SEAL = "attributes_digest"  # of all other attributes: the world, the seed, the other digests
 MADE = ("ep_idx", "step_idx", "ep_len", "ep_offset")  # columns the writer makes itself
 _ROWS = 16384  # rows of a chunk of a small column
+
+
+def plain(value: Any) -> Any:
+    """An attribute as a Python value."""
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
+
+
+def seal_of(attributes: Mapping[str, Any]) -> str:
+    rest = {name: value for name, value in attributes.items() if name != SEAL}
+    return hashlib.blake2b(json.dumps(rest, sort_keys=True, default=repr).encode(), digest_size=SIZE).hexdigest()
 
 
 def create_column(file: h5py.File, name: str, row_shape: tuple[int, ...], dtype: np.dtype) -> h5py.Dataset:
@@ -80,8 +93,7 @@ class Writer:
         column = self.file[name]
         if column.shape[1:] != tuple(row_shape) or column.dtype != dtype:
             raise UserError(
-                f"column {name!r} changes from {column.dtype} {column.shape[1:]} to {np.dtype(dtype)} "
-                f"{tuple(row_shape)} between episodes: all episodes must be alike."
+                f"{name!r} is {dtype} {row_shape} after {column.dtype} {column.shape[1:]}: all must be alike."
             )
         column.resize(len(column) + rows, axis=0)
         return column
@@ -145,6 +157,7 @@ class Writer:
         self._attribute("lpwm_version", __version__)
         self._attribute("digest", digest)
         self._attribute("column_digests", json.dumps(digests, sort_keys=True))
+        self._attribute(SEAL, seal_of({name: plain(value) for name, value in self.file.attrs.items()}))
         self.sink.check()
         return digest
 
@@ -167,11 +180,9 @@ def write(
     attributes: Mapping[str, Any] | None = None,
     overwrite: bool = False,
 ) -> str:
-    """Store recorded episodes, one mapping of columns each, streamed. Returns the content digest.
-
-    `action` is (L − 1, A) (or (L, A): its last row becomes NaN); every other column has L rows: `state`,
-    `pixels` (L, h, w, 3) uint8, `proprio`, or a name of your own. Floats are stored as float32.
-    """
+    """Store recorded episodes, one mapping of columns each, streamed. Returns the content digest. `action` is (L − 1,
+    A) (or (L, A): its last row becomes NaN); every other column has L rows: `state`, `pixels` (L, h, w, 3) uint8,
+    `proprio`, or a name of your own. Floats are stored as float32."""
     with writing(Path(path), overwrite) as writer:
         for number, episode in enumerate(episodes):
             columns, length = _checked(episode, number)
@@ -184,27 +195,25 @@ def _checked(episode: Mapping[str, NDArray], number: int) -> tuple[dict[str, NDA
     if "action" not in episode:
         raise UserError(f"{where} has no 'action': give (frames − 1, action size).")
     rest = {name: np.asarray(values) for name, values in episode.items() if name != "action"}
-    if not {"state", "pixels"} & set(rest):
+    first = next((name for name in ("state", "pixels") if name in rest), None)
+    if first is None:
         raise UserError(f"{where} has neither 'state' nor 'pixels'.")
-    sizes = {name: len(values) if values.ndim else 0 for name, values in rest.items()}
-    length = sizes.get("state", sizes.get("pixels", 0))
+    length = len(np.atleast_1d(rest[first]))
     for name, values in rest.items():
         if name in MADE:
             raise UserError(f"{where}: leave {name!r} out, it is made here.")
-        if sizes[name] != length or length == 0:
-            raise UserError(f"{where}: {name!r} has {sizes[name]} rows, expected {length or 'at least 1'}.")
+        rows = len(values) if values.ndim else 0
+        if rows != length or length == 0:
+            raise UserError(f"{where}: {name!r} has {rows} rows, expected {length or 'at least 1'}.")
         if name == "pixels" and (values.dtype != np.uint8 or values.ndim != 4 or values.shape[-1] != 3):
-            raise UserError(
-                f"{where}: pixels are {values.dtype} {values.shape}, expected uint8 (frames, height, width, 3)."
-            )
-        if name == "state" and (values.ndim != 2 or not np.isfinite(values).all()):
-            raise UserError(f"{where}: states must be finite and of shape (frames, state size).")
-        if values.dtype.kind == "f":
-            rest[name] = values.astype(np.float32)
-        elif values.dtype.kind not in "iub":
+            raise UserError(f"{where}: pixels are {values.dtype} {values.shape}, expected uint8 (frames, h, w, 3).")
+        if values.dtype.kind not in "fiub":
             raise UserError(f"{where}: {name!r} is {values.dtype}, expected numbers.")
-    if "state" in rest:
-        rest["state"] = rest["state"].astype(np.float32)
+        if values.dtype.kind == "f" or name == "state":
+            with np.errstate(over="ignore"):
+                values = rest[name] = values.astype(np.float32)
+        if name == "state" and (values.ndim != 2 or not np.isfinite(values).all()):
+            raise UserError(f"{where}: states must be finite (as float32) and of shape (frames, state size).")
     action = pad_action(episode["action"], length, where)
     if not np.isfinite(action[:-1]).all():
         raise UserError(f"{where}: an action is not finite before the last frame.")

@@ -3,16 +3,14 @@
     step s:  workers read the frames of steps s+1 … s+prefetch−1 into slots of shared memory
              the slot of step s is copied to the device on a stream of its own, and filled again
 
-Memory is prefetch slots, whatever the size of the file. Which clips, and in which order, is ClipIndex's business:
-they are those of ResidentClips, bit for bit.
+The clips are those of ResidentClips, bit for bit.
 """
 
-from __future__ import annotations
-
 import contextlib
-import os
+import dataclasses
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,9 +21,11 @@ from lpwm.core.memory import free_bytes
 from lpwm.data.clips import Clip, Clips, ResidentClips, check_frames, frame_shape, resize
 from lpwm.data.episodes import EpisodeData
 from lpwm.data.frames import StoredFrames
+from lpwm.data.frames.cache import cached
 from lpwm.data.frames.pool import FramePool
 from lpwm.data.order import splits
 from lpwm.worlds.base import World
+from lpwm.worlds.pool import cores
 
 SOURCES = ("auto", "resident", "streamed")
 _SHARE = 0.5  # of the free memory that resident frames may take: the model comes too
@@ -34,7 +34,7 @@ _TABLE = 9  # bytes of index and order a resident row costs on top of its frame
 
 def default_workers() -> int:
     """One reader per core but the one that trains."""
-    return max(1, len(os.sched_getaffinity(0)) - 1 if hasattr(os, "sched_getaffinity") else 1)
+    return max(1, cores() - 1)
 
 
 class StreamedClips(Clips):
@@ -55,7 +55,6 @@ class StreamedClips(Clips):
         prefetch: int = 4,
         **options: Any,
     ):
-        """`options`: those of `Clips`."""
         check_frames(episodes, None, image_size)
         if not isinstance(episodes.pixels, StoredFrames):
             raise UserError("these frames are in memory already: only frames in files are streamed.")
@@ -65,7 +64,7 @@ class StreamedClips(Clips):
             raise UserError(f"prefetch is {prefetch}: give at least 2 batches, one in use and one being read.")
         super().__init__(episodes, **options)
         first, last = self.index.slice
-        clips = -(-self.index.batch // options.get("ranks", 1))  # the largest slice of any rank
+        clips = -(-self.index.batch // self.index.ranks)  # the largest slice of any rank
         self._stored, self._shape = episodes.pixels, frame_shape(episodes.pixels, image_size)
         self._stored.check()
         self._count = (last - first) * self.clip_length
@@ -149,29 +148,23 @@ class StreamedClips(Clips):
 
 
 def _pin(pool: FramePool) -> Callable[[], Any]:
-    """Lock the pool's memory, so that copies overlap with everything else; where that is refused they are slower.
-
-    Returns what unlocks it again.
-    """
+    """Lock the pool's memory, so that copies overlap with everything else. Returns what unlocks it again."""
     address, cuda = pool.address, torch.cuda.cudart()
     if int(cuda.cudaHostRegister(address, pool.bytes, 0)) != 0:
         with contextlib.suppress(RuntimeError):
             torch.zeros(1, device="cuda")  # takes the error, which the next launch would otherwise report
         return lambda: None
-    return weakref.finalize(pool, _unregister, pool.buffer, address)
+    # The buffer is held until then, so that the address is still its own.
+    return weakref.finalize(pool, lambda _: cuda.cudaHostUnregister(address), pool.buffer)
 
 
-def _unregister(buffer: object, address: int) -> None:
-    """`buffer` is held until here, so that the address is still its own."""
-    torch.cuda.cudart().cudaHostUnregister(address)
-
-
-def resident_bytes(episodes: EpisodeData, size: int | None, split: str, holdout: float) -> int:
-    """What the frames of a split would take in memory."""
-    assert episodes.pixels is not None
-    chosen = splits(episodes, holdout)[0 if split == "train" else 1]
-    height, width = frame_shape(episodes.pixels, size)
-    return int(episodes.lengths[chosen].sum()) * (3 * height * width + _TABLE)
+def with_cache(episodes: EpisodeData, folder: str | Path, image_size: int | None = None) -> EpisodeData:
+    """The same data with frames that are slow to decode (mp4, pictures in tables) decoded once, into `folder`. They are
+    brought to `image_size` with the arithmetic of training, so that nothing changes but the speed."""
+    if not isinstance(episodes.pixels, StoredFrames) or not episodes.pixels.slow:
+        return episodes
+    frames = cached(episodes.pixels, episodes.digest, Path(folder), image_size, default_workers())
+    return dataclasses.replace(episodes, pixels=frames)
 
 
 def open_clips(
@@ -184,10 +177,7 @@ def open_clips(
     compiled: bool = False,
     **options: Any,
 ) -> ResidentClips | StreamedClips:
-    """Clips from memory where they fit (half of what is free on the device), else streamed; or as `source` says.
-
-    `options`: those of `Clips`.
-    """
+    """Clips from memory where they fit (half of what is free on the device), else streamed; or as `source` says."""
     if source not in SOURCES:
         raise UserError(f"data.source is {source!r}: give {', '.join(SOURCES[:-1])} or {SOURCES[-1]}.")
     check_frames(episodes, world, image_size)
@@ -197,7 +187,9 @@ def open_clips(
             "('lpwm data convert FILE OUT --add-pixels')."
         )
     if source == "auto" and isinstance(episodes.pixels, StoredFrames) and world is None:
-        need = resident_bytes(episodes, image_size, options.get("split", "train"), options.get("holdout", 0.1))
+        chosen = splits(episodes, options.get("holdout", 0.1))[options.get("split", "train") != "train"]
+        height, width = frame_shape(episodes.pixels, image_size)
+        need = int(episodes.lengths[chosen].sum()) * (3 * height * width + _TABLE)
         fits = need <= _SHARE * free_bytes(torch.device(options.get("device", "cpu")))
         source = "resident" if fits else "streamed"
     if source == "streamed":

@@ -1,5 +1,6 @@
 """Files and folders appear whole or not at all, with the user's umask."""
 
+import errno
 import os
 import stat
 from concurrent.futures import ThreadPoolExecutor
@@ -68,7 +69,13 @@ def test_an_error_of_the_caller_is_the_caller_s(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_the_first_of_many_writers_wins(tmp_path):
+@pytest.mark.parametrize("links", [True, False])
+def test_the_first_of_many_writers_wins(tmp_path, monkeypatch, links):
+    def refuse(*_):
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    if not links:  # a disk that has none
+        monkeypatch.setattr(os, "link", refuse)
     with ThreadPoolExecutor(8) as pool:
         won = list(pool.map(lambda i: write_once(tmp_path / "x", str(i)), range(64)))
     assert sum(won) == 1 and (tmp_path / "x").read_text() == str(won.index(True))

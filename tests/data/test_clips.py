@@ -1,11 +1,6 @@
 """Clips: which frames and actions they hold, in which order, for whom."""
 
-from __future__ import annotations
-
-import contextlib
 import json
-from types import SimpleNamespace
-from typing import ClassVar
 
 import h5py
 import numpy as np
@@ -13,13 +8,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tools import refused
 
 from lpwm import worlds
 from lpwm.core.errors import UserError
 from lpwm.data import ActionStats, ClipSource, ResidentClips, collect, convert, from_arrays, read, split_episodes
-from lpwm.data.clips import Captured, resize
+from lpwm.data.clips import Captured
 from lpwm.data.episodes import runs_from_json, runs_to_json
-from lpwm.data.order import clip_starts, permutation
+from lpwm.data.normalize import from_blocks, to_blocks
 
 quick = settings(max_examples=25)
 
@@ -95,25 +91,6 @@ def test_the_batch_is_a_function_of_seed_and_step():
     assert order[:n] != order[n : 2 * n] and order[:n] != sorted(order[:n])
 
 
-@pytest.mark.parametrize(("batch", "ranks"), [(8, 1), (8, 2), (7, 3), (2, 3)])
-def test_ranks_share_the_global_batch(batch, ranks):
-    data = counted([25] * 5)
-    kw = dict(clip_length=2, frameskip=3, batch=batch, stats=PLAIN)
-    whole = ResidentClips(data, **kw)
-    parts = [ResidentClips(data, rank=r, ranks=ranks, **kw) for r in range(ranks)]
-    for step in range(30):
-        pieces = [starts_of(p.batch(step)) for p in parts]
-        assert [s for piece in pieces for s in piece] == starts_of(whole.batch(step))
-        sizes = [len(p) for p in pieces]
-        assert max(sizes) - min(sizes) <= 1
-
-
-def test_a_batch_larger_than_an_epoch():
-    source = ResidentClips(counted([6, 6]), clip_length=2, frameskip=2, batch=21, stats=PLAIN, holdout=0.5)
-    order = [s for step in range(4) for s in starts_of(source.batch(step))]
-    assert len(source) == 4 and all(len(set(order[i : i + 4])) == 4 for i in range(0, 84, 4))
-
-
 def test_the_split_is_by_trajectory_and_the_same_for_everybody(tmp_path):
     for count, holdout, held in ((10, 0.1, 1), (100, 0.25, 25), (3, 0.01, 1), (2, 0.9, 1), (5, 0.0, 0)):
         train, val = split_episodes(count, holdout)
@@ -143,16 +120,6 @@ def test_statistics_are_those_of_the_training_split():
         raw = source.stats.denormalize(clip.actions)
         torch.testing.assert_close(raw[:, 0, 0], clip.states[:, 0, 0], atol=1e-3, rtol=0)
         assert torch.isfinite(clip.actions).all()
-
-
-@quick
-@given(n=st.integers(1, 500), key=st.integers(0, 2**62))
-def test_permutations(n, key):
-    assert permutation(n, key, "cpu").sort().values.tolist() == list(range(n))
-
-
-def test_clip_starts_of_nothing():
-    assert clip_starts(torch.tensor([3, 2]), torch.tensor([0, 3]), 3).tolist() == []
 
 
 def test_from_the_simulator_to_the_clip_frame_by_frame(tmp_path):
@@ -186,50 +153,6 @@ def test_from_the_simulator_to_the_clip_frame_by_frame(tmp_path):
                         state = world.step(state, action[None])
 
 
-def test_sizes(tmp_path):
-    world = worlds.make("piecewise")
-    collect(world, tmp_path / "a.h5", episodes=3, steps=20, pixels=True, size=64)
-    data = read(tmp_path / "a.h5")
-    small = ResidentClips(data, clip_length=2, batch=4, image_size=32)
-    drawn = ResidentClips(data, world=world, clip_length=2, batch=4, image_size=32)
-    a, b = small.batch(0).pixels, drawn.batch(0).pixels
-    assert a.shape == b.shape == (4, 2, 3, 32, 32)
-    assert (a.float() - b.float()).abs().mean() < 1  # resized is close to rendered
-    assert ResidentClips(data, clip_length=2, batch=4).batch(0).pixels.shape[-1] == 64
-    frames = torch.from_numpy(data.pixels[0:5]).permute(0, 3, 1, 2)
-    means = frames.double().reshape(5, 3, 16, 4, 16, 4).mean((3, 5))
-    assert (resize(frames, (16, 16)).double() - means).abs().max() <= 0.5 + 1e-4
-    assert resize(frames, (96, 80)).shape == (5, 3, 96, 80)
-
-
-@pytest.mark.parametrize(
-    ("change", "match"),
-    [
-        (dict(clip_length=0), "clip_length is 0"),
-        (dict(frameskip=0), "frameskip is 0"),
-        (dict(batch=0), "batch is 0"),
-        (dict(image_size=0), "image_size is 0"),
-        (dict(split="test"), "'train' or 'val'"),
-        (dict(holdout=1.0), "holdout is 1.0"),
-        (dict(holdout=0.0, split="val"), "holds no clip"),
-        (dict(rank=2, ranks=2), "rank 2 of 2"),
-        (dict(clip_length=50), "which needs 246"),
-        (dict(stats=ActionStats((0.0,), (1.0,))), "1 action dimensions"),
-    ],
-)
-def test_wrong_arguments(change, match):
-    with pytest.raises(UserError, match=match):
-        ResidentClips(counted([20, 20, 20]), **(dict(clip_length=2, batch=4) | change))
-
-
-def test_states_without_a_world_cannot_be_seen():
-    data = from_arrays([np.zeros((9, 3))] * 2, [np.zeros((8, 2))] * 2)
-    with pytest.raises(UserError, match="no pixels"):
-        ResidentClips(data, clip_length=2, batch=1)
-    with pytest.raises(UserError, match="3 state entries, the world 'piecewise' has 2"):
-        ResidentClips(data, world=worlds.make("piecewise"), clip_length=2, batch=1)
-
-
 @pytest.mark.gpu
 def test_a_batch_does_not_wait_for_the_device(tmp_path):
     world = worlds.make("piecewise")
@@ -250,61 +173,6 @@ def test_a_batch_does_not_wait_for_the_device(tmp_path):
         assert torch.equal(clip.states.cpu(), expected.states)
         torch.testing.assert_close(clip.actions.cpu(), expected.actions)
         assert (clip.pixels.cpu().int() - expected.pixels.int()).abs().max() <= 1
-
-
-class Tape:
-    """A CUDA graph on the CPU: what was drawn while it was captured is drawn again, from and into the same memory."""
-
-    made: ClassVar[list] = []
-    capturing: ClassVar[list] = []
-
-    def __init__(self):
-        self.calls = []
-        Tape.made.append(self)
-
-    def replay(self):
-        for again in self.calls:
-            again()
-
-
-@contextlib.contextmanager
-def recorded(tape, stream=None):
-    tape.stream = stream
-    Tape.capturing.append(tape)
-    yield
-    Tape.capturing.pop()
-
-
-def drawn(states):
-    """(n, 2) -> (n, 3, 1, 1): what a renderer gives, and a note for the tape."""
-    frames = states.sum(1)[:, None, None, None].expand(-1, 3, 1, 1).clone()
-    if Tape.capturing:
-        Tape.capturing[-1].calls.append(lambda: frames.copy_(states.sum(1)[:, None, None, None].expand(-1, 3, 1, 1)))
-    return frames
-
-
-def test_a_captured_renderer_draws_each_of_its_calls(monkeypatch):
-    """The third call captures; its memory is the graph's own, and what it gave stays what it was.
-
-    It has a stream that no other graph was captured on: those of one share a workspace, and the step's runs beside it.
-    """
-    Tape.made.clear()
-    monkeypatch.setattr("torch.cuda.CUDAGraph", Tape)
-    monkeypatch.setattr("torch.cuda.graph", recorded)
-    monkeypatch.setattr("torch.cuda.Stream", lambda: "its own")
-    monkeypatch.setattr("torch.cuda.current_stream", lambda *_: SimpleNamespace(synchronize=lambda: None))
-    draw, states = Captured(drawn, compiled=False), [torch.randn(5, 2) for _ in range(6)]
-    lent = [s.clone() for s in states]
-    found = []
-    for i, s in enumerate(lent):
-        found.append(draw(s))
-        assert len(Tape.made) == (i >= 2)
-        s.zero_()  # the caller's memory is its own again
-    few = draw(states[0][:2])  # another number of states is drawn as it comes
-    assert len(Tape.made) == 1 and len(Tape.made[0].calls) == 1 and Tape.made[0].stream == "its own"
-    for s, frames in zip(states, found, strict=True):
-        assert torch.equal(frames, drawn(s))
-    assert torch.equal(few, drawn(states[0][:2])) and torch.equal(draw(states[3]), drawn(states[3]))
 
 
 @pytest.mark.gpu
@@ -345,3 +213,40 @@ NO_SPLITS = (
 def test_what_is_no_split_of_five_episodes(text):
     with pytest.raises((ValueError, TypeError)):
         runs_from_json(text, 5)
+
+
+def test_statistics_ignore_rows_that_lead_nowhere():
+    rows = np.random.default_rng(0).normal(3.0, 2.0, (50, 3)).astype(np.float32)
+    rows[[9, 29, 49]] = np.nan
+    rows[:, 2] = np.where(np.isnan(rows[:, 2]), np.nan, 0.25)  # never varies
+    stats = ActionStats.of(torch.from_numpy(rows))
+    np.testing.assert_allclose(stats.mean, np.nanmean(rows.astype(np.float64), 0), rtol=1e-12)
+    np.testing.assert_allclose(stats.std[:2], np.nanstd(rows[:, :2].astype(np.float64), 0), rtol=1e-12)
+    z = stats.normalize(torch.from_numpy(rows))
+    assert stats.std[2] == 1.0 and np.nanmax(np.abs(z[:, 2].numpy())) == 0
+    np.testing.assert_allclose(np.nanstd(z[:, :2].numpy(), 0), 1, rtol=1e-5)
+
+
+def test_blocks_hold_the_raw_actions_in_time():
+    raw = torch.arange(2 * 6 * 2, dtype=torch.float32).reshape(2, 6, 2)
+    blocks = to_blocks(raw, 3)
+    assert blocks.shape == (2, 2, 6)
+    assert blocks[0, 0].tolist() == [0, 1, 2, 3, 4, 5] and blocks[1, 1].tolist() == [18, 19, 20, 21, 22, 23]
+    assert torch.equal(from_blocks(blocks, 3), raw)
+    stats = ActionStats((1.0, 10.0), (2.0, 5.0))
+    z = stats.normalize(blocks)
+    assert z[0, 0].tolist() == pytest.approx([-0.5, -1.8, 0.5, -1.4, 1.5, -1.0])
+    assert torch.equal(z, to_blocks(stats.normalize(raw), 3))
+    torch.testing.assert_close(stats.denormalize(z), blocks)
+
+
+def test_through_json():
+    stats = ActionStats.of(torch.randn(100, 2, generator=torch.Generator().manual_seed(0)))
+    assert ActionStats.from_dict(json.loads(json.dumps(stats.as_dict()))) == stats
+
+
+def test_mistakes():
+    for bad in ({}, {"mean": [0.0]}, {"mean": [0.0], "std": [0.0]}, {"mean": [0.0, 1.0], "std": [1.0]}, {"mean": 1}):
+        refused("action statistics", ActionStats.from_dict, bad)
+    refused("no finite action", ActionStats.of, torch.full((3, 2), torch.nan))
+    refused("no multiple", ActionStats((0.0, 0.0), (1.0, 1.0)).normalize, torch.zeros(4, 5))

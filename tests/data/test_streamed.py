@@ -1,7 +1,5 @@
 """Streamed clips: the same bits as from memory, bounded memory, and processes that end when they should."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal
@@ -21,7 +19,7 @@ from hypothesis import strategies as st
 from lpwm import worlds
 from lpwm.core.errors import UserError
 from lpwm.core.memory import free_bytes, group_free
-from lpwm.data import ClipSource, ResidentClips, StreamedClips, collect, from_arrays, open_clips, read, streamed, write
+from lpwm.data import ClipSource, ResidentClips, StreamedClips, collect, open_clips, read, streamed, write
 from lpwm.data.clips import resize
 from lpwm.recipes import recipe
 from lpwm.train import DataConfig, Run, RunConfig, run_hash
@@ -180,23 +178,16 @@ def test_free_memory_heeds_the_control_group(tmp_path):
 
 def test_mistakes(data):
     kw = dict(clip_length=2, batch=4)
-    for change, match in (
-        ({"workers": 0}, "0 reading processes"),
-        ({"prefetch": 1}, "at least 2 batches"),
-        ({"split": "test"}, "split is"),
-        ({"image_size": 0}, "image_size is 0"),
-    ):
+    for change, match in (({"workers": 0}, "0 reading processes"), ({"prefetch": 1}, "at least 2 batches")):
         with pytest.raises(UserError, match=match):
             StreamedClips(data, **(kw | change))
-    with pytest.raises(UserError, match="in memory already"):
-        StreamedClips(from_arrays([np.zeros((9, 2))], [np.zeros((8, 1))], [np.zeros((9, 4, 4, 3), np.uint8)]), **kw)
     with pytest.raises(UserError, match=r"data\.source is 'disk'"):
         open_clips(data, source="disk", **kw)
-    for field, value in (("source", "stream"), ("pixels", "drawn"), ("workers", -1)):
-        with pytest.raises(UserError, match=f"data.{field}"):
-            DataConfig(**{field: value})
+
+
+def test_where_frames_wait_does_not_make_another_model():
     plain, other = RunConfig(), RunConfig(data=DataConfig(source="streamed", workers=3))
-    assert run_hash(plain, "d") == run_hash(other, "d")  # where frames wait does not make another model
+    assert run_hash(plain, "d") == run_hash(other, "d")
     assert run_hash(RunConfig(data=DataConfig(pixels="stored")), "d") != run_hash(plain, "d")
 
 
@@ -259,18 +250,10 @@ def test_workers_end_with_their_run(data, number, pause):
     assert "frames died" not in errors and ("KeyboardInterrupt" in errors) == (number == signal.SIGINT)
 
 
-def test_workers_are_small(data):
-    source = StreamedClips(data, clip_length=2, frameskip=2, batch=4, workers=1)
-    source.batch(0)
-    maps = Path(f"/proc/{source.processes[0]}/maps").read_text()
-    source.close()
-    assert "h5py" in maps and "libtorch" not in maps
-
-
 def test_memory_does_not_grow_with_what_was_read(tmp_path):
-    """60 MB of frames, read four times over through 2 MB of slots."""
-    write(tmp_path / "a.h5", episodes([200] * 25, (64, 64)))
-    assert (tmp_path / "a.h5").stat().st_size > 60e6
+    """20 MB of frames, read four times over through 2 MB of slots."""
+    write(tmp_path / "a.h5", episodes([200] * 8, (64, 64)))
+    assert (tmp_path / "a.h5").stat().st_size > 19e6
     source = StreamedClips(read(tmp_path / "a.h5"), clip_length=4, frameskip=5, batch=8, workers=2)
 
     def used():
@@ -283,7 +266,7 @@ def test_memory_does_not_grow_with_what_was_read(tmp_path):
     for step in range(40):
         source.batch(step)
     before = used()
-    for step in range(40, 640):
+    for step in range(40, 240):
         source.batch(step)
     after = used()
     source.close()
@@ -331,7 +314,7 @@ def test_on_a_gpu_the_same_bits(data, size):
 
 
 def test_the_room_and_its_workers_start_without_torch():
-    code = "import sys, lpwm.data, lpwm.data.frames.worker, lpwm.data.frames.hdf5; print('torch' in sys.modules)"
+    code = "import sys, lpwm.data, lpwm.data.frames.pool, lpwm.data.frames.hdf5; print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
     import lpwm.data
 

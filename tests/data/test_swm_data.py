@@ -1,7 +1,5 @@
 """stable-worldmodel's files, made by its own writers (tests/golden/make_swm_files.py), read and converted."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 from pathlib import Path
@@ -10,9 +8,9 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from tools import refused
 
 from lpwm import cli, worlds
-from lpwm.core.errors import UserError
 from lpwm.data import ResidentClips, StreamedClips, collect, convert, read
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -113,11 +111,9 @@ def test_tables_of_others(tmp_path):
     for match, columns in cases.items():
         path = tmp_path / f"{len(list(tmp_path.iterdir()))}.lance"
         lance.write_dataset(pa.table(columns), str(path))
-        with pytest.raises(UserError, match=match):
-            read(path)
+        refused(match, read, path)
 
 
 def test_without_lance_the_remedy_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "lance", None)
-    with pytest.raises(UserError, match=r"pip install 'lpwm\[lance\]'"):
-        read(GOLDEN / "swm_tiny.lance")
+    refused(r"pip install 'lpwm\[lance\]'", read, GOLDEN / "swm_tiny.lance")

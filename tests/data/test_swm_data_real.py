@@ -3,8 +3,6 @@
 PYTHONPATH=. PEER_PYTHON -m pytest tests/data/test_swm_data_real.py
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Reading: every way a file can be wrong is one sentence; files of others are read."""
 
-from __future__ import annotations
-
 import os
 import tracemalloc
 import zlib
@@ -9,10 +7,11 @@ import zlib
 import h5py
 import numpy as np
 import pytest
+from tools import refused
 
 from lpwm import worlds
 from lpwm.core.errors import UserError
-from lpwm.data import ResidentClips, collect, convert, read
+from lpwm.data import collect, convert, read
 from lpwm.data.formats import verify_frames
 from lpwm.data.frames import open_reader
 
@@ -28,6 +27,7 @@ def mutate(good, tmp_path, change):
     path = tmp_path / "bad.h5"
     path.write_bytes(good.read_bytes())
     with h5py.File(path, "r+") as f:
+        del f.attrs["attributes_digest"]  # as in files of before 0.3, where each fault is told apart
         change(f)
     return path
 
@@ -72,7 +72,7 @@ CHANGES = {
     "float pixels": (replace("pixels", np.zeros((52, 4, 4, 3), np.float32)), "'pixels' is float32"),
     "gray pixels": (replace("pixels", np.zeros((52, 4, 4), np.uint8)), "'pixels' is uint8"),
     "short pixels": (replace("pixels", np.zeros((50, 4, 4, 3), np.uint8)), "'pixels' has 50 rows"),
-    "float ep_len": (replace("ep_len", np.full(4, 13.0)), "ep_len is float64"),
+    "float ep_len": (replace("ep_len", np.full(4, 13.0)), "'ep_len' is float64"),
     "long ep_len": (replace("ep_len", np.array([13, 13, 13, 14], np.int32)), "has 52 rows"),
     "zero ep_len": (replace("ep_len", np.array([26, 0, 13, 13], np.int32)), "disagree"),
     "negative ep_len": (replace("ep_len", np.array([13, 13, 13, -13], np.int32)), "disagree"),
@@ -99,15 +99,6 @@ def test_one_sentence_for_each_fault(good, tmp_path, name):
     assert "bad.h5" in str(caught.value) and "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("keep", [0, 1, 100, 0.3, 0.9, -1])
-def test_a_truncated_file(good, tmp_path, keep):
-    whole = good.read_bytes()
-    size = int(keep * len(whole)) if isinstance(keep, float) else keep if keep >= 0 else len(whole) + keep
-    (tmp_path / "cut.h5").write_bytes(whole[:size])
-    with pytest.raises(UserError, match=r"not an HDF5 file|damaged or incomplete"):
-        read(tmp_path / "cut.h5")
-
-
 def test_what_is_no_file_or_no_hdf5(tmp_path):
     (tmp_path / "text.h5").write_text("hello")
     os.mkfifo(tmp_path / "pipe.h5")  # opening it would wait for ever
@@ -116,19 +107,16 @@ def test_what_is_no_file_or_no_hdf5(tmp_path):
         ("text.h5", "not an HDF5 file"),
         ("pipe.h5", "not a regular file"),
     ):
-        with pytest.raises(UserError, match=match):
-            read(tmp_path / name)
+        refused(match, read, tmp_path / name)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UserError, match="is a folder"):
-        read(tmp_path / "empty")
+    refused("is a folder", read, tmp_path / "empty")
 
 
 def test_a_changed_frame_is_found_when_frames_are_verified(good, tmp_path):
     path = mutate(good, tmp_path, assign("pixels", 7, 3))
     verify_frames(good)
     read(path)
-    with pytest.raises(UserError, match="'pixels' does not match"):
-        verify_frames(path)
+    refused("'pixels' does not match", verify_frames, path)
 
 
 def test_pixels_when_asked(good, tmp_path):
@@ -136,8 +124,7 @@ def test_pixels_when_asked(good, tmp_path):
     assert read(good, pixels=False).pixels is None
     without = mutate(good, tmp_path, drop("pixels"))
     assert read(without).pixels is None
-    with pytest.raises(UserError, match="no pixels"):
-        read(without, pixels=True)
+    refused("no pixels", read, without, pixels=True)
 
 
 def test_files_of_others_need_neither_attributes_nor_indices(tmp_path):
@@ -162,46 +149,19 @@ def test_episodes_are_found_without_some_of_the_indices(good, tmp_path, gone):
     assert data.offsets.tolist() == [0, 13, 26, 39]
 
 
-def test_frames_and_actions_alone_are_enough(tmp_path):
-    with h5py.File(tmp_path / "robot.h5", "w") as f:
-        f["ep_len"], f["ep_offset"] = np.array([8, 8]), np.array([0, 8])
-        f["action"] = np.zeros((16, 2), np.float32)
-        f["pixels"] = np.random.default_rng(0).integers(0, 255, (16, 6, 6, 3), dtype=np.uint8)
-    data = read(tmp_path / "robot.h5")
-    clip = ResidentClips(data, clip_length=2, frameskip=3, batch=4, holdout=0.5).batch(0)
-    assert clip.states.shape == (4, 2, 0) and clip.pixels.shape == (4, 2, 3, 6, 6)
-
-
-def test_fuzz_success_or_one_sentence(good, tmp_path):
-    """Random bytes changed, pieces cut out, doubled or zeroed: never anything but success or UserError."""
-    whole = good.read_bytes()
-    g = np.random.default_rng(0)
-    path, failed = tmp_path / "fuzz.h5", 0
-    for trial in range(300):
-        data = bytearray(whole)
-        at = int(g.integers(len(data)))
-        # most of the file is frames: aim half of the trials at its metadata
-        at = at if trial % 2 else int(g.integers(4096))
-        kind = trial % 5
-        if kind == 0:
-            data[at] ^= 1 << int(g.integers(8))
-        elif kind == 1:
-            data[at : at + 8] = g.bytes(8)
-        elif kind == 2:
-            del data[at : at + int(g.integers(1, 64))]
-        elif kind == 3:
-            data[at:at] = g.bytes(int(g.integers(1, 64)))
-        else:
-            data[at : at + 256] = bytes(256)
-        path.write_bytes(data)
-        try:
-            frames = read(path).pixels
-            verify_frames(path)
-            assert frames is None or len(frames[0:5]) == 5
-        except UserError as error:
-            failed += 1
-            assert "\n" not in str(error)
-    assert failed > 100
+def test_what_only_digests_can_tell(good, tmp_path):
+    """The world, the seed, a column that is not used for training; and numbers that overflow as they are used."""
+    for change, match in (
+        (lambda f: f.attrs.__setitem__("world", f.attrs["world"].replace(b'"g": 2', b'"g": 3')), "attributes do not"),
+        (lambda f: f.attrs.__setitem__("seed", 5), "attributes do not match"),
+        (assign("proprio", 5, 1.0), "'proprio' does not match"),
+        (lambda f: (f.__delitem__("state"), f.__setitem__("state", np.full((52, 2), 1e300))), "'state' is not finite"),
+    ):
+        path = tmp_path / "changed.h5"
+        path.write_bytes(good.read_bytes())
+        with h5py.File(path, "r+") as f:
+            change(f)
+        refused(match, read, path)
 
 
 @pytest.mark.parametrize("how", ["external storage", "external link", "soft link", "virtual"])
@@ -224,10 +184,8 @@ def test_nothing_outside_the_file_is_read(good, tmp_path, how):
             f["secret"] = link if how == "external link" else h5py.SoftLink("/deep/out")
 
     path = mutate(good, tmp_path, lead_outside)
-    with pytest.raises(UserError, match=r"'secret'.*(not followed|not read)"):
-        read(path)
-    with pytest.raises(UserError, match="'secret'"):
-        convert(path, tmp_path / "copy.h5")
+    refused(r"'secret'.*(not followed|not read)", read, path)
+    refused("'secret'", convert, path, tmp_path / "copy.h5")
 
 
 def test_sizes_are_checked_before_anything_is_allocated(tmp_path, monkeypatch):
@@ -240,28 +198,24 @@ def test_sizes_are_checked_before_anything_is_allocated(tmp_path, monkeypatch):
                 f[name] = np.zeros((rows, 1), np.float32)
 
     claim(tmp_path / "rows.h5", "state", (2000, 10**7), np.float32, (1, 10**5))
-    with pytest.raises(UserError, match="claims 2000 rows"):
-        read(tmp_path / "rows.h5")
+    refused("claims 2000 rows", read, tmp_path / "rows.h5")
     claim(tmp_path / "frames.h5", "pixels", (2, 60000, 60000, 3), np.uint8, (1, 1000, 1000, 3))
-    with pytest.raises(UserError, match="claims 2 rows"):
-        read(tmp_path / "frames.h5")
+    refused("claims 2 rows", read, tmp_path / "frames.h5")
     claim(tmp_path / "memory.h5", "state", (1000, 2), np.float32, (1000, 2))
-    monkeypatch.setattr("lpwm.data.formats.swm.free_bytes", lambda device: 1000.0)
-    with pytest.raises(UserError, match="memory that are free"):
-        read(tmp_path / "memory.h5")
+    monkeypatch.setattr("lpwm.core.memory.free_bytes", lambda: 1000.0)
+    refused("memory that are free", read, tmp_path / "memory.h5")
 
 
-def test_a_deflated_frame_is_a_frame_at_most(good, tmp_path):
-    """A chunk that inflates to more than its frame is damage, and is not inflated further."""
+@pytest.mark.parametrize("size", [10**6, 10**8])
+def test_a_deflated_frame_is_a_frame_at_most(good, tmp_path, size):
+    """A chunk that inflates to more than its frame is damage, and is not inflated further; a large one is not read."""
 
     def bomb(f):
-        f["pixels"].id.write_direct_chunk((3, 0, 0, 0), zlib.compress(bytes(10**8), 9))
+        f["pixels"].id.write_direct_chunk((3, 0, 0, 0), zlib.compress(bytes(size), 9))
 
     path = mutate(good, tmp_path, bomb)
-    reader = open_reader(read(path).pixels.where)
     tracemalloc.start()
     with pytest.raises(UserError, match="damaged"):
-        list(reader(np.arange(8)))
+        list(open_reader(read(path).pixels.where)(np.arange(8)))
     assert tracemalloc.get_traced_memory()[1] < 10**7
     tracemalloc.stop()
-    reader.close()

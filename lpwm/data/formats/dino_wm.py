@@ -10,20 +10,16 @@ divided by 100. Its own val folder is the held-out set. An episode of L states h
 nowhere.
 """
 
-from __future__ import annotations
-
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from lpwm import worlds
 from lpwm.core.errors import UserError
-from lpwm.data.episodes import EpisodeData, assemble, combine, hash_columns, runs_to_json
-from lpwm.data.frames.base import StoredFrames
+from lpwm.core.memory import need_memory
+from lpwm.data.episodes import EpisodeData, assemble, runs_to_json
+from lpwm.data.frames import StoredFrames
 from lpwm.data.frames.tensors import TensorFrames, load_numbers, load_tensor
 from lpwm.data.frames.video import VideoFrames
 from lpwm.worlds.base import WorldSpec
@@ -35,14 +31,8 @@ def is_dino(folder: Path) -> bool:
     return any((folder / part / "states.pth").exists() for part in (".", "train", "val"))
 
 
-@dataclass(frozen=True)
-class _Part:
-    """One folder: its episodes, padded to the longest, and the files of their frames."""
-
-    states: NDArray[np.float32]  # (n, T, S)
-    actions: NDArray[np.float32]  # (n, T, A)
-    lengths: NDArray[np.int64]  # (n,)
-    files: list[Path]
+# States and actions of all episodes, one after another; their lengths; the files of their frames.
+Part = tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.int64], list[Path]]
 
 
 def read_dino(folder: Path, pixels: bool | None = None) -> EpisodeData:
@@ -50,39 +40,20 @@ def read_dino(folder: Path, pixels: bool | None = None) -> EpisodeData:
     parts = [folder / name for name in ("train", "val") if (folder / name).is_dir()] or [folder]
     push = any((part / "rel_actions.pth").exists() for part in parts)
     if not push and not (parts[0] / "actions.pth").exists():
-        raise UserError(
-            f"{parts[0]} has neither rel_actions.pth (PushT) nor actions.pth (Wall): copy the whole folder, as it was "
-            "published."
-        )
+        raise UserError(f"{parts[0]} has no rel_actions.pth (PushT) and no actions.pth (Wall): copy it all.")
     read = [(_pusht if push else _wall)(part) for part in parts]
     spec = worlds.make("pusht").spec if push else _wall_spec(parts)
-    lengths = np.concatenate([part.lengths for part in read])
-    states, actions = (np.concatenate([_used(part, name) for part in read]) for name in ("states", "actions"))
+    states, actions, lengths = (np.concatenate([part[i] for part in read]) for i in range(3))
     actions[np.cumsum(lengths) - 1] = np.nan  # the last one leads nowhere
-    held = torch.arange(len(read[0].lengths), len(lengths)) if len(read) == 2 else None
-    files = [file for part in read for file in part.files]
+    files = [file for part in read for file in part[3]]
     frames: StoredFrames | None = None
     if pixels or (pixels is None and all((part / "obses").is_dir() for part in parts)):
         frames = (VideoFrames if push else TensorFrames)(files, lengths)
     columns = {"state": states, "action": actions}
-    attributes: dict[str, Any] = {"made_by": "DINO-WM"}
-    if held is not None:
-        attributes["held_out"] = runs_to_json(held.tolist())
-    return assemble(
-        columns,
-        lengths,
-        digest=combine(hash_columns(columns, lengths, attributes.get("held_out"))),
-        pixels=frames,
-        spec=spec,
-        attributes=attributes,
-        held_out=held,
-    )
-
-
-def _used(part: _Part, name: str) -> NDArray[np.float32]:
-    """The rows of a column that belong to episodes, one after another."""
-    values = getattr(part, name)
-    return values[np.arange(values.shape[1]) < part.lengths[:, None]]
+    attributes = {"made_by": "DINO-WM"}
+    if len(read) == 2:
+        attributes["held_out"] = runs_to_json(range(len(read[0][2]), len(lengths)))
+    return assemble(columns, lengths, pixels=frames, spec=spec, attributes=attributes)
 
 
 def _table(path: Path, width: int, episodes: int | None = None, steps: tuple[int, ...] = ()) -> NDArray[np.float32]:
@@ -97,19 +68,21 @@ def _table(path: Path, width: int, episodes: int | None = None, steps: tuple[int
             f"{path} is {str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}, expected floats {expected}: "
             "copy it again."
         )
+    need_memory(str(path), 4 * tensor.numel())
     return tensor.float().numpy()
 
 
-def _check_finite(path: Path, values: NDArray, lengths: NDArray) -> None:
-    """Padding beyond an episode may hold anything."""
-    inside = np.arange(values.shape[1]) < lengths[:, None]
-    bad = ~np.isfinite(values).all(axis=2) & inside
+def _rows(path: Path, values: NDArray, lengths: NDArray, free: int = 0) -> NDArray[np.float32]:
+    """The rows of all episodes, one after another; all but the last `free` of each are finite. Padding is dropped."""
+    step = np.arange(values.shape[1])
+    bad = ~np.isfinite(values).all(axis=2) & (step < lengths[:, None] - free)
     if bad.any():
-        episode, step = np.argwhere(bad)[0]
-        raise UserError(f"{path} is not finite in episode {episode}, step {step}: copy it again.")
+        episode, at = np.argwhere(bad)[0]
+        raise UserError(f"{path} is not finite in episode {episode}, step {at}: copy it again.")
+    return values[step < lengths[:, None]]
 
 
-def _pusht(folder: Path) -> _Part:
+def _pusht(folder: Path) -> Part:
     states = _table(folder / "states.pth", 5)
     count, steps = states.shape[:2]
     velocities = _table(folder / "velocities.pth", 2, count, (steps,))
@@ -120,27 +93,20 @@ def _pusht(folder: Path) -> _Part:
     if lengths.shape != (count,) or not whole or lengths.min() < 1 or lengths.max() > steps:
         raise UserError(f"{path} must hold {count} lengths from 1 to {steps}, one per episode: copy it again.")
     lengths = lengths.astype(np.int64)
-    for name, values, used in (
-        ("states", states, lengths),
-        ("velocities", velocities, lengths),
-        ("rel_actions", actions, lengths - 1),
-    ):
-        _check_finite(folder / f"{name}.pth", values, used)
+    states = _rows(folder / "states.pth", states, lengths)
+    states = np.concatenate((states, _rows(folder / "velocities.pth", velocities, lengths)), axis=1)
     files = [folder / "obses" / f"episode_{i:03d}.mp4" for i in range(count)]
-    return _Part(np.concatenate((states, velocities), axis=2), actions, lengths, files)
+    return states, _rows(folder / "rel_actions.pth", actions, lengths, 1), lengths, files
 
 
-def _wall(folder: Path) -> _Part:
+def _wall(folder: Path) -> Part:
     states = _table(folder / "states.pth", 2)
     count, steps = states.shape[:2]
     actions = _table(folder / "actions.pth", 2, count, (steps - 1, steps))
     lengths = np.full(count, steps, np.int64)
-    _check_finite(folder / "states.pth", states, lengths)
-    _check_finite(folder / "actions.pth", actions, lengths - 1)
-    padded = np.full((count, steps, 2), np.nan, np.float32)
-    padded[:, : actions.shape[1]] = actions
-    files = [folder / "obses" / f"episode_{i:03d}.pth" for i in range(count)]
-    return _Part(states, padded, lengths, files)
+    actions = np.pad(actions, ((0, 0), (0, steps - actions.shape[1]), (0, 0)))
+    states, actions = _rows(folder / "states.pth", states, lengths), _rows(folder / "actions.pth", actions, lengths, 1)
+    return states, actions, lengths, [folder / "obses" / f"episode_{i:03d}.pth" for i in range(count)]
 
 
 def _wall_spec(parts: list[Path]) -> WorldSpec | None:

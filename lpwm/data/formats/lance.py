@@ -5,33 +5,22 @@ binary column `pixels`. What our files say besides (world, seed, policy, …) is
 its readers ignore.
 """
 
-from __future__ import annotations
-
-import io
 import itertools
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
 from lpwm.core.errors import UserError
 from lpwm.core.files import disk_errors, put, scratch
-from lpwm.data.episodes import (
-    EpisodeData,
-    assemble,
-    combine,
-    hash_columns,
-    offsets_of,
-    runs_from_json,
-    spec_from_json,
-    spec_to_json,
-)
+from lpwm.core.json import parse_json
+from lpwm.data.episodes import EpisodeData, Groups, assemble, offsets_of, spec_to_json, split_spec
 from lpwm.data.formats.swm import check_columns, run_lengths
-from lpwm.data.frames.jpegs import LanceFrames, broken, lance_module, open_table
+from lpwm.data.formats.tables import holds_numbers, numbers_of
+from lpwm.data.frames.pictures import LanceFrames, broken, encode, lance_errors, lance_module, open_table
 from lpwm.worlds.base import WorldSpec
 
 _KEY = b"lpwm"  # of the table's metadata
@@ -42,13 +31,15 @@ def read_lance(path: Path, pixels: bool = True) -> EpisodeData:
     """A table; its small columns in memory, its frames read on demand."""
     table = open_table(path)
     schema = table.schema
-    columns = _columns(path, table, [field.name for field in schema if _is_numbers(field.type)])
+    with lance_errors(path):
+        read = table.to_table(columns=[f.name for f in schema if holds_numbers(f.type)])
+    columns = numbers_of(path, read)
     if "episode_idx" not in columns:
-        raise UserError(
-            f"{path} has no column 'episode_idx': expected stable-worldmodel's layout (found "
-            f"{', '.join(schema.names) or 'nothing'})."
-        )
-    lengths = run_lengths(path, "episode_idx", columns.pop("episode_idx").reshape(-1).astype(np.int64))
+        raise UserError(f"{path} has no column 'episode_idx' (found {', '.join(schema.names) or 'nothing'}).")
+    index = columns.pop("episode_idx").reshape(-1)
+    if index.dtype.kind not in "iu":
+        raise UserError(f"{path}: column 'episode_idx' has gaps: fill them, or drop those episodes.")
+    lengths = run_lengths(path, "episode_idx", index.astype(np.int64))
     columns.pop("step_idx", None)
     total = int(lengths.sum())
     frames = None
@@ -63,64 +54,21 @@ def read_lance(path: Path, pixels: bool = True) -> EpisodeData:
     actions = columns.pop("action").astype(np.float32)
     states = columns.pop("state", np.zeros((total, 0), np.float32)).astype(np.float32)
     check_columns(path, spec, states, actions, lengths)
-    read = {"state": states, "action": actions}
-    return assemble(
-        read,
-        lengths,
-        digest=combine(hash_columns(read, lengths, said.get("held_out"))),
-        pixels=frames,
-        spec=spec,
-        attributes=said,
-        held_out=runs_from_json(said["held_out"], len(lengths)) if "held_out" in said else None,
-        extra=columns,
-    )
-
-
-def _is_numbers(kind: Any) -> bool:
-    """A number, or a list of fixed size of them."""
-    text = str(getattr(kind, "value_type", kind))
-    return text in ("float", "double", "halffloat", "bool") or text.removeprefix("u").startswith("int")
-
-
-def _columns(path: Path, table: Any, names: list[str]) -> dict[str, NDArray]:
-    try:
-        values_of = table.to_table(columns=names)
-        out = {}
-        for name in names:
-            column = values_of[name].combine_chunks()
-            size = getattr(column.type, "list_size", None)
-            if column.null_count:
-                raise UserError(f"{path}: column {name!r} has gaps: fill them, or drop those episodes.")
-            values = (column.flatten() if size else column).to_numpy(zero_copy_only=False)
-            out[name] = values.reshape(-1, size) if size else values
-        return out
-    except UserError:
-        raise
-    except (ValueError, OSError, RuntimeError) as error:
-        raise broken(path, error) from error
+    numbers = {"state": states, "action": actions}
+    return assemble(numbers, lengths, pixels=frames, spec=spec, attributes=said, extra=columns)
 
 
 def _said(path: Path, metadata: Mapping[bytes, bytes] | None) -> tuple[dict[str, Any], WorldSpec | None]:
     """What our writer added and the world's spec; {} and None for tables of others."""
     text = (metadata or {}).get(_KEY)
     try:
-        said = json.loads(text) if text else {}
-        if not isinstance(said, dict):
-            raise ValueError("not an object")
-        return said, spec_from_json(json.dumps(said.pop("world"))) if said.get("world") else None
+        return split_spec(parse_json(text, str(path)) if text else {})
     except (ValueError, KeyError, TypeError) as error:
         raise broken(path, "its metadata are damaged") from error
 
 
-def write_lance(
-    path: Path,
-    groups: Iterable[tuple[Mapping[str, NDArray], NDArray]],
-    *,
-    spec: WorldSpec | None,
-    attributes: Mapping[str, Any],
-    overwrite: bool = False,
-) -> None:
-    """Groups of whole episodes (columns, lengths) as a table that appears under its name when it is complete."""
+def write_lance(path: Path, groups: Groups, data: EpisodeData, overwrite: bool = False) -> None:
+    """The episodes of `data`, group by group, as a table that appears under its name when it is complete."""
     lance = lance_module()
     import pyarrow as pa
 
@@ -128,7 +76,7 @@ def write_lance(
         raise UserError(f"{path} exists: choose another name, or pass --overwrite to replace it.")
     if path.is_file():
         raise UserError(f"{path} is a file: a Lance table is a folder, choose another name.")
-    said = {**attributes, "world": json.loads(spec_to_json(spec)) if spec is not None else None}
+    said = {**data.attributes, "world": json.loads(spec_to_json(data.spec)) if data.spec is not None else None}
     stream = iter(groups)
     first = next(stream)
     fields = [pa.field(name, pa.int32()) for name in ("episode_idx", "step_idx")]
@@ -155,14 +103,8 @@ def _batch(pa: Any, schema: Any, columns: Mapping[str, NDArray], lengths: NDArra
     arrays = [pa.array(index), pa.array(steps)]
     for name, values in columns.items():
         if name == "pixels":
-            arrays.append(pa.array([_jpeg(frame) for frame in values], pa.binary()))
+            arrays.append(pa.array([encode(frame, "JPEG", quality=QUALITY) for frame in values], pa.binary()))
         else:
             flat = np.ascontiguousarray(values, dtype=np.float32).reshape(-1)
             arrays.append(pa.FixedSizeListArray.from_arrays(pa.array(flat), flat.size // rows))
     return pa.record_batch(arrays, schema=schema)
-
-
-def _jpeg(frame: NDArray[np.uint8]) -> bytes:
-    out = io.BytesIO()
-    Image.fromarray(frame).save(out, format="JPEG", quality=QUALITY)
-    return out.getvalue()

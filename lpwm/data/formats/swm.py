@@ -1,34 +1,31 @@
 """HDF5 files with a column per quantity, ours and stable-worldmodel's, read; one sentence for whatever is wrong.
-
-`store` writes them and documents the layout.
-"""
-
-from __future__ import annotations
+`store` writes them and documents the layout."""
 
 import json
+import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import h5py
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from lpwm.core.errors import UserError
-from lpwm.core.memory import free_bytes
+from lpwm.core.memory import need_memory
 from lpwm.data.episodes import (
     ColumnHash,
     EpisodeData,
     assemble,
     combine,
+    hash_column,
     hash_columns,
     hash_episodes,
     offsets_of,
-    runs_from_json,
     spec_from_json,
 )
 from lpwm.data.frames.hdf5 import StoredColumn, StoredPixels, damaged, opened
-from lpwm.data.store import MADE
+from lpwm.data.store import MADE, SEAL, plain, seal_of
 from lpwm.worlds.base import WorldSpec
 
 _DEFLATE = 1032  # no deflated byte stands for more than this many
@@ -37,70 +34,100 @@ _DEFLATE = 1032  # no deflated byte stands for more than this many
 def read_hdf5(path: Path, pixels: bool, verify: bool) -> EpisodeData:
     """See `formats.read`."""
     with opened(path) as file:
+        attributes = {name: plain(value) for name, value in file.attrs.items()}
+        stored = _column_digests(path, attributes)
         lengths = _lengths(path, file)
         total = int(lengths.sum())
-        spec = _spec(path, file)
-        actions = _floats(path, file, "action", total)
+        spec = _spec(path, attributes)
+        actions = _column(path, file, "action", _FLOATS, total)[:]
         frames = _frames(path, file, total) if pixels else None
         if "state" in file or spec is not None or frames is None:
-            states = _floats(path, file, "state", total)
+            states = _column(path, file, "state", _FLOATS, total)[:]
         else:
             states = np.zeros((total, 0), np.float32)  # recorded frames of an unknown world are enough
-        attributes = {name: _plain(value) for name, value in file.attrs.items()}
         ep_len = file["ep_len"][:] if "ep_len" in file else None
-        stored = _column_digests(path, attributes)
-        extra = {name: StoredColumn(path, name) for name in _others(file, total)}
+        others = _others(file, total)
+        if SEAL in attributes and (odd := (stored.keys() - {"held_out"}) ^ set(file)):
+            raise damaged(path, f"its columns are not those that were written: {', '.join(sorted(map(str, odd)))}")
+        extra = {name: StoredColumn(path, name) for name in others}
+        for name in [*others, "ep_idx", "step_idx", "ep_offset"] if verify else ():
+            if name in stored and name in file:
+                rows = _column(path, file, name, _NUMBERS)[:]
+                _check_digest(path, name, hash_column(name, rows, None if name == "ep_offset" else lengths), stored)
     check_columns(path, spec, states, actions, lengths)
-    columns, held = {"state": states, "action": actions}, _held_out(path, attributes, len(lengths))
-    hashes = hash_columns(columns, lengths, None if held is None else str(attributes["held_out"]), ep_len)
-    if verify:
-        for name, digest in hashes.items():
-            if stored.get(name, digest) != digest:
-                raise damaged(path, f"column {name!r} does not match its digest")
-    return assemble(
-        columns,
-        lengths,
-        digest=str(attributes["digest"]) if stored else combine(hashes),
-        pixels=frames,
-        spec=spec,
-        attributes=attributes,
-        held_out=held,
-        extra=extra,
-    )
+    columns = {"state": states, "action": actions}
+    hashes = hash_columns(columns, lengths, attributes.get("held_out"), ep_len)
+    for name, digest in hashes.items() if verify else ():
+        _check_digest(path, name, digest, stored)
+    digest = str(attributes["digest"]) if stored else combine(hashes)
+    try:
+        return assemble(columns, lengths, digest=digest, pixels=frames, spec=spec, attributes=attributes, extra=extra)
+    except (ValueError, TypeError) as error:
+        raise damaged(path, "the attribute 'held_out' does not name episodes") from error
+
+
+def _check_digest(path: Path, name: str, digest: str, stored: dict[str, str]) -> None:
+    if stored.get(name, digest) != digest:
+        raise damaged(path, f"column {name!r} does not match its digest")
 
 
 def verify_frames(path: Path) -> None:
     """See `formats.verify_frames`."""
     with opened(path) as file:
+        stored = _column_digests(path, {name: plain(value) for name, value in file.attrs.items()})
         lengths = _lengths(path, file)
         frames = _frames(path, file, int(lengths.sum()))
-        stored = _column_digests(path, {k: _plain(v) for k, v in file.attrs.items()}).get("pixels")
-        if frames is None or stored is None:
+        if frames is None or "pixels" not in stored:
             return
         column = ColumnHash("pixels", file["pixels"].dtype, frames.shape[1:])
-        start = 0
-        for length in lengths:
-            rows = file["pixels"][start : start + length]
-            column.add(len(rows), hash_episodes(rows, np.array([length])))
-            start += length
-    if column.digest() != stored:
-        raise damaged(path, "column 'pixels' does not match its digest")
+        for end, length in zip(np.cumsum(lengths).tolist(), lengths.tolist(), strict=True):
+            column.add(length, hash_episodes(frames[end - length : end], np.array([length])))
+    _check_digest(path, "pixels", column.digest(), stored)
 
 
-def _column(path: Path, file: h5py.File, name: str) -> h5py.Dataset:
+_INTEGERS, _FLOATS, _FRAMES = "integers (n,)", "float32 (frames, size)", "uint8 (frames, height, width, 3)"
+_NUMBERS = "numbers (n, …)"
+_KINDS: dict[str, Callable[[h5py.Dataset], bool]] = {
+    _NUMBERS: lambda c: c.dtype.kind in "fiub" and c.ndim > 0,
+    _INTEGERS: lambda c: c.dtype.kind in "iu" and c.ndim == 1,
+    _FLOATS: lambda c: c.dtype.kind == "f" and c.ndim == 2,
+    _FRAMES: lambda c: c.dtype == np.uint8 and c.ndim == 4 and c.shape[-1] == 3,
+}
+
+
+def _column(path: Path, file: h5py.File, name: str, kind: str, rows: int | None = None) -> h5py.Dataset:
+    """A column of this kind and of as many rows, which memory can hold (of frames, a few at a time)."""
     if name not in file or not isinstance(file[name], h5py.Dataset):
-        raise UserError(
-            f"{path} has no column {name!r}: expected stable-worldmodel's layout "
-            f"(found {', '.join(sorted(map(str, file))) or 'nothing'})."
-        )
-    return file[name]
+        raise UserError(f"{path} has no column {name!r} (found {', '.join(sorted(map(str, file))) or 'nothing'}).")
+    column = file[name]
+    if not _KINDS[kind](column):
+        raise UserError(f"{path}: column {name!r} is {column.dtype} {column.shape}, expected {kind}.")
+    if rows is not None and len(column) != rows:
+        raise UserError(f"{path}: column {name!r} has {len(column)} rows, but the episodes of ep_len add up to {rows}.")
+    # A header may claim more than the file can hold, or than memory can.
+    size = 16 * math.prod(column.shape[1:]) if kind == _FRAMES else column.size * column.dtype.itemsize
+    if size > _DEFLATE * path.stat().st_size:
+        raise damaged(path, f"column {name!r} claims {column.shape[0]} rows")
+    need_memory(f"{path}: column {name!r} of shape {column.shape}", size)
+    _check_chunks(path, column)
+    return column
+
+
+def _check_chunks(path: Path, column: h5py.Dataset) -> None:
+    """No packed chunk is larger than what it unpacks to: else it is damaged, or unpacks to far more than it should."""
+    if column.chunks is None:
+        return
+    most = 1.1 * math.prod(column.chunks) * column.dtype.itemsize + 1024
+
+    def look(chunk: Any) -> None:
+        if chunk.size > most:
+            raise damaged(path, f"a chunk of {column.name.strip('/')!r} is larger than its rows")
+
+    column.id.chunk_iter(look)
 
 
 def _lengths(path: Path, file: h5py.File) -> NDArray[np.int64]:
-    """ep_len, checked against ep_offset where there is one: episodes follow one another without gaps.
-
-    Without ep_len, ep_idx (or episode_idx) says which episode each row belongs to.
-    """
+    """ep_len, checked against ep_offset where there is one; without it, from the episode of each row (ep_idx)."""
     index = next((name for name in ("ep_idx", "episode_idx") if name in file), None)
     if "ep_len" not in file and index is not None:
         return run_lengths(path, index, _integers(path, file, index))
@@ -114,10 +141,7 @@ def _lengths(path: Path, file: h5py.File) -> NDArray[np.int64]:
 
 
 def _integers(path: Path, file: h5py.File, name: str) -> NDArray[np.int64]:
-    column = _column(path, file, name)
-    if column.dtype.kind not in "iu" or column.ndim != 1:
-        raise UserError(f"{path}: {name} is {column.dtype} {column.shape}, expected integers (n,).")
-    return _whole(path, column).astype(np.int64)
+    return _column(path, file, name, _INTEGERS)[:].astype(np.int64)
 
 
 def run_lengths(path: Path, name: str, index: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -143,69 +167,18 @@ def _others(file: h5py.File, rows: int) -> list[str]:
     ]
 
 
-def _held_out(path: Path, attributes: dict[str, Any], count: int) -> torch.Tensor | None:
-    if "held_out" not in attributes:
-        return None
-    try:
-        return runs_from_json(str(attributes["held_out"]), count)
-    except (ValueError, TypeError) as error:
-        raise damaged(path, "the attribute 'held_out' does not name episodes") from error
-
-
-def _whole(path: Path, column: h5py.Dataset) -> NDArray:
-    """All of a column, once it is known to fit."""
-    _check_fits(path, column, column.size * column.dtype.itemsize)
-    return column[:]
-
-
-def _check_fits(path: Path, column: h5py.Dataset, size: int) -> None:
-    """A header may claim more than the file can hold, or than memory can: refuse before allocating `size` bytes."""
-    name, stored = column.name.strip("/"), path.stat().st_size
-    if size > _DEFLATE * stored:
-        raise damaged(path, f"column {name!r} claims {column.shape[0]} rows")
-    free = free_bytes(torch.device("cpu"))
-    if size > 0.5 * free:
-        raise UserError(
-            f"{path}: column {name!r} of shape {column.shape} takes {size / 1e9:.1f} GB, more than half of the "
-            f"{free / 1e9:.1f} GB of memory that are free: use a machine with more memory, or fewer episodes."
-        )
-
-
-def _rows(path: Path, column: h5py.Dataset, total: int) -> None:
-    if column.ndim == 0 or len(column) != total:
-        raise UserError(
-            f"{path}: column {column.name.strip('/')!r} has {len(column) if column.ndim else 0} rows, but the "
-            f"episodes of ep_len add up to {total}."
-        )
-
-
-def _floats(path: Path, file: h5py.File, name: str, total: int) -> NDArray:
-    column = _column(path, file, name)
-    if column.dtype.kind != "f" or column.ndim != 2:
-        raise UserError(f"{path}: column {name!r} is {column.dtype} {column.shape}, expected float32 (frames, size).")
-    _rows(path, column, total)
-    return _whole(path, column)
-
-
 def _frames(path: Path, file: h5py.File, total: int) -> StoredPixels | None:
     if "pixels" not in file:
         return None
-    column = _column(path, file, "pixels")
-    if column.dtype != np.uint8 or column.ndim != 4 or column.shape[-1] != 3:
-        raise UserError(
-            f"{path}: column 'pixels' is {column.dtype} {column.shape}, expected uint8 (frames, height, width, 3)."
-        )
-    _rows(path, column, total)
-    _check_fits(path, column, 16 * int(np.prod(column.shape[1:])))  # a few frames at a time
-    return StoredPixels(path, tuple(column.shape))
+    return StoredPixels(path, tuple(_column(path, file, "pixels", _FRAMES, total).shape))
 
 
-def _spec(path: Path, file: h5py.File) -> WorldSpec | None:
-    if "world" not in file.attrs:
+def _spec(path: Path, attributes: dict[str, Any]) -> WorldSpec | None:
+    if "world" not in attributes:
         return None
     try:
-        return spec_from_json(str(_plain(file.attrs["world"])))
-    except (ValueError, KeyError, TypeError) as error:
+        return spec_from_json(str(attributes["world"]))
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise damaged(path, "the attribute 'world' is not a world's spec") from error
 
 
@@ -219,7 +192,8 @@ def check_columns(path: Path, spec: WorldSpec | None, states: NDArray, actions: 
                 f"{path}: column {name!r} is {rows.shape[1]} wide, but the world {spec.name!r} of this file has "  # type: ignore[union-attr]
                 f"{len(names)} ({', '.join(map(str, names))})."
             )
-        bad = ~np.isfinite(rows).all(axis=1)
+        with np.errstate(over="ignore"):
+            bad = np.asarray(~np.isfinite(rows.astype(np.float32)).all(axis=1))  # as they will be used
         if name == "action":
             bad[last] = False
         if bad.any():
@@ -230,15 +204,10 @@ def check_columns(path: Path, spec: WorldSpec | None, states: NDArray, actions: 
             )
 
 
-def _plain(value: Any) -> Any:
-    """An attribute as a Python value."""
-    if isinstance(value, bytes):
-        return value.decode(errors="replace")
-    return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
-
-
 def _column_digests(path: Path, attributes: dict[str, Any]) -> dict[str, str]:
-    """The stored digests, {} for files of others."""
+    """The stored digests, {} for files of others. Files since 0.3 also say what their attributes were."""
+    if attributes.get(SEAL, seal_of(attributes)) != seal_of(attributes):
+        raise damaged(path, "its attributes do not match their digest")
     text = attributes.get("column_digests")
     if text is None or "digest" not in attributes:
         return {}
@@ -246,6 +215,6 @@ def _column_digests(path: Path, attributes: dict[str, Any]) -> dict[str, str]:
         stored = json.loads(str(text))
         if combine(stored) != attributes["digest"]:
             raise ValueError("the digests do not add up")
-    except (ValueError, TypeError, AttributeError) as error:
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise damaged(path, "the stored digests are broken") from error
     return stored

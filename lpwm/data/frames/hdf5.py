@@ -1,11 +1,11 @@
 """HDF5 files opened for reading, with one sentence for whatever is wrong, and their frames read fast."""
 
-from __future__ import annotations
-
+import functools
 import os
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,27 +13,17 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
+from lpwm.core import errors
 from lpwm.core.errors import UserError
-from lpwm.data.frames.base import Rows, StoredFrames
+from lpwm.data.frames import FrameReader, Rows, StoredFrames
 
 # What h5py raises on a damaged file, depending on where the damage is.
-DAMAGE = (
-    OSError,
-    KeyError,
-    RuntimeError,
-    ValueError,
-    TypeError,
-    MemoryError,
-    OverflowError,
-    AttributeError,
-    zlib.error,
-)
+DAMAGE: tuple[type[Exception], ...] = (OSError, LookupError, RuntimeError, ValueError, TypeError, MemoryError)
+DAMAGE += (ArithmeticError, AttributeError, zlib.error)
 _CACHE = 32 << 20  # bytes of decompressed chunks kept for files whose chunks hold several frames
 
 
-def damaged(path: Path | str, why: object = "") -> UserError:
-    note = f" ({str(why).splitlines()[0][:120]})" if str(why) else ""
-    return UserError(f"{path} is damaged or incomplete{note}: copy or collect it again.")
+damaged = functools.partial(errors.damaged, remedy="copy or collect it again")
 
 
 @contextmanager
@@ -44,15 +34,10 @@ def opened(path: str | Path) -> Iterator[h5py.File]:
         raise UserError(
             f"{path} does not exist: check its name, or collect it with 'lpwm collect WORLD --episodes N --out {path}'."
         )
-    if path.is_dir():
-        raise UserError(f"{path} is a folder, expected an HDF5 file.")
     if not path.is_file():  # opening a pipe would wait for ever
-        raise UserError(f"{path} is not a regular file, expected an HDF5 file.")
-    try:
-        with path.open("rb") as head:
-            head.read(1)
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}.") from error
+        raise UserError(f"{path} is {'a folder' if path.is_dir() else 'not a regular file'}, expected an HDF5 file.")
+    if not os.access(path, os.R_OK):
+        raise UserError(f"cannot read {path}: Permission denied.")
     with suppress(ImportError):
         import hdf5plugin  # noqa: F401  (others compress with Blosc: reading that needs its filters, if installed)
     try:
@@ -91,24 +76,25 @@ class StoredPixels(StoredFrames):
         return {"kind": "hdf5", "path": str(self.path.absolute())}
 
     def __getitem__(self, rows: slice) -> NDArray[np.uint8]:
+        self.check_memory(rows)
         with opened(self.path) as file:
             return file["pixels"][rows]
 
 
+@dataclass(frozen=True)
 class StoredColumn:
     """Any other column, read on demand."""
 
-    def __init__(self, path: Path, name: str):
-        self.path, self.name = path, name
+    path: Path
+    name: str
 
     def __getitem__(self, rows: slice) -> NDArray:
         with opened(self.path) as file:
             return file[self.name][rows]
 
 
-class Hdf5Reader:
-    """Frames by row. Where a frame is a chunk of its own, or the file is flat, its bytes are read from the file
-    directly: half of what a read through HDF5 costs."""
+class Hdf5Reader(FrameReader):
+    """Frames by row. Where a frame is a chunk of its own, its bytes are read from the file directly: half the cost."""
 
     def __init__(self, path: str):
         self.path = path
@@ -118,13 +104,12 @@ class Hdf5Reader:
         self._size = int(np.prod(self._shape))
         self._descriptor = os.open(path, os.O_RDONLY)
         self._frame = self._through_hdf5
+        plan = self._column.id.get_create_plist()
+        filters = [plan.get_filter(i)[0] for i in range(plan.get_nfilters())]
         if self._column.file.userblock_size:
             return
-        if self._column.chunks == (1, *self._shape) and _filters(self._column) in ([], [h5py.h5z.FILTER_DEFLATE]):
-            self._frame = self._chunk
-            self._deflated = bool(_filters(self._column))
-        elif self._column.chunks is None and self._column.id.get_offset() is not None:
-            self._frame, self._start = self._flat, self._column.id.get_offset()
+        if self._column.chunks == (1, *self._shape) and filters in ([], [h5py.h5z.FILTER_DEFLATE]):
+            self._frame, self._deflated = self._chunk, bool(filters)
 
     def __call__(self, rows: NDArray[np.int64]) -> Rows:
         for position, row in enumerate(rows.tolist()):
@@ -136,10 +121,6 @@ class Hdf5Reader:
 
     def _through_hdf5(self, row: int) -> NDArray[np.uint8]:
         return self._column[row]
-
-    def _flat(self, row: int) -> NDArray[np.uint8]:
-        raw = os.pread(self._descriptor, self._size, self._start + row * self._size)
-        return np.frombuffer(raw, np.uint8).reshape(self._shape)
 
     def _chunk(self, row: int) -> NDArray[np.uint8]:
         info = self._column.id.get_chunk_info_by_coord((row, 0, 0, 0))
@@ -153,8 +134,3 @@ class Hdf5Reader:
     def close(self) -> None:
         os.close(self._descriptor)
         self._open.__exit__(None, None, None)
-
-
-def _filters(column: h5py.Dataset) -> list[int]:
-    plan = column.id.get_create_plist()
-    return [plan.get_filter(i)[0] for i in range(plan.get_nfilters())]

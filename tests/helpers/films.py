@@ -1,7 +1,5 @@
 """Small films for tests: written with the package that reads them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
