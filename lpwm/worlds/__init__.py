@@ -1,9 +1,8 @@
 """The worlds, by name. Nothing is imported before it is used: neither torch nor a simulator."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from lpwm.core.errors import UserError, nearest
@@ -28,15 +27,14 @@ WORLDS: Registry[Callable[..., Any]] = Registry(
         "two_room": "lpwm.worlds.two_room:TwoRoom",
         "wall": "lpwm.worlds.wall:Wall",
     },
+    families={"gym:": "lpwm.worlds.gym_world:GymWorld"},  # any gymnasium environment, by its ID
 )
 
 
 def register_world(name: str, world: Callable[..., Any] | str) -> None:
     """Make a world known by name: a class (its options are the arguments it is built with), or "module:attribute".
-
     `spec.name` of what it builds must be this name, and `spec.options` the options: so a run finds its world again.
-    `lpwm.testing.check_world(name)` checks the rest of the contract.
-    """
+    `lpwm.testing.check_world(name)` checks the rest of the contract."""
     WORLDS.register(name, world)
 
 
@@ -50,11 +48,10 @@ def make_world(name: str, **options: Any) -> Any:
             raise UserError(f"world {name!r} has no option {option!r}: {hint}.")
         options[option] = _checked(name, option, value, parameters[option].default)
     world = build(**options)
+    if isinstance(build, partial):  # of a family: the name is its own, and the environment is made when it is needed
+        return world
     if world.spec.name != name:
-        raise UserError(
-            f"the world registered as {name!r} has spec.name {world.spec.name!r}, under which nobody would find it "
-            "again: give both the same name."
-        )
+        raise UserError(f"the world registered as {name!r} calls itself {world.spec.name!r} in its spec: use one name.")
     return world
 
 

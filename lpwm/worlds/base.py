@@ -1,26 +1,23 @@
 """What a world is.
 
-A TensorWorld is pure mathematics: batched functions of tensors on any device, with no hidden state. A SimWorld
-has live simulators behind it.
+A TensorWorld is pure mathematics: batched functions of tensors on any device. A SimWorld has live simulators behind it.
 N is the number of environments, S the state's size, A the size of one raw action.
 
-What is drawn at random is drawn by rows: row i of a sequence depends on (key, i) alone, never on how many
-rows are drawn together. `start` says where in the sequence a draw begins, so that a worker can make rows
-1000…1999 of the very sequence another worker began.
+Row i of a random sequence depends on (key, i) alone, never on how many rows are drawn together; `start` says where in
+the sequence a draw begins, so that a worker can make rows 1000…1999 of the sequence another worker began.
 """
-
-from __future__ import annotations
 
 import functools
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from lpwm.core import rng
 from lpwm.core.errors import UserError
+from lpwm.worlds.pool import Live
 
 Key = tuple[int | str, ...]
 Renderer = Callable[[Tensor], Tensor]  # (N, S) -> uint8 (N, 3, size, size)
@@ -53,6 +50,11 @@ class WorldSpec:
     def action_dim(self) -> int:
         return len(self.action_names)
 
+    @property
+    def discrete(self) -> bool:
+        """Whether an action is a choice, one-hot: the largest entry counts."""
+        return self.name.startswith("gym:") and self.action_names[0].startswith("choice ")
+
 
 class _AnyWorld(Protocol):
     """What all worlds share: what is seen is a pure function of the state, so states are enough to store."""
@@ -62,66 +64,30 @@ class _AnyWorld(Protocol):
 
     def sample_state(self, n: int, key: Key, start: int = 0) -> Tensor:
         """Rows start…start+n−1 of the start states of `key`: (n, S) float32 on the CPU."""
-        ...
 
     def sample_goal(self, n: int, key: Key, start: int = 0) -> Tensor:
         """Rows start…start+n−1 of the goal states of `key`, anywhere in the arena: (n, S)."""
-        ...
 
     def render(self, state: Tensor, size: int | None = None) -> Tensor:
         """(N, S) -> uint8 (N, 3, size, size) on the device of `state`; the native size when not told."""
-        ...
 
     def renderer(self, size: int | None = None, device: torch.device | str = "cpu") -> Renderer:
         """`render` with its constants built beforehand: what `torch.compile` should be given."""
-        ...
 
     def success(self, state: Tensor, goal: Tensor) -> Tensor:
         """(…, S), (…, S) -> bool (…)."""
-        ...
 
     def distance(self, state: Tensor, goal: Tensor) -> Tensor:
         """How far apart two states are, in the world's own unit: (…, S), (…, S) -> (…)."""
-        ...
 
     def factors(self, state: Tensor) -> dict[str, Tensor]:
         """What the analysis asks about: zone, contact, … one (N,) tensor each."""
-        ...
 
 
 @runtime_checkable
 class TensorWorld(_AnyWorld, Protocol):
     def step(self, state: Tensor, action: Tensor) -> Tensor:
         """(N, S), (N, A) -> (N, S), on the device of its arguments. Leading shapes may be any (…, S)."""
-        ...
-
-
-@runtime_checkable
-class Live(Protocol):
-    """N live simulators of a SimWorld, in worker processes or in this one."""
-
-    @property
-    def states(self) -> Tensor:
-        """(N, S) float32 on the CPU: what is seen of the simulators now."""
-        ...
-
-    def step(self, action: Tensor, rows: Tensor | None = None) -> Tensor:
-        """(N, A) -> the states that follow, (N, S). With rows (n,), those alone move: (n, A) -> (n, S)."""
-        ...
-
-    def restart(self, rows: Tensor, starts: Any) -> Tensor:
-        """New simulators in place of rows (n,), from states (n, S) or a snapshot -> the rows' states (n, S)."""
-        ...
-
-    def branches(self, action: Tensor) -> Tensor:
-        """(N, M, T, A) -> (N, M, T, S): what M action sequences would lead to from here; nothing here moves."""
-        ...
-
-    def snapshot(self) -> Any:
-        """All there is to know, hidden state included: `open(snapshot)` continues as these would."""
-        ...
-
-    def close(self) -> None: ...
 
 
 @runtime_checkable
@@ -129,11 +95,8 @@ class SimWorld(_AnyWorld, Protocol):
     """A world that steps through live simulators, because its state is not all there is (contact caches)."""
 
     def open(self, states: Any, workers: int | None = 1) -> Live:
-        """Simulators started at these states (N, S), which is approximate, or at a snapshot, which is exact.
-
-        workers: processes; 1 is this one, None as many as there are cores. The results do not depend on it.
-        """
-        ...
+        """Simulators started at these states (N, S), which is approximate, or at a snapshot, which is exact. workers:
+        processes; 1 is this one, None as many as there are cores. The results do not depend on it."""
 
 
 World = TensorWorld | SimWorld
@@ -142,16 +105,39 @@ World = TensorWorld | SimWorld
 class Planar:
     """What the worlds of one dot in the plane share: the state is its position, distance is Euclidean."""
 
-    @property
+    name: ClassVar[str]
+    where: ClassVar[str]  # its own factor, next to x and y
+    side: ClassVar[int]  # of a native frame
+    bounds: ClassVar[tuple[float, float]]  # of either coordinate
+    largest: ClassVar[float] = 1.0  # of either entry of an action
+    within: ClassVar[float]
+    episode: ClassVar[int]
+    policy: ClassVar[str] = "random"
+
+    @functools.cached_property
     def spec(self) -> WorldSpec:
-        raise NotImplementedError
+        return WorldSpec(
+            name=self.name,
+            options=asdict(self),  # type: ignore[call-overload]
+            state_names=("x", "y"),
+            action_names=("dx", "dy"),
+            frame=self.side,
+            episode=self.episode,
+            policy=self.policy,
+            proprio=(0, 1),
+            factors=(self.where, "x", "y"),
+            action_low=(-self.largest,) * 2,
+            action_high=(self.largest,) * 2,
+            state_low=self.bounds[:1] * 2,
+            state_high=self.bounds[1:] * 2,
+            success_within=self.within,
+        )
 
     def _anywhere(self, keys: Tensor) -> Tensor:
         """A position per key, (n,) -> (n, 2)."""
         raise NotImplementedError
 
     def _draw(self, size: int, device: torch.device) -> Renderer:
-        """The renderer of one size, built once."""
         raise NotImplementedError
 
     def sample_state(self, n: int, key: Key, start: int = 0) -> Tensor:
@@ -178,35 +164,6 @@ def _planar_renderer(world: Planar, size: int, device: torch.device) -> Renderer
     if size < 1:
         raise UserError(f"a frame needs a positive side, not {size}.")
     return world._draw(size, device)
-
-
-def planar_spec(
-    world: Any,
-    name: str,
-    where: str,
-    frame: int,
-    bounds: tuple[float, float],
-    *,
-    within: float,
-    step: float = 1.0,
-    **rest: Any,
-) -> WorldSpec:
-    """The spec of a world of one dot. where: its own factor; bounds, step: of either coordinate and action."""
-    return WorldSpec(
-        name=name,
-        options=asdict(world),
-        state_names=("x", "y"),
-        action_names=("dx", "dy"),
-        frame=frame,
-        proprio=(0, 1),
-        factors=(where, "x", "y"),
-        action_low=(-step, -step),
-        action_high=(step, step),
-        state_low=bounds[:1] * 2,
-        state_high=bounds[1:] * 2,
-        success_within=within,
-        **rest,
-    )
 
 
 def key_at(keys: Tensor, t: int) -> Tensor:

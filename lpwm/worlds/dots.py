@@ -4,27 +4,20 @@ The native frame blends a color c over the background b with alpha α,
 
     pixel = ⌊b·(1 − α) + c·α⌋,   α = exp(−d²/2r²) / max over the pixel grid,   d² = dx² + dy²,
 
-all in float32 and in this order: on a white ground the floor turns the last bit of α into a whole gray level,
-so the exponential of the sum may not be replaced by a product of exponentials. What may be left out is the
-rest of the frame: where α ≤ 2⁻²⁵ the background comes through untouched, and that is everywhere beyond
-√(50 r² ln 2) of the dot. `ExactDots` therefore works in a window.
+in float32 and in this order: on a white ground the floor turns the last bit of α into a whole gray level. Where
+α ≤ 2⁻²⁵, beyond √(50 r² ln 2) of the dot, the background comes through untouched: `ExactDots` works in a window.
 
-Other sizes are drawn directly rather than by shrinking native frames (twelve times the pixels at 64²):
-pixel i of s covers 224/s native pixels, and averaging a Gaussian over that box is, to second order, a
-Gaussian of variance r² + ((224/s)² − 1)/12. That one is separable. The background is the exact area average,
-and the result is rounded to nearest. On open ground that is within 3 levels of the area-resized native frame,
-and within 12 where the flank of the dot falls on a pixel that is part wall; 0.1 on average.
+Other sizes are drawn directly: pixel i of s covers 224/s native pixels, and averaging a Gaussian over that box is, to
+second order, a Gaussian of variance r² + ((224/s)² − 1)/12, which is separable. The background is the exact area
+average. On open ground that is within 3 levels of the area-resized native frame; 0.1 on average.
 
 N frames, C = 3 colors, H = W = side, K = side of the window.
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Callable
 
 import torch
-from numpy.lib.stride_tricks import sliding_window_view
 from torch import Tensor
 
 from lpwm.worlds.base import on_host
@@ -48,9 +41,6 @@ class ExactDots:
         self.planes = (0, 1, 1) if gray else (0, 1, 2)  # where each color finds its plane
         self.ground = self.background[: max(self.planes) + 1].to(torch.float32)  # (planes, H, W)
         self.offsets = torch.arange(self.window, device=background_CHW.device)
-        if self.ground.device.type == "cpu":  # every window of the ground as a view, (row, column, plane, K, K)
-            views = sliding_window_view(self.ground.numpy(), (self.window, self.window), axis=(1, 2))
-            self.windows = views.transpose(1, 2, 0, 3, 4)
 
     def __call__(self, xy_N2: Tensor) -> Tensor:
         return _in_chunks(self._draw, xy_N2, self.window**2, (3, self.side, self.side))
@@ -63,31 +53,14 @@ class ExactDots:
         alpha = self._alpha(off[:, 0, None, :] + off[:, 1, :, None])
         alpha /= self._peak(xy_N2)[:, None, None]
         out.copy_(self.background.expand_as(out))
-        (self._paste_host if on_host(xy_N2) else self._paste)(out, alpha, corner, span)
-
-    def _blend(self, ground_NPKK: Tensor, alpha_NKK: Tensor) -> Tensor:
-        """⌊b·(1 − α) + c·α⌋ for each plane; a color of 0 adds nothing."""
-        value = ground_NPKK * (1.0 - alpha_NKK).unsqueeze(1)
-        for plane in range(value.shape[1]):
-            if self.color[plane]:
-                value[:, plane] += alpha_NKK * float(self.color[plane])
-        return value.to(torch.uint8)
-
-    def _paste(self, out: Tensor, alpha: Tensor, corner: Tensor, span: Tensor) -> None:
-        """Blend into each frame's window with a gather and a scatter: a graph of fixed shapes, for devices."""
+        # Blend into each frame's window with a gather and a scatter: a graph of fixed shapes.
         where = (span[:, 1, :, None] * self.side + span[:, 0, None, :]).flatten(1)  # (N, K·K)
-        value = self._blend(self.ground.flatten(1)[:, where].transpose(0, 1), alpha.flatten(1))
+        alpha = alpha.flatten(1)
+        value = self.ground.flatten(1)[:, where] * (1.0 - alpha)  # (planes, N, K·K)
         for color, plane in enumerate(self.planes):
-            out[:, color].view(len(out), -1).scatter_(1, where, value[:, plane])
-
-    def _paste_host(self, out: Tensor, alpha: Tensor, corner: Tensor, span: Tensor) -> None:
-        """The same on a CPU, where copying rows between strided windows is several times faster."""
-        x, y = corner.T.numpy()
-        value = self._blend(torch.from_numpy(self.windows[y, x]), alpha).numpy()
-        frame, k = out.numpy(), self.window
-        for i, (left, top) in enumerate(zip(x.tolist(), y.tolist(), strict=True)):
-            area = frame[i, :, top : top + k, left : left + k]
-            area[0], area[1:] = value[i, 0], value[i, 1:]
+            if self.color[color] and plane == color:
+                value[plane] += alpha * float(self.color[color])
+            out[:, color].view(len(out), -1).scatter_(1, where, value[plane].to(torch.uint8))
 
     def _alpha(self, dist2: Tensor) -> Tensor:
         return dist2.div_(-2.0 * self.radius * self.radius).exp_()

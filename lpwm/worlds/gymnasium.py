@@ -1,6 +1,6 @@
 """The worlds as gymnasium environments, one at a time and batched.
 
-`import lpwm.worlds.gymnasium` registers lpwm/Piecewise-v0, PushT-v0, TwoRoom-v0 and Wall-v0 with gymnasium:
+`import lpwm` registers lpwm/Piecewise-v0, PushT-v0, TwoRoom-v0, Wall-v0 and Cube-v0 with gymnasium (`gym_ids`):
 
     gymnasium.make("lpwm/Piecewise-v0", g=3, render_mode="rgb_array", size=64)
     gymnasium.make_vec("lpwm/Piecewise-v0", num_envs=64, g=3, render_mode="rgb_array")
@@ -14,8 +14,6 @@ A world of live simulators (PushT) keeps them in this process; `workers=4` sprea
 Environment i of a batch, seeded with s, is the single environment seeded with s + i.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,7 +21,6 @@ import gymnasium
 import numpy as np
 import torch
 from gymnasium import spaces
-from gymnasium.envs.registration import register, registry
 from gymnasium.utils import seeding
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
@@ -32,14 +29,8 @@ from torch import Tensor
 
 from lpwm.core.errors import UserError, nearest
 from lpwm.worlds import Live, SimWorld, World, WorldSpec, make
+from lpwm.worlds.gym_ids import register_worlds
 
-IDS = {
-    "cube": "lpwm/Cube-v0",
-    "piecewise": "lpwm/Piecewise-v0",
-    "pusht": "lpwm/PushT-v0",
-    "two_room": "lpwm/TwoRoom-v0",
-    "wall": "lpwm/Wall-v0",
-}
 FRAMES_PER_SECOND = 10
 Float = NDArray[np.float32]
 
@@ -242,19 +233,6 @@ def _given(value: Any, drawn: Tensor, rows: Any) -> Tensor:
     if array.shape[-1:] != drawn.shape[1:] or array.ndim > 2 or (array.ndim == 2 and len(array) != len(rows)):
         raise UserError(f"reset needs states of shape {tuple(drawn.shape)}, not {array.shape}.")
     return torch.tensor(np.broadcast_to(array, tuple(drawn.shape)).copy())
-
-
-def register_worlds() -> None:
-    """Tell gymnasium about the worlds; doing it twice is harmless."""
-    for name, env_id in IDS.items():
-        if env_id not in registry:
-            register(
-                id=env_id,
-                entry_point="lpwm.worlds.gymnasium:WorldEnv",
-                vector_entry_point="lpwm.worlds.gymnasium:WorldVectorEnv",
-                max_episode_steps=make(name).spec.episode,
-                kwargs={"world": name},
-            )
 
 
 register_worlds()  # gymnasium's own convention: importing the module makes its names known

@@ -2,14 +2,9 @@
 
     p' = clamp(p + 5·clip(a, ±1) + b[zone(p)], 21, 203),   b_i = scale·(cos, sin)(2πi/g²)
 
-The zone is that of the old position, row·g + column of [14, 210)². Equal, bit for bit on a CPU, to the
-environment of the same name in stable-worldmodel, starts and goals included: both are uniform on [14, 209]²,
-a little wider than the dot can then move.
-
-State: the dot's x and y in pixels of the 224² frame, y downwards.
+The zone is that of the old position, row·g + column of [14, 210)². Equal, bit for bit on a CPU, to stable-worldmodel's
+environment. Starts and goals are uniform on [14, 209]². State: the dot's x and y in pixels of the 224² frame.
 """
-
-from __future__ import annotations
 
 import colorsys
 import functools
@@ -20,7 +15,7 @@ import torch
 from torch import Tensor
 
 from lpwm.core.errors import UserError
-from lpwm.worlds.base import Planar, Renderer, WorldSpec, planar_spec, uniform_at
+from lpwm.worlds.base import Planar, Renderer, uniform_at
 from lpwm.worlds.dots import ExactDots, SoftDots
 
 FRAME, BORDER, RADIUS, LINE = 224, 14, 7, 4
@@ -30,10 +25,20 @@ START_LOW, START_HIGH = float(BORDER), float(FRAME - BORDER - 1)
 RED = (255, 0, 0)
 
 
+class Room(Planar):
+    """224² pixels with a border, starts and goals anywhere in it."""
+
+    side, bounds, within, episode = FRAME, (START_LOW, START_HIGH), SUCCESS, 100
+
+    def _anywhere(self, keys: Tensor) -> Tensor:
+        return START_LOW + (START_HIGH - START_LOW) * uniform_at(keys, 2)
+
+
 @dataclass(frozen=True)
-class Piecewise(Planar):
+class Piecewise(Room):
     """g zones per side, each with a bias of length `scale` pixels; `visible` paints the zones in pastel."""
 
+    name, where = "piecewise", "zone"
     g: int = 2
     scale: float = 2.0
     visible: bool = False
@@ -43,15 +48,6 @@ class Piecewise(Planar):
             raise UserError(f"Piecewise needs 1 to 14 zones per side, not g={self.g}.")
         if not (math.isfinite(self.scale) and self.scale >= 0):
             raise UserError(f"Piecewise needs a finite, non-negative bias scale, not {self.scale}.")
-
-    @functools.cached_property
-    def spec(self) -> WorldSpec:
-        return planar_spec(
-            self, "piecewise", "zone", FRAME, (START_LOW, START_HIGH), within=SUCCESS, episode=100, policy="random"
-        )
-
-    def _anywhere(self, keys: Tensor) -> Tensor:
-        return START_LOW + (START_HIGH - START_LOW) * uniform_at(keys, 2)
 
     def step(self, state: Tensor, action: Tensor) -> Tensor:
         moved = state + action.clamp(-1.0, 1.0) * SPEED + self.bias(state)
@@ -82,10 +78,8 @@ def _biases(world: Piecewise, device: torch.device) -> Tensor:
 
 @functools.cache
 def _thresholds(g: int, device: torch.device) -> Tensor:
-    """The least float32 x with ⌊(x − 14)/196·g⌋ ≥ k in double precision, for k = 1…g−1.
-
-    Comparing float32 positions with these gives the zone that double arithmetic gives, without doubles.
-    """
+    """The least float32 x with ⌊(x − 14)/196·g⌋ ≥ k in double precision, for k = 1…g−1. Comparing float32 positions
+    with these gives the zone that double arithmetic gives, without doubles."""
     inside = float(FRAME - 2 * BORDER)
     edges = []
     for k in range(1, g):

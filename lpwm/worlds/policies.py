@@ -1,13 +1,10 @@
 """Who moves the dot when data are collected.
 
-A policy is batched and keyed: row i's action at step t is a function of (its key, t) and of what row i has
-seen, never of the batch around it. What a policy carries from step to step is a tensor with one row per
-environment, so that it can be sliced, stored and resumed.
+A policy is batched and keyed: row i's action at step t is a function of (its key, t) and of what row i has seen, never
+of the batch around it. What it carries from step to step is a tensor with one row per environment.
 
 N environments, S state, A action, M what the policy carries (0 for most).
 """
-
-from __future__ import annotations
 
 import functools
 import inspect
@@ -21,6 +18,7 @@ from torch import Tensor
 
 from lpwm.core import rng
 from lpwm.core.errors import UserError, choose, nearest
+from lpwm.core.plugins import named
 from lpwm.worlds.base import SimWorld, World, key_at, uniform_at
 from lpwm.worlds.cube.expert import CubeExpert
 from lpwm.worlds.piecewise import SPEED, Piecewise
@@ -31,22 +29,13 @@ from lpwm.worlds.wall import STEP_MAX, Wall
 
 @runtime_checkable
 class Policy(Protocol):
+    """One that knows how long its episodes are also has `lengths(keys)`: (N,) int64 -> steps (N,) int64."""
+
     def begin(self, state: Tensor, goal: Tensor, keys: Tensor) -> Tensor:
         """What is carried at the start of an episode: (N, S), (N, S), (N,) int64 -> (N, M) float32."""
-        ...
 
     def act(self, state: Tensor, goal: Tensor, carried: Tensor, keys: Tensor, t: int) -> tuple[Tensor, Tensor]:
         """(N, S), (N, S), (N, M), (N,) int64, step -> actions (N, A) within bounds, carried (N, M)."""
-        ...
-
-
-@runtime_checkable
-class OwnLengths(Protocol):
-    """A policy that knows how long its episodes are."""
-
-    def lengths(self, keys: Tensor) -> Tensor:
-        """Steps of each episode: (N,) int64 -> (N,) int64."""
-        ...
 
 
 class _Forgetful:
@@ -114,10 +103,8 @@ class TwoRoomExpert(_Forgetful):
 
 @dataclass(frozen=True)
 class WallDrift:
-    """A walk that keeps its heading: the first is uniform, and each step adds a von Mises angle to it.
-
-    Step lengths are normal, of mean 1 and deviation 0.4, restricted to [0.2, 1.8]. Carried: the heading (N, 1).
-    """
+    """A walk that keeps its heading: the first is uniform, and each step adds a von Mises angle to it. Step lengths are
+    normal, of mean 1 and deviation 0.4, restricted to [0.2, 1.8]. Carried: the heading (N, 1)."""
 
     world: Wall
     concentration: float = 5.0
@@ -163,6 +150,9 @@ POLICIES: dict[str, dict[str, Callable[..., Policy]]] = {
 def make_policy(world: World, name: str | None = None, **options: Any) -> Policy:
     """A policy of this world by name; without one, the policy its data are made with."""
     spec = world.spec
+    if name is not None and ":" in name:  # a function of the user's: of the world, or as the world wants it
+        function = named(name, "policy")
+        return getattr(world, "policy_from", lambda build: build(world, **options))(function)
     known = {**POLICIES.get(spec.name, {"random": Random}), **getattr(world, "policies", {})}
     build = choose(f"policy of {spec.name}", name or spec.policy, known)
     valid = [p for p in inspect.signature(build).parameters if p != "world"]

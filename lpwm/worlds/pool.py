@@ -1,16 +1,11 @@
 """Live simulators in worker processes.
 
-A world with hidden state provides a `Simulator`: one environment, made from a start (a state, or a snapshot).
-`open_live(make, starts, workers)` keeps any number of them, in this process or spread over others, behind the one
-contract `Live`. What simulator i does depends neither on their number nor on the workers'.
-
-Worker processes begin fresh (fork server, or spawn), leave Ctrl-C to the parent, and end when it does, however
-that comes about. After an interruption or an error the handle is closed: half a step cannot be continued.
+A world with hidden state provides a `Simulator`: one environment, made from a start (a state, or a snapshot). What
+simulator i does depends neither on their number nor on the workers'. Worker processes begin fresh, leave Ctrl-C to the
+parent, and end when it does. After an interruption or an error the handle is closed: half a step cannot be continued.
 
 N simulators, S state, A action, M branches, T steps.
 """
-
-from __future__ import annotations
 
 import contextlib
 import copy
@@ -40,17 +35,14 @@ class Simulator(Protocol):
     @property
     def state(self) -> Sequence[float] | NDArray[np.float64]:
         """What is seen of it now, S numbers."""
-        ...
 
     def step(self, action: Sequence[float]) -> None: ...
 
     def snapshot(self) -> Any:
         """From which the same `make` makes one that continues as this one would. It can be pickled."""
-        ...
 
     def branch(self, actions: NDArray[np.float64]) -> NDArray[np.float32]:
         """(M, T, A) -> (M, T, S): what each sequence would lead to from here; this one does not move."""
-        ...
 
 
 Make = Callable[[Any], Simulator]
@@ -67,7 +59,7 @@ class Snapshot:
 
 
 class Bank:
-    """Simulators in one process; arrays in, arrays out."""
+    """Simulators in one process; arrays in, arrays out. `send` and `receive` are those of a `Worker`."""
 
     def __init__(self, make: Make, starts: Sequence[Any]) -> None:
         self.make = make
@@ -93,6 +85,18 @@ class Bank:
     def snapshot(self) -> list[Any]:
         return [s.snapshot() for s in self.simulators]
 
+    def frames(self, size: int) -> NDArray[np.uint8]:
+        return np.stack([s.frame(size) for s in self.simulators])  # type: ignore[attr-defined]
+
+    def send(self, what: str, *values: Any) -> None:
+        self._answer = getattr(self, what)(*values)
+
+    def receive(self) -> Any:
+        return self._answer
+
+    def stop(self) -> None:
+        self.simulators = []
+
 
 class Worker:
     """A bank in a process of its own."""
@@ -103,19 +107,15 @@ class Worker:
         self.process = context.Process(target=_serve, args=(other,), daemon=True)
         self.process.start()
         other.close()  # the worker's end is the worker's alone, so that its death is noticed
-        self.send("open", make, starts)
+        self.send(make, starts)
 
     def send(self, *message: Any) -> None:
-        try:
+        with _noticing_death():
             self.pipe.send(message)
-        except (BrokenPipeError, ConnectionResetError) as error:
-            raise _died() from error
 
     def receive(self) -> Any:
-        try:
+        with _noticing_death():
             ok, value = self.pipe.recv()
-        except (EOFError, ConnectionResetError) as error:
-            raise _died() from error
         if ok:
             return value
         cause, trace = value
@@ -129,67 +129,72 @@ class Worker:
             self.process.join()
 
 
-def _died() -> UserError:
-    return UserError(
-        "a simulator's worker process died (out of memory?): use fewer workers. A script that opens a world with "
-        "workers must do so under if __name__ == '__main__'."
-    )
+@contextlib.contextmanager
+def _noticing_death() -> Iterator[None]:
+    try:
+        yield
+    except (EOFError, BrokenPipeError, ConnectionResetError) as error:
+        raise UserError(
+            "a simulator's worker process died (out of memory?): use fewer workers. A script that opens a world with "
+            "workers must do so under if __name__ == '__main__'."
+        ) from error
 
 
-class Simulators:
-    """The `Live` of every world whose simulators are made by `make`."""
+class Live:
+    """N live simulators of a world, in worker processes or in this one."""
 
     def __init__(self, make: Make, starts: Sequence[Any], workers: int) -> None:
         self.count = len(starts)
         edges = np.linspace(0, self.count, workers + 1).astype(np.int64)
         self._parts = [slice(a, b) for a, b in zip(edges, edges[1:], strict=False)]
-        self._bank: Bank | None = None
-        self._workers: list[Worker] = []
-        self._closed = False
-        if workers == 1:
-            self._bank = Bank(make, starts)
-            self._states = self._bank.states()
-            return
+        self._workers: list[Bank | Worker] = []
         with self._closing_on_error():
-            for part in self._parts:
-                self._workers.append(Worker(make, starts[part]))
+            if workers == 1:
+                self._workers = [Bank(make, starts)]
+                self._workers[0].send("states")
+            else:
+                for part in self._parts:
+                    self._workers.append(Worker(make, starts[part]))
             self._states = np.concatenate([w.receive() for w in self._workers])
 
     @property
     def states(self) -> Tensor:
+        """(N, S) float32 on the CPU: what is seen of the simulators now."""
         return torch.from_numpy(self._states.copy())
 
     def step(self, action: Tensor, rows: Tensor | None = None) -> Tensor:
-        """(N, A) -> (N, S). With rows (n,) distinct, those alone move: (n, A) -> (n, S)."""
+        """(N, A) -> the states that follow, (N, S). With rows (n,) distinct, those alone move: (n, A) -> (n, S)."""
         which = np.arange(self.count) if rows is None else np.asarray(rows, dtype=np.int64)
         if action.ndim != 2 or len(action) != len(which):
             raise UserError(f"stepping {len(which)} simulators needs as many actions, not {tuple(action.shape)}.")
-        self._states[which] = self._over_rows("step", which, _numbers(action))
-        return torch.from_numpy(self._states[which])
+        return self._over_rows("step", which, _numbers(action))
 
     def branches(self, action: Tensor) -> Tensor:
+        """(N, M, T, A) -> (N, M, T, S): what M action sequences would lead to from here; nothing here moves."""
         if action.ndim != 4 or len(action) != self.count:
             raise UserError(
-                f"branches of {self.count} simulators need actions (N, M, T, A), not {tuple(action.shape)}."
+                f"branches of {self.count} simulators take actions (N, M, T, A), not {tuple(action.shape)}."
             )
         numbers = _numbers(action)
         return torch.from_numpy(np.concatenate(self._call("branches", [(numbers[part],) for part in self._parts])))
 
     def restart(self, rows: Tensor, starts: Any) -> Tensor:
-        """New simulators in place of these rows (n,), from states (n, S) or a snapshot; the rows' states."""
-        which = np.asarray(rows, dtype=np.int64)
-        self._states[which] = self._over_rows("restart", which, as_starts(starts))
-        return torch.from_numpy(self._states[which])
+        """New simulators in place of rows (n,), from states (n, S) or a snapshot -> the rows' states (n, S)."""
+        return self._over_rows("restart", np.asarray(rows, dtype=np.int64), as_starts(starts))
+
+    def frames(self, size: int) -> Tensor:
+        """What simulators that draw themselves (a world with `live_frames`) show now, uint8 (N, 3, size, size)."""
+        return torch.from_numpy(np.concatenate(self._call("frames", [(size,)] * len(self._parts))))
 
     def snapshot(self) -> Snapshot:
+        """All there is to know, hidden state included: `open(snapshot)` continues as these would."""
         return Snapshot(tuple(s for part in self._call("snapshot", [()] * len(self._parts)) for s in part))
 
     def close(self) -> None:
-        self._closed, self._bank = True, None
         while self._workers:
             self._workers.pop().stop()
 
-    def __enter__(self) -> Simulators:
+    def __enter__(self) -> "Live":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -199,27 +204,22 @@ class Simulators:
         with contextlib.suppress(Exception):  # the interpreter may be half gone
             self.close()
 
-    def _over_rows(self, what: str, which: NDArray[np.int64], values: Any) -> NDArray[np.float32]:
-        """Call each part with its own rows and put the results back in the order of `which`."""
-        if self._bank is not None:  # the common case, with nothing to sort
-            return self._call(what, [(which, values)])[0] if len(which) else self._states[which]
+    def _over_rows(self, what: str, which: NDArray[np.int64], values: Any) -> Tensor:
+        """Call each part with its own rows; the states of all `which`, in their order."""
         mine = [np.flatnonzero((which >= p.start) & (which < p.stop)) for p in self._parts]
         arguments = [
-            (which[m] - p.start, [values[i] for i in m] if isinstance(values, list | tuple) else values[m])
+            (which[m] - p.start, [values[i] for i in m] if isinstance(values, tuple) else values[m])
             for p, m in zip(self._parts, mine, strict=True)
         ]
-        out = np.empty((len(which), self._states.shape[1]), dtype=np.float32)
         for m, answer in zip(mine, self._call(what, arguments), strict=True):
             if len(m):
-                out[m] = answer
-        return out
+                self._states[which[m]] = answer
+        return torch.from_numpy(self._states[which])
 
     def _call(self, what: str, arguments: list[tuple[Any, ...]]) -> list[Any]:
-        if self._closed:
+        if not self._workers:
             raise UserError("these simulators are closed: open the world again.")
         with self._closing_on_error():
-            if self._bank is not None:
-                return [getattr(self._bank, what)(*arguments[0])]
             for worker, values in zip(self._workers, arguments, strict=True):
                 worker.send(what, *values)
             return [worker.receive() for worker in self._workers]
@@ -233,7 +233,7 @@ class Simulators:
             raise
 
 
-def open_live(make: Make, starts: Any, workers: int | None = 1) -> Simulators:
+def open_live(make: Make, starts: Any, workers: int | None = 1) -> Live:
     """N simulators from states (N, S) or a `Snapshot`, in `workers` processes: 1 is this one, None all cores."""
     if workers is not None and workers < 1:
         raise UserError(f"{workers} workers cannot work: give at least 1.")
@@ -241,7 +241,7 @@ def open_live(make: Make, starts: Any, workers: int | None = 1) -> Simulators:
     workers = max(1, min(cores() if workers is None else workers, len(starts)))
     if workers > 1:
         check_sendable(make, "the simulator")
-    return Simulators(make, starts, workers)
+    return Live(make, starts, workers)
 
 
 def check_sendable(value: Any, what: str) -> None:
@@ -249,16 +249,12 @@ def check_sendable(value: Any, what: str) -> None:
     try:
         pickle.dumps(value)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
-        raise UserError(
-            f"{what} cannot be sent to worker processes ({error}): define it in a module, or use one worker."
-        ) from error
+        raise UserError(f"{what} cannot be sent to worker processes ({error}): define it in a module.") from error
 
 
 def as_starts(starts: Any) -> Any:
     """The starts of a snapshot, or the rows of states (N, S) as float64."""
-    if isinstance(starts, Snapshot):
-        return starts.starts
-    return _numbers(torch.as_tensor(starts))
+    return starts.starts if isinstance(starts, Snapshot) else _numbers(torch.as_tensor(starts))
 
 
 def _numbers(values: Tensor) -> NDArray[np.float64]:
@@ -274,14 +270,11 @@ def cores() -> int:
 
 
 def worker_context(preload: str = "lpwm.worlds") -> Any:
-    """How worker processes are started: never by forking this one, whose threads may hold locks.
-
-    preload: a module the fork server imports once instead of each worker (torch comes with it).
-    """
-    method = "forkserver" if sys.platform.startswith("linux") else "spawn"
-    context = multiprocessing.get_context(method)
-    if method == "forkserver":
-        context.set_forkserver_preload([preload])
+    """Never forks this process, whose threads may hold locks. preload: what the fork server imports once for all."""
+    if not sys.platform.startswith("linux"):
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([preload])
     return context
 
 
@@ -300,27 +293,21 @@ def start_worker() -> None:
 
 
 def _serve(pipe: Connection) -> None:
-    """A worker: open a bank, answer until the pipe ends."""
+    """A worker: open a bank with the first message, answer the others until the pipe ends."""
     start_worker()
     bank: Bank | None = None
-    while True:
-        try:
-            what, *values = pipe.recv()
-        except (EOFError, OSError):
-            return
-        answer: tuple[bool, Any]
-        try:
-            if what == "open":
-                bank = Bank(*values)
-                answer = True, bank.states()
-            else:
-                answer = True, getattr(bank, what)(*values)
-        except Exception as error:
-            answer = False, (_sendable(error), traceback.format_exc())
-        try:
+    with contextlib.suppress(EOFError, OSError):
+        while True:
+            message = pipe.recv()
+            try:
+                if bank is None:
+                    bank = Bank(*message)
+                    message = ("states",)
+                what, *values = message
+                answer: tuple[bool, Any] = True, getattr(bank, what)(*values)
+            except Exception as error:
+                answer = False, (_sendable(error), traceback.format_exc())
             pipe.send(answer)
-        except (BrokenPipeError, ConnectionResetError):
-            return
 
 
 def _sendable(error: Exception) -> Exception:

@@ -1,37 +1,21 @@
-"""TwoRoom: a room cut by a wall with doors, as stable-worldmodel's users know it.
+"""TwoRoom: a room cut by a wall with doors.
 
     p' = collide(p, clamp(p + 5·clip(a, ±1), 21, 203))
 
-The dot of radius 7 may not enter the wall's band [100, 124] unless its new y lies within a door (±14, with
-1.75 of tolerance); otherwise its x is put back half a pixel before the band, on the side it came from. The
-test looks at the end of a step and never at the path, which is enough: a step (5) is shorter than the band.
-Equal, bit for bit on a CPU, to stable-worldmodel's environment, whose starts avoid the band and whose goals
-do not (a goal inside the band is still within the 16 pixels of success).
-
-State: the dot's x and y in pixels of the 224² frame, y downwards.
+The dot of radius 7 may not enter the wall's band [100, 124] unless its new y lies within a door (±14, with 1.75 of
+tolerance); otherwise its x is put back half a pixel before the band, on the side it came from. Equal, bit for bit on a
+CPU, to stable-worldmodel's environment, whose starts avoid the band and whose goals do not. State: the dot's x and y in
+pixels of the 224² frame.
 """
 
-from __future__ import annotations
-
-import functools
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from lpwm.core.errors import UserError
-from lpwm.worlds.base import Key, Planar, Renderer, WorldSpec, planar_spec, row_keys, uniform_at
-from lpwm.worlds.piecewise import (
-    BORDER,
-    FRAME,
-    RADIUS,
-    SPEED,
-    START_HIGH,
-    START_LOW,
-    SUCCESS,
-    dot_renderer,
-    draw_border,
-)
+from lpwm.worlds.base import Key, Renderer, row_keys, uniform_at
+from lpwm.worlds.piecewise import BORDER, FRAME, RADIUS, SPEED, START_HIGH, START_LOW, Room, dot_renderer, draw_border
 
 CENTER = 112.0
 DOOR_TOLERANCE = 1.75
@@ -39,9 +23,10 @@ BACK_OFF = 0.5
 
 
 @dataclass(frozen=True)
-class TwoRoom(Planar):
+class TwoRoom(Room):
     """Door centers (y, in pixels), half the height of a door, and the thickness of the wall."""
 
+    name, where, policy = "two_room", "room", "expert"
     doors: tuple[int, ...] = (49,)
     door_half: int = 14
     thickness: int = 10
@@ -53,12 +38,6 @@ class TwoRoom(Planar):
             raise UserError(f"TwoRoom needs a door_half of 8 to 21 pixels, not {self.door_half}.")
         if not 7 <= self.thickness <= 41:
             raise UserError(f"TwoRoom needs a wall thickness of 7 to 41 pixels, not {self.thickness}.")
-
-    @functools.cached_property
-    def spec(self) -> WorldSpec:
-        return planar_spec(
-            self, "two_room", "room", FRAME, (START_LOW, START_HIGH), within=SUCCESS, episode=100, policy="expert"
-        )
 
     @property
     def band(self) -> tuple[float, float]:
@@ -73,9 +52,6 @@ class TwoRoom(Planar):
         x = torch.where(x < left, x, x + (right - left))  # the band is cut out and the rest drawn together
         y = START_LOW + (START_HIGH - START_LOW) * u[:, 1]
         return torch.stack((x, y), dim=-1)
-
-    def _anywhere(self, keys: Tensor) -> Tensor:
-        return START_LOW + (START_HIGH - START_LOW) * uniform_at(keys, 2)
 
     def step(self, state: Tensor, action: Tensor) -> Tensor:
         moved = state + action.clamp(-1.0, 1.0) * SPEED

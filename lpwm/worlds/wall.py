@@ -2,18 +2,14 @@
 
     p' = p + 2a unless the path from p meets a surface; then the dot stops at the first one it meets.
 
-Surfaces are segments, each with a free side: the four borders (x, y = 4 and 60), the two faces of the wall
-(x = 32 ± 3) outside the door, and the two jambs of the door (y = 30 ± 4) between the faces. A dot that meets a
-surface is put 0.5 off it and, as in the original environment, 0.5 further along it (towards larger x or y);
-where that would carry it into a second surface it stays 0.3 before that one. Actions are not clipped.
+Surfaces are segments, each with a free side: the four borders, the two faces of the wall outside the door, and the two
+jambs of the door between the faces. A dot that meets a surface is put 0.5 off it and, as in the original, 0.5 further
+along it (towards larger x or y); where that would carry it into a second surface it stays 0.3 before that one. Actions
+are not clipped.
 
-Frames are drawn at 65 (white ground, black walls, and off the walls a red dot, 255·exp(−d²/2·1.7²) normalized
-by its maximum, truncated) and resized bilinearly, as the paper does for its 224² frames.
-
-State: the dot's x and y in grid units, y downwards.
+Frames are drawn at 65 (white ground, black walls, a red dot, 255·exp(−d²/2·1.7²) normalized by its maximum, truncated)
+and resized bilinearly. State: the dot's x and y in grid units.
 """
-
-from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
@@ -23,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lpwm.core.errors import UserError
-from lpwm.worlds.base import Planar, Renderer, WorldSpec, on_host, planar_spec, uniform_at
+from lpwm.worlds.base import Planar, Renderer, on_host, uniform_at
 
 FRAME, DOT = 65, 1.7
 LOW, HIGH = 4.0, 60.0  # the border lines
@@ -38,6 +34,8 @@ STEP_MAX = 1.8  # the longest step of the data
 class Wall(Planar):
     """The x of the wall's middle and the y of the door's, in grid units."""
 
+    name, where, policy = "wall", "room", "drift"
+    side, bounds, within, episode, largest = FRAME, (LOW, HIGH), SUCCESS, 50, STEP_MAX
     wall: int = 32
     door: int = 30
 
@@ -46,12 +44,6 @@ class Wall(Planar):
             raise UserError(f"Wall needs its wall at x = 16…48, so that both rooms have floor, not {self.wall}.")
         if not 10 <= self.door <= 54:
             raise UserError(f"Wall needs its door at y = 10…54, inside the border, not {self.door}.")
-
-    @functools.cached_property
-    def spec(self) -> WorldSpec:
-        return planar_spec(
-            self, "wall", "room", FRAME, (LOW, HIGH), within=SUCCESS, episode=50, policy="drift", step=STEP_MAX
-        )
 
     @property
     def faces(self) -> tuple[float, float]:

@@ -10,14 +10,15 @@ from gymnasium.utils.env_checker import check_env
 
 import lpwm.worlds.gymnasium as worlds_gym
 from lpwm.core.errors import UserError
-from lpwm.worlds import WORLDS, make
+from lpwm.worlds import WORLDS, gym_ids, make
 
-IDS = list(worlds_gym.IDS.items())
+IDS = [(name, env_id) for name, (env_id, _) in gym_ids.IDS.items()]
 pytestmark = pytest.mark.filterwarnings("ignore:.*symmetric and normalized space.*")
 
 
 def test_every_world_has_a_name() -> None:
-    assert set(worlds_gym.IDS) == set(WORLDS)
+    assert set(gym_ids.IDS) == set(WORLDS)
+    assert all(make(name).spec.episode == steps for name, (_, steps) in gym_ids.IDS.items())
     worlds_gym.register_worlds()  # again, without complaint
 
 

@@ -3,11 +3,14 @@
 A frame takes a tenth of a second without a GPU, so batches are shared out over worker processes, each with a context
 of its own; with one, milliseconds, and small batches are drawn here. Inside a worker process (of a collection, say)
 frames are drawn there and then.
+
+MuJoCo draws in an OpenGL context without a screen: EGL when it works, otherwise OSMesa; the environment variable
+MUJOCO_GL (egl, osmesa) decides when it is set. OSMesa is called through ctypes: after MuJoCo's EGL was tried, its own
+OSMesa can no longer be imported.
 """
 
-from __future__ import annotations
-
 import atexit
+import ctypes
 import functools
 import math
 import multiprocessing
@@ -17,14 +20,14 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from ctypes import c_void_p
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lpwm.core.errors import UserError
-from lpwm.worlds.cube.gl import import_mujoco, open_context
-from lpwm.worlds.cube.model import scene
+from lpwm.worlds.cube.model import GL_VARIABLE, import_mujoco, scene
 from lpwm.worlds.cube.sim import NQ
 from lpwm.worlds.pool import cores, start_worker, worker_context
 
@@ -35,6 +38,93 @@ ALONE_S = 2.0  # nor is less drawing than this, in seconds: a GPU draws a frame 
 
 Frames = NDArray[np.uint8]
 LARGEST = 2048  # pixels a side
+
+
+REMEDY = (
+    "install one of them (Debian, Ubuntu: apt-get install libegl1 libopengl0 libgl1-mesa-dri, or libosmesa6; with "
+    "an NVIDIA driver libegl1 and libopengl0 are enough)"
+)
+
+
+class Missing(Exception):
+    """This kind of context does not work here; why, in a few words."""
+
+
+def _library(*names: str) -> Any:
+    """The first of these libraries that loads, its symbols visible to MuJoCo, which looks for them by name."""
+    for name in names:
+        try:
+            return ctypes.CDLL(name, mode=ctypes.RTLD_GLOBAL)
+        except OSError:
+            continue
+    raise Missing(f"no {names[0]}")
+
+
+class EGL:
+    """MuJoCo's own, on the first device that gives a display; frames go to buffers, so it has no surface."""
+
+    name = "egl"
+
+    def __init__(self) -> None:
+        _library("libEGL.so.1", "libEGL.so")
+        _library("libOpenGL.so.0", "libGL.so.1", "libGL.so")
+        try:
+            from mujoco import egl
+
+            self._module, self._context = egl, egl.GLContext(16, 16)
+            atexit.register(self._context.free)
+        except Exception as error:  # whatever PyOpenGL makes of a library or a driver that is not as it should be
+            raise Missing(f"EGL does not work: {(str(error).splitlines() or [''])[0][:100]}") from error
+
+    def make_current(self) -> None:
+        self._context.make_current()
+
+    def release(self) -> None:
+        egl = self._module.EGL
+        egl.eglMakeCurrent(self._module.EGL_DISPLAY, egl.EGL_NO_SURFACE, egl.EGL_NO_SURFACE, egl.EGL_NO_CONTEXT)
+
+
+class OSMesa:
+    """Mesa's drawing in memory: no device, no driver."""
+
+    name = "osmesa"
+
+    def __init__(self) -> None:
+        self._mesa = _library("libOSMesa.so.8", "libOSMesa.so.6", "libOSMesa.so")
+        self._mesa.OSMesaCreateContextExt.restype = c_void_p
+        rgba, depth, stencil, accumulate = 0x1908, 24, 8, 0
+        made = self._mesa.OSMesaCreateContextExt(rgba, depth, stencil, accumulate, None)
+        if not made:
+            raise Missing("OSMesa gives no context")
+        self._context = c_void_p(made)
+        self._canvas = ctypes.create_string_buffer(16 * 16 * 4)  # it wants one; MuJoCo draws in its own buffers
+
+    def make_current(self) -> None:
+        unsigned_byte = 0x1401
+        if not self._mesa.OSMesaMakeCurrent(self._context, self._canvas, unsigned_byte, 16, 16):
+            raise Missing("the OSMesa context cannot be made current")
+
+    def release(self) -> None:
+        self._mesa.OSMesaMakeCurrent(None, None, 0, 0, 0)
+
+
+CONTEXTS: dict[str, type[EGL] | type[OSMesa]] = {"egl": EGL, "osmesa": OSMesa}
+
+
+def open_context() -> EGL | OSMesa:
+    """A context that is current, or one sentence saying what to install."""
+    wanted = os.environ.get(GL_VARIABLE, "").lower().strip()
+    if wanted and wanted not in CONTEXTS:
+        raise UserError(f"{GL_VARIABLE}={wanted} cannot draw without a screen: set it to egl or osmesa, or unset it.")
+    failures = []
+    for name in [wanted] if wanted else CONTEXTS:
+        try:
+            context = CONTEXTS[name]()
+            context.make_current()
+            return context
+        except Missing as why:
+            failures.append(str(why))
+    raise UserError(f"drawing Cube needs EGL or OSMesa ({'; '.join(failures)}): {REMEDY}.")
 
 
 class Painter:

@@ -18,8 +18,6 @@ speed; the turn is 3 × the angle, the shortest of the cube's four. Everything i
 Noise (method §6): ξ ~ U(0, 0.1) per episode; normal with standard deviations ξ, ξ, ξ, 3ξ, 10ξ, then clipped again.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 
@@ -50,10 +48,7 @@ def _near(a: Tensor, b: Tensor, within: float) -> Tensor:
 
 
 def decide(state: Tensor, target: Tensor, rest: Tensor) -> tuple[Tensor, Tensor]:
-    """(N, S), target (N, 4) and resting place (N, 4) as xyz and yaw -> actions (N, 5) without noise, and who is done.
-
-    The order of the phases is the order in which later ones overrule earlier ones.
-    """
+    """(N, S), target and resting place (N, 4) as xyz and yaw -> actions (N, 5) without noise, and who is done."""
     state = state.double()
     at, yaw, grip, cube = state[:, EFFECTOR], state[:, YAW], state[:, GRIP], state[:, CUBE_AT]
     cube_turn, target_turn = (_shortest(yaw, y) for y in (cube_yaw(state), target[:, 3]))

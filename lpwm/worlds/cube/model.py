@@ -1,15 +1,13 @@
 """The scene of the single cube: a UR5e arm with a Robotiq 2F-85 gripper, a table, four walls, a cube of 4 cm.
 
-`assets/cube.npz.xz` holds what tests/golden/make_cube_asset.py took from the package `ogbench`: two MuJoCo descriptions
-(the scene, and the arm alone for inverse kinematics) and the meshes, without loss: each mesh is its distinct points,
-which of them each vertex is, and the faces. MuJoCo compiles them when the world is first used.
+`assets/cube.npz.xz` holds what tests/golden/make_cube_asset.py took from `ogbench`: two MuJoCo descriptions (the scene,
+and the arm alone for inverse kinematics) and the meshes: distinct points, which of them each vertex is, and faces.
 """
-
-from __future__ import annotations
 
 import functools
 import io
 import lzma
+import os
 import struct
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lpwm.worlds.cube.gl import import_mujoco
+from lpwm.core.errors import UserError
 
 PHYSICS_STEP = 0.002  # seconds
 SHADOW = 1024  # side of the shadow map; MuJoCo's 4096 costs half as much again without a GPU and looks the same
@@ -31,6 +29,7 @@ ARM = slice(0, 6)  # in qpos, qvel and ctrl
 DRIVER = 6  # the gripper's right driver joint, in qpos: 0 open, 0.8 closed
 CUBE = slice(14, 21)  # in qpos: position, quaternion (w, x, y, z)
 HAND = "ur5e/robotiq/"
+GL_VARIABLE = "MUJOCO_GL"
 
 
 @dataclass(frozen=True)
@@ -45,6 +44,22 @@ class Scene:
     pad: int  # body of the right fingertip
     cube: int  # geom
     hand: NDArray[np.bool_]  # (geoms,) which of them are the gripper's
+
+
+def import_mujoco() -> Any:
+    """The package `mujoco`, imported without a context of its own; or one sentence."""
+    before = os.environ.get(GL_VARIABLE)
+    os.environ[GL_VARIABLE] = "disabled"
+    try:
+        import mujoco
+    except ImportError as error:
+        raise UserError(f"the Cube world needs mujoco ({error}): pip install 'lpwm[cube]'.") from error
+    finally:
+        if before is None:
+            del os.environ[GL_VARIABLE]
+        else:
+            os.environ[GL_VARIABLE] = before
+    return mujoco
 
 
 def _stl(points: NDArray[Any], faces: NDArray[Any]) -> bytes:

@@ -1,16 +1,11 @@
 """One live simulator of the Cube scene: what an action does, and what is recorded.
 
-An action is (dx, dy, dz, dyaw, dgrip) in ±1, times (0.05 m, 0.05 m, 0.05 m, 0.3 rad, 1): how far the point between
-the fingertips should move from where it is, and the gripper from where it is. The target pose is kept in the
-workspace, pointing down; inverse kinematics turns it into six joint angles, which servos follow for 25 physics steps
-of 2 ms. This is the control scheme of ogbench's `cube-single-v0`, number for number.
-
-MuJoCo computes positions at the beginning of a physics step, so the effector's pose and the contacts that are read
-after a step lag the joint angles by 2 ms. ogbench reads them so, and the next action starts from them; they are
-therefore in the state and in the snapshots, next to MuJoCo's own integration state.
+An action is (dx, dy, dz, dyaw, dgrip) in ±1, times (0.05 m, 0.05 m, 0.05 m, 0.3 rad, 1): how far the point between the
+fingertips and the gripper should move from where they are. The target pose is kept in the workspace, pointing down;
+inverse kinematics turns it into six joint angles, which servos follow for 25 physics steps of 2 ms: the control scheme
+of ogbench's `cube-single-v0`, number for number. The effector's pose and the contacts lag the joint angles by 2 ms, as
+ogbench reads them; they are therefore in the state and in the snapshots.
 """
-
-from __future__ import annotations
 
 import functools
 import math
@@ -19,8 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from lpwm.worlds.cube.gl import import_mujoco
-from lpwm.worlds.cube.model import ARM, CUBE, DRIVER, Scene, scene
+from lpwm.worlds.cube.model import ARM, CUBE, DRIVER, Scene, import_mujoco, scene
 
 SUBSTEPS = 25  # of 2 ms: 20 actions a second
 SCALE = np.array([0.05, 0.05, 0.05, 0.3, 1.0])
@@ -49,11 +43,9 @@ def wrap(angle: float) -> float:
 
 
 class Kinematics:
-    """Joint angles that put the flange at a pose: damped Gauss–Newton, q += Jᵀ(JJᵀ + 1e-12 I)⁻¹ e.
-
-    e is the pose error (metres, radians as a rotation vector). At most 20 rounds, none turning a joint by more than
-    45°, ending when both parts of e are below 1e-4. Where it starts decides which solution it finds.
-    """
+    """Joint angles that put the flange at a pose: damped Gauss–Newton, q += Jᵀ(JJᵀ + 1e-12 I)⁻¹ e. e is the pose error
+    (metres, radians as a rotation vector). At most 20 rounds, none turning a joint by more than 45°, ending when both
+    parts of e are below 1e-4. Where it starts decides which solution it finds."""
 
     ROUNDS, CLOSE, LARGEST, DAMPING = 20, 1e-4, math.pi / 4, 1e-12
 
@@ -102,10 +94,8 @@ def kinematics() -> Kinematics:
 
 
 class CubeSim:
-    """One simulator, from a state (S,) of any precision, which is approximate, or from a snapshot, which is exact.
-
-    What a state does not say is MuJoCo's warm start for the contact forces, and that the effector lags by 2 ms.
-    """
+    """One simulator, from a state (S,) of any precision, which is approximate, or from a snapshot, which is exact. A
+    state lacks MuJoCo's warm start for the contact forces."""
 
     def __init__(self, start: Sequence[float] | NDArray[np.float64]) -> None:
         self._mujoco = mujoco = import_mujoco()

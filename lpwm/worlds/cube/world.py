@@ -1,14 +1,9 @@
 """Cube: a robot arm, a gripper and one cube on a table; the single-cube scene of ogbench.
 
 State (48): MuJoCo's joint positions (21: arm 6, gripper 8, cube 3 + 4) and velocities (20); where the point between
-the fingertips is (metres) and its yaw; the gripper (0 open … 1 closed; ogbench's `gripper_opening`); grip, the force on
-the right fingertip (50 and more is 1; ogbench's `gripper_contact`); touch, whether the gripper and the cube are in
-contact. What is seen is a function of the joint positions; the target of the moment is not drawn.
-
-Stepping and drawing need only the package `mujoco` (see `model`); states and rewards are ogbench's.
+the fingertips is (metres) and its yaw; the gripper (0 open … 1 closed); grip, the force on the right fingertip (50 and
+more is 1); touch, whether the gripper and the cube are in contact. What is seen is a function of the joint positions.
 """
-
-from __future__ import annotations
 
 import functools
 import math

@@ -2,31 +2,25 @@
 
 The numbers are those of stable-worldmodel's PushT-v1 (0.1.1); tests/golden holds traces made with it.
 
-- Plane of 512 px; walls are segments of radius 2 between the corners 5 and 506.
-- The pusher is a kinematic disc of radius 15: nothing stops it, not even a wall. Ten times per raw step, every
-  0.01 s, its velocity changes by (100·(target − p) − 20·v)·0.01, where target = p + 100·a is fixed at the start
-  of the raw step.
-- The T is two boxes in its own frame: the bar 120×30 below the origin, the stem 30×90 below the bar. Mass 1;
-  the moment of inertia is twice the *bar's*; the center of gravity is the mean of the two centers; no friction.
-- Damping 0: what is not pushed stands still at once.
+- The pusher is a kinematic disc: nothing stops it. Ten times per raw step, every 0.01 s, its velocity changes by
+  (100·(target − p) − 20·v)·0.01, where target = p + 100·a is fixed at the start of the raw step.
+- The T is two boxes in its own frame. Mass 1; the moment of inertia is twice the *bar's*; the center of gravity is the
+  mean of the two centers; no friction. Damping 0: what is not pushed stands still at once.
 
-A state is seven numbers: the pusher's x and y, the T's origin x and y, its angle in [0, 2π), the pusher's
-velocity. It is not all there is: pymunk keeps the T's velocity and the impulses of contacts that last, and they
-shape the next step. So a simulator remembers where it began and what was done to it since, and is copied
-by doing it again. A branch begins at the last moment when the T had been still for a whole raw step and the pusher was
-off it: then nothing is hidden.
+A state is seven numbers: the pusher's x and y, the T's origin x and y, its angle in [0, 2π), the pusher's velocity.
+pymunk also keeps the T's velocity and the impulses of contacts that last. So a simulator remembers where it began and
+what was done to it since, and is copied by doing it again, from the last moment when the T had been still for a whole
+raw step and the pusher was off it: then nothing is hidden.
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lpwm.core.errors import UserError
+from lpwm.core.errors import need
 
 SIDE = 512.0
 RADIUS = 15.0  # of the pusher
@@ -51,14 +45,6 @@ class Past(NamedTuple):
     done: NDArray[np.float64]
 
 
-def _pymunk() -> Any:
-    try:
-        import pymunk
-    except ImportError as error:
-        raise UserError("PushT needs pymunk: pip install 'lpwm[pusht]'.") from error
-    return pymunk
-
-
 class Simulator:
     """One live PushT, from a state (seven numbers) or as it was when a snapshot was taken."""
 
@@ -73,7 +59,7 @@ class Simulator:
             self.step(action)
 
     def _build(self) -> None:
-        pymunk = _pymunk()
+        pymunk = need("pymunk", "PushT needs pymunk: pip install 'lpwm[pusht]'.")
         from pymunk._chipmunk_cffi import lib  # its wrappers would take longer than the physics
 
         space = pymunk.Space()

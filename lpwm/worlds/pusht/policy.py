@@ -1,16 +1,11 @@
 """Who pushes the T when data are collected.
 
-The public PushT data are people's pushes replayed with noise. This pusher imitates their statistics, not their
-skill: it wants the T somewhere near the middle of the table at some angle, chooses a place on its outline
-where a push would help (or, often enough, another), goes around to it, pushes, and after a while stops:
-to choose again, to wander off, or to do nothing. Its few numbers were set by the statistics of the public set
-(`PUBLIC`) and by nothing else.
+The pusher wants the T somewhere near the middle of the table at some angle, chooses a place on its outline where a push
+would help (or, often enough, another), goes around to it, pushes, and after a while stops: to choose again, to wander
+off, or to do nothing. Its numbers were set by the statistics of the public set (tests/data/test_pusht_data.py).
 
-Everything is computed in float64 and by rows: what row i does depends on its key and its state alone.
-N environments, K candidate contacts.
+Everything is computed in float64 and by rows. N environments, K candidate contacts.
 """
-
-from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
@@ -28,17 +23,6 @@ TRAVEL, PUSH, WANDER = 0.0, 1.0, 2.0
 # What is carried from step to step, one column each.
 MODE, CONTACT, NORMAL, LEFT, PACE, WANT, NOISE, PLACE = 0, 1, 3, 5, 6, 7, 10, 12
 WIDTH = 14
-
-# The public data set of 18,500 trajectories. Shares in %: steps in which the block is still, and goals 25 steps
-# ahead that need no block motion.
-PUBLIC: dict[str, Any] = {
-    "action mean": (-0.0087, 0.0068),
-    "action std": (0.2019, 0.2002),
-    "state std": (101.0, 87.0, 53.0, 57.0, 1.76, 75.0, 74.0),
-    "block still": 48.0,
-    "free goals": 31.0,
-    "steps": (100, 300),
-}
 
 
 def _outline() -> tuple[Tensor, Tensor]:

@@ -3,45 +3,27 @@
 The original draws on a 512² canvas without antialiasing, vertices rounded to whole pixels, in this order: the goal's
 T, the two bars of the block (a light quadrilateral, its four sides as fat lines over it), the pusher (a dark disc, a
 light one over it), the walls, a red mark at every contact; then it resizes bilinearly *without* a filter, so that a
-pixel of the smaller picture is a mixture of 2×2 pixels of the canvas. Here only those pixels are colored, and only in
-two windows, around the block and around the pusher; the rest is a picture made beforehand.
+pixel mixes 2×2 pixels of the canvas. Here only those are colored, and only in two windows, around the block and around
+the pusher; the rest is a picture made beforehand. Everything drawn is convex, so it meets a row of the canvas in one
+span (see `spans`), and a bar's row is [outer [hole] outer]: dark, with light between its inner ends.
 
-Everything drawn is convex, so it meets a row of the canvas in one span (see `spans`). A bar's row is therefore
-[outer [hole] outer]: dark between its outermost spans, light between the inner ends of the sides left and right of it.
+Left out: marks where the block touches a wall. Marks of the pusher are whole pixels (the original blends their edges).
 
-What is left out: marks where the block touches a wall. The marks where the pusher touches the block are drawn in whole
-pixels (the original blends their edges).
-
-N frames, Q = 2 bars, E = 4 sides, R rows and C columns of the canvas that a window reads, W = side of a window.
+N frames, Q = 2 bars, E = 4 sides, R rows of the canvas that a window reads, W = side of a window.
 """
-
-from __future__ import annotations
 
 import functools
 import math
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from lpwm.core.errors import UserError
 from lpwm.worlds.base import Renderer, on_host
-from lpwm.worlds.pusht.render_device import (
-    CONTACT,
-    DARK,
-    GOAL,
-    PUSHER,
-    WALL,
-    Window,
-    as_words,
-    compose,
-    join,
-    pack,
-    pick,
-    taps,
-)
+from lpwm.worlds.pusht.render_device import GOAL, WALL, Window, as_words, compose, join, lanes_of, pack, pick, taps
 from lpwm.worlds.pusht.spans import DISCS, FAR, Span, disc_span, fat_span, fill_span, half_widths, line_span, only
 
 CANVAS = 512
@@ -54,17 +36,11 @@ WALL_LOW, WALL_HIGH = 5.0, 506.0
 
 # white; LightGreen; LightGray; LightSlateGray × 1.2, LightSlateGray; RoyalBlue, × 1.2; pymunk's red
 PALETTE = (
-    (255, 255, 255),
-    (144, 238, 144),
-    (211, 211, 211),
-    (143, 163, 184),
-    (119, 136, 153),
-    (65, 105, 225),
-    (78, 126, 255),
-    (231, 76, 60),
+    *((255, 255, 255), (144, 238, 144), (211, 211, 211), (143, 163, 184)),
+    *((119, 136, 153), (65, 105, 225), (78, 126, 255), (231, 76, 60)),
 )
 PHASES = 8  # a table of all mixtures is kept where a picture has at most this many different weights per axis
-ROWS, PIXELS = 64, 16  # frames in flight on a CPU, in rows and in pixels: what its cache holds
+ROWS = 64  # frames in flight on a CPU
 
 
 @functools.cache
@@ -82,13 +58,8 @@ def _ground() -> Tensor:
         turn = torch.tensor([[math.cos(angle), math.sin(angle)], [-math.sin(angle), math.cos(angle)]])
         at = (corners @ turn.double() + torch.tensor([x, y], dtype=torch.float64)).round().float()
         paint(fill_span(tuple(at[:, None].unbind(0)), rows), GOAL)
-    low, high = WALL_LOW, WALL_HIGH
-    for ends in (
-        ((low, high), (low, low)),
-        ((low, low), (high, low)),
-        ((high, low), (high, high)),
-        ((low, high), (high, high)),
-    ):
+    a, b, c, d = ((x, y) for x in (WALL_LOW, WALL_HIGH) for y in (WALL_LOW, WALL_HIGH))
+    for ends in ((b, a), (a, c), (c, d), (b, d)):
         p, q = (torch.tensor([end]) for end in ends)
         paint(fat_span(p, q, rows), WALL)
         paint(disc_span(p, rows, half_widths(2)), WALL)
@@ -96,18 +67,13 @@ def _ground() -> Tensor:
     return out
 
 
-class _Axis:
-    """How the resize reads one axis: pixel i mixes canvas pixels near and near + 1, `share` of the second."""
-
-    def __init__(self, size: int) -> None:
-        at = (np.arange(size) + 0.5) * (CANVAS / size) - 0.5
-        near = np.floor(at)
-        share = np.where((near < 0) | (near >= CANVAS - 1), 0.0, at - near)
-        near = near.clip(0, CANVAS - 1)
-        self.near, self.next = near, np.minimum(near + 1, CANVAS - 1)
-        self.share = share
-        shares = np.round(share, 9)
-        self.shares, self.phase = np.unique(shares, return_inverse=True)
+def _axis(size: int) -> tuple[NDArray, NDArray]:
+    """How the resize reads one axis: pixel i mixes canvas pixels near and near + 1 (size, 2), `share` of the second."""
+    at = (np.arange(size) + 0.5) * (CANVAS / size) - 0.5
+    near = np.floor(at)
+    share = np.where((near < 0) | (near >= CANVAS - 1), 0.0, at - near)
+    near = near.clip(0, CANVAS - 1)
+    return np.stack([near, np.minimum(near + 1, CANVAS - 1)], 1), share
 
 
 def _mix(color: Tensor | Sequence[Tensor], share_y: Tensor, share_x: Tensor) -> Tensor:
@@ -117,30 +83,14 @@ def _mix(color: Tensor | Sequence[Tensor], share_y: Tensor, share_x: Tensor) -> 
     return (top + (low - top) * share_y + 0.5).floor()
 
 
-@functools.cache
-def _table(size: int) -> Tensor | None:
-    """All mixtures of four palette numbers, per pair of phases, packed in an int32: (P·P·4096,)."""
-    axis = _Axis(size)
-    count = len(axis.shares)
-    if count > PHASES:
-        return None
+def _table(shares: NDArray) -> Tensor:
+    """All mixtures of four palette numbers, per pair of P shares, packed in an int32: (P·P·4096,)."""
     palette = torch.tensor(PALETTE, dtype=torch.float64)
     codes = torch.arange(4096)
     color = torch.stack([palette[(codes >> (3 * tap)) & 7] for tap in range(4)])  # (4, 4096, 3)
-    share = torch.tensor(axis.shares)
+    share = torch.tensor(shares)
     value = _mix(color[:, None, None], share[:, None, None, None], share[None, :, None, None])
-    packed = torch.zeros(count, count, 4096, 4, dtype=torch.uint8)
-    packed[..., :3] = value.to(torch.uint8)
-    return packed.view(torch.int32).flatten()
-
-
-class _Look(NamedTuple):
-    """A window per frame: its corner (N, 2), its pixels (N, 2, W), and the canvas pixels they read."""
-
-    corner: Tensor
-    span: Tensor
-    columns: Tensor  # (N, W, 2 taps)
-    rows: Tensor  # (N, 2W), tap by tap
+    return pack(list(value.unbind(-1))).flatten()
 
 
 class PushTFrames:
@@ -148,74 +98,56 @@ class PushTFrames:
 
     def __init__(self, size: int, device: torch.device) -> None:
         self.size, self.ratio = size, CANVAS / size
-        axis = _Axis(size)
         f32 = functools.partial(torch.tensor, dtype=torch.float32, device=device)
-        self.taps = f32(np.stack([axis.near, axis.next], 1))  # (size, 2)
+        read, share = _axis(size)
+        shares, phase = np.unique(np.round(share, 9), return_inverse=True)
+        self.taps, self.share = f32(read), f32(share)  # (size, 2), (size,)
         self.steps = torch.arange(size, device=device)
-        self.share = f32(axis.share)
-        self.palette = f32(PALETTE)
-        self.bars = f32(BARS)
+        self.palette, self.bars = f32(PALETTE), f32(BARS)
         self.discs = {radius: half_widths(radius, device) for radius in DISCS}
-        self.phase = torch.tensor(axis.phase, dtype=torch.int32, device=device)
-        self.phases = len(axis.shares)
-        table = _table(size)
-        self.table = None if table is None else table.to(device)
+        self.table = _table(shares).to(device) if len(shares) <= PHASES else None
         near = self.taps.T.to(torch.int64)
         ground = _ground().to(device)
         # (4 taps, size, size): what stands at each canvas pixel that a pixel reads
-        self.ground = torch.stack([ground[near[i]][:, near[j]] for i in (0, 1) for j in (0, 1)])
-        self.wall = (self.ground == WALL).to(torch.uint8) * 255
-        color = self.palette[self.ground.to(torch.int64)]
-        empty = _mix(color, self.share[:, None, None], self.share[:, None])
+        taken = torch.stack([ground[near[i]][:, near[j]] for i in (0, 1) for j in (0, 1)])
+        empty = _mix(self.palette[taken.to(torch.int64)], self.share[:, None, None], self.share[:, None])
         self.empty = empty.permute(2, 0, 1).to(torch.uint8).contiguous()
         self.blank = as_words(self.empty)
-        self.windows = [self._window(reach) for reach in (REACH, PUSHER_REACH)]
+        self.sides = [min(size, math.ceil((2 * r + 2) / self.ratio) + 2) for r in (REACH, PUSHER_REACH)]
         # (size²,) int32: the four taps of what never moves at three bits each, above them the phases
-        cell = self.phase[:, None] * self.phases + self.phase
-        self.codes = ((cell << 12) + join(list(self.ground.to(torch.int32)))).flatten()
-        if device.type == "cpu":
-            self.views = [
-                [_windows(layer.numpy(), side) for layer in (self.ground, self.wall)] for side in self.windows
-            ]
-
-    def _window(self, reach: float) -> int:
-        return min(self.size, math.ceil((2 * reach + 2) / self.ratio) + 2)
+        phases = torch.tensor(phase, dtype=torch.int32, device=device)
+        cell = phases[:, None] * len(shares) + phases
+        self.codes = ((cell << 12) + join(list(taken.to(torch.int32)))).flatten()
 
     def __call__(self, state: Tensor) -> Tensor:
         state = state.to(torch.float32)
         if not on_host(state):
-            return self._whole(state)
+            drawn = [(window, window.words(value)) for window, value in self._draw(state, lanes_of(self.size))]
+            return compose(self.blank, drawn)
         out = self.empty.repeat(len(state), 1, 1, 1)
-        for rows in _parts(len(state), ROWS):
-            for i, (look, spans) in enumerate(self._spans(state[rows])):
-                for part in _parts(len(look.corner), PIXELS):
-                    seen = _Look(*(t[part] for t in look))
-                    index = self._index(i, (spans[0][part], spans[1][part]), seen)  # (N, 4, W, W)
-                    self._paste(out[rows][part], self._colors(index, seen.span), seen)
+        for frames, some in zip(out.split(ROWS), state.split(ROWS), strict=True):
+            for window, value in self._draw(some, lanes=1):
+                planes = value.contiguous().view(torch.uint8).unflatten(2, (-1, 4))[..., :3].permute(0, 3, 1, 2).numpy()
+                for frame, plane, (left, top) in zip(frames.numpy(), planes, window.corner.tolist(), strict=True):
+                    frame[:, top : top + window.high, left : left + window.wide] = plane
         return out
 
-    def _whole(self, state: Tensor) -> Tensor:
-        """All frames at once, as a pure function, for an accelerator: see `render_device`."""
-        drawn = []
-        for side, (look, spans) in zip(self.windows, self._spans(state), strict=True):
-            window = Window.around(look.corner, side, self.size)
+    def _draw(self, state: Tensor, lanes: int) -> Iterator[tuple[Window, Tensor]]:
+        """The two windows and their packed pixels (N, H, W), the pusher's over the block's."""
+        for side, (corner, spans) in zip(self.sides, self._spans(state), strict=True):
+            window = Window.around(corner, side, self.size, lanes)
             x, y = window.columns(), window.rows()
             codes = pick(self.codes, y * self.size + x)
             numbers = taps(codes, spans, pick(self.taps[:, 0], x), pick(self.taps[:, 1], x))
             if self.table is not None:
-                value = pick(self.table, (codes & -4096) + join(numbers))
+                yield window, pick(self.table, (codes & -4096) + join(numbers))
             else:
                 shares = pick(self.share, y), pick(self.share, x)
                 colors = [[pick(channel, k) for k in numbers] for channel in self.palette.unbind(1)]
-                value = pack([_mix(color, *shares) for color in colors])
-            drawn.append((window, window.words(value)))
-        return compose(self.blank, drawn)
+                yield window, pack([_mix(color, *shares) for color in colors])
 
-    def _spans(self, state: Tensor) -> list[tuple[_Look, Span]]:
-        """The two windows and what is drawn in each row that they read: spans (N, K, 2W).
-
-        K = 4 of the bars around the block; around the pusher, whose window lies over the other, 4 more of its own.
-        """
+    def _spans(self, state: Tensor) -> list[tuple[Tensor, Span]]:
+        """The corners of the two windows (N, 2) and what is drawn in each row that they read: spans (N, 4 or 8, 2W)."""
         pusher, place, angle = state[:, :2], state[:, 2:4], state[:, 4]
         cos, sin = torch.cos(angle), torch.sin(angle)
         turn = torch.stack((torch.stack((cos, -sin), -1), torch.stack((sin, cos), -1)), -2)  # (N, 2, 2)
@@ -225,25 +157,22 @@ class PushTFrames:
         corners, middle = exact.round(), pusher.round()
         looks = [
             self._look(at, side, reach)
-            for at, side, reach in zip((center, pusher), self.windows, (REACH, PUSHER_REACH), strict=True)
+            for at, side, reach in zip((center, pusher), self.sides, (REACH, PUSHER_REACH), strict=True)
         ]
-        bars = self._bars(corners, torch.cat([look.rows for look in looks], 1))
-        firsts, lasts = (torch.split(bar, [look.rows.shape[1] for look in looks], -1) for bar in bars)
-        more = self._pusher(middle, marks, looks[1].rows)
-        both = torch.cat((firsts[1], more[0]), 1), torch.cat((lasts[1], more[1]), 1)
-        return [(looks[0], (firsts[0], lasts[0])), (looks[1], both)]
+        (corner_b, rows_b), (corner_p, rows_p) = looks
+        bars = self._bars(corners, torch.cat((rows_b, rows_p), 1))
+        block, under = zip(*(torch.split(bar, [rows_b.shape[1], rows_p.shape[1]], -1) for bar in bars), strict=True)
+        over = self._pusher(middle, marks, rows_p)
+        both = torch.cat((under[0], over[0]), 1), torch.cat((under[1], over[1]), 1)
+        return [(corner_b, block), (corner_p, both)]
 
-    def _look(self, at: Tensor, side: int, reach: float) -> _Look:
+    def _look(self, at: Tensor, side: int, reach: float) -> tuple[Tensor, Tensor]:
+        """The corner (N, 2) of a window, and the rows of the canvas that it reads, tap by tap (N, 2W)."""
         corner = torch.floor((at - reach - 0.5) / self.ratio - 0.5).clamp(0, self.size - side).to(torch.int64)
-        span = corner.unsqueeze(2) + self.steps[:side]  # (N, 2, W): columns, rows
-        read = self.taps[span]  # (N, 2, W, 2)
-        return _Look(corner, span, read[:, 0], read[:, 1].transpose(1, 2).flatten(1))
+        return corner, self.taps[corner[:, 1:] + self.steps[:side]].transpose(1, 2).flatten(1)
 
     def _marks(self, pusher: Tensor, corners: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Where the pusher touches each bar: both ends of the mark, in whole pixels, and whether there is one.
-
-        With q the nearest point of the bar and n the direction to it, from 13 px out to 2 px behind q.
-        """
+        """Where the pusher touches each bar: both ends of the mark, from 13 px out to 2 px behind, and whether."""
         origin = corners[:, :, 0]
         along, across = corners[:, :, 1] - origin, corners[:, :, 3] - origin  # (N, Q, 2)
         off = pusher[:, None] - origin
@@ -284,82 +213,6 @@ class PushTFrames:
         mark = only(*line_span(a, b, rows[:, None], 0.0, 0.0), touch)
         first, last = (torch.stack([d[i] for d in discs], 1) for i in (0, 1))
         return torch.cat((first, mark[0]), 1), torch.cat((last, mark[1]), 1)
-
-    def _index(self, i: int, spans: Span, look: _Look) -> Tensor:
-        """The palette number at every canvas pixel read: spans (N, K, 2W) -> (N, 4 taps, W, W) uint8.
-
-        In bytes, where off ≤ width is a whole test: a column before its span wraps to a large number.
-        """
-        n, side = len(look.corner), self.windows[i]
-        base = look.columns[:, :1, :1]  # (N, 1, 1): the first column read
-        small = side * self.ratio + 2 < 250
-        dtype, end = (torch.uint8, 255.0) if small else (torch.int16, 3 * FAR)
-        first, last = spans[0] - base, spans[1] - base
-        low, last = first.clamp(min=0.0), last.clamp(max=end - 5)
-        width = (last - low).clamp(min=0.0)
-        low = torch.where(last < low, end, low)
-        low, width = (t.to(dtype).view(n, -1, 2, 1, side, 1) for t in (low, width))
-        x = (look.columns - base).to(dtype).transpose(1, 2)[:, None, :, None, :]  # (N, 1, 2, 1, W)
-        x = x.expand(n, 2, 2, side, side).contiguous()
-
-        def inside(k: int) -> Tensor:
-            off = x - low[:, k]
-            # numpy's comparison of broadcast bytes is many times torch's
-            within = torch.from_numpy(off.numpy() <= width[:, k].numpy())
-            if not small:
-                within &= off >= 0
-            return within.view(n, 4, side, side).view(torch.uint8)
-
-        out, wall = self._under(i, look)  # (N, 4, W, W)
-        for k in (0, 2):
-            out = _over(out, DARK - inside(k + 1), inside(k))  # LIGHT is DARK − 1
-        count = low.shape[1]
-        if count > 4:
-            out = _over(out, PUSHER + inside(5), inside(4))  # PUSHER_LIGHT is PUSHER + 1
-        out = out ^ ((out ^ WALL) & wall)
-        for k in range(6, count):
-            out = _over(out, torch.full_like(out, CONTACT), inside(k))
-        return out
-
-    def _under(self, i: int, look: _Look) -> tuple[Tensor, Tensor]:
-        """What never moves there, and whether it is wall (255 or 0)."""
-        x, y = look.corner.T.numpy()
-        ground, wall = self.views[i]
-        return torch.from_numpy(ground[y, x]), torch.from_numpy(wall[y, x])
-
-    def _colors(self, index: Tensor, span: Tensor) -> Tensor:
-        """(N, 4, W, W) palette numbers -> uint8 (N, W, W, 3 or 4)."""
-        if self.table is not None:
-            code = index[:, 0].to(torch.int32)
-            for tap in (1, 2, 3):
-                code = code | (index[:, tap].to(torch.int32) << (3 * tap))
-            phase = self.phase[span] << 12  # (N, 2, W)
-            code += phase[:, 1, :, None] * self.phases + phase[:, 0, None, :]
-            return torch.from_numpy(self.table.numpy().take(code.numpy())).view(torch.uint8).view(*code.shape, 4)
-        color = self.palette[index.transpose(0, 1).to(torch.int64)]  # (4, N, W, W, 3)
-        share = self.share[span]
-        return _mix(color, share[:, 1, :, None, None], share[:, 0, None, :, None]).to(torch.uint8)
-
-    def _paste(self, out: Tensor, value: Tensor, look: _Look) -> None:
-        frame, side = out.numpy(), value.shape[1]
-        planes = value.numpy()[..., :3].transpose(0, 3, 1, 2)
-        for i, (left, top) in enumerate(look.corner.tolist()):
-            frame[i, :, top : top + side, left : left + side] = planes[i]
-
-
-def _parts(n: int, count: int) -> Iterator[slice]:
-    """`count` frames at a time: what is in flight stays in the cache."""
-    return (slice(i, i + count) for i in range(0, n, count))
-
-
-def _windows(layer: np.ndarray, side: int) -> np.ndarray:
-    """Every window of (4, size, size) as a view, (row, column, 4, side, side)."""
-    return np.lib.stride_tricks.sliding_window_view(layer, (side, side), (1, 2)).transpose(1, 2, 0, 3, 4)
-
-
-def _over(under: Tensor, over: Tensor, where: Tensor) -> Tensor:
-    """`over` where `where` is 1, in byte operations (a CPU has no fast select of bytes)."""
-    return under ^ ((under ^ over) & (0 - where))
 
 
 def make_renderer(size: int, device: torch.device | str = "cpu") -> Renderer:

@@ -1,16 +1,13 @@
-"""PushT's pixels on an accelerator: whole frames at once, as pure pointwise functions that a compiler fuses.
+"""Windows of PushT's pixels as pure pointwise functions, which a compiler fuses, and whole frames made of them.
 
-A window's pixels are (N, H, W) int32, the three bytes of a pixel in one number; every step up to it has this shape, so
-that spans, palette numbers and colors are one kernel. The picture is another: each place in it shows
-the pusher's window, else the block's, else the empty table. That kernel is bound by its address
-arithmetic, so a place is a word of neighboring pixels of a channel, eight or four where the frame's side is a multiple
-of that: windows then begin and end at whole words. What they show too much is what the empty table shows.
+A window's pixels are (N, H, W) int32, the three bytes of a pixel in one number. On an accelerator each place of a frame
+shows the pusher's window, else the block's, else the empty table. That kernel is bound by its address arithmetic, so a
+place is a word of eight or four neighboring pixels of a channel where the frame's side is a multiple of that: windows
+then begin and end at whole words. What they show too much is what the empty table shows.
 
-Whole numbers throughout (spans and columns are whole float32), so that fused multiply-adds change nothing; only where
-colors are mixed by arithmetic, for want of a table, may one round a half differently.
+Whole numbers throughout, so that fused multiply-adds change nothing; only where colors are mixed by arithmetic, for
+want of a table, may one round a half differently.
 """
-
-from __future__ import annotations
 
 import functools
 from typing import NamedTuple
@@ -23,7 +20,7 @@ GROUND, GOAL, WALL, LIGHT, DARK, PUSHER, PUSHER_LIGHT, CONTACT = range(8)
 WORDS = {8: torch.int64, 4: torch.int32, 1: torch.uint8}
 
 
-def _lanes(size: int) -> int:
+def lanes_of(size: int) -> int:
     """Pixels in a word, of which a row has a whole number."""
     return next(lanes for lanes in WORDS if size % lanes == 0)
 
@@ -37,9 +34,8 @@ class Window(NamedTuple):
     lanes: int
 
     @classmethod
-    def around(cls, corner: Tensor, side: int, size: int) -> Window:
-        """The least one that holds the square of `side` at corner (N, 2), in frames of `size`."""
-        lanes = _lanes(size)
+    def around(cls, corner: Tensor, side: int, size: int, lanes: int) -> "Window":
+        """The least one of whole words that holds the square of `side` at corner (N, 2), in frames of `size`."""
         wide = min(size, -(-(side + lanes - 1) // lanes) * lanes)
         corner, column = corner.to(torch.int32), torch.arange(2, device=corner.device) == 0
         corner = torch.where(column, (corner & -lanes).clamp(max=size - wide), corner)
@@ -89,12 +85,9 @@ def pack(channels: list[Tensor]) -> Tensor:
 
 
 def taps(codes: Tensor, spans: tuple[Tensor, Tensor], near: Tensor, after: Tensor) -> list[Tensor]:
-    """The palette number at each of the four canvas pixels that a pixel reads: four of (N, H, W) int32.
-
-    codes (N, H, W): what never moves, joined; spans (N, K, 2H): outline and hole of either bar, and with K = 8 the
-    pusher's two discs and a mark for either bar; near, after (N, 1, W): the two columns read. Drawn in the original's
-    order.
-    """
+    """The palette number at each of the four canvas pixels that a pixel reads: four of (N, H, W) int32. codes (N, H,
+    W): what never moves, joined; spans (N, K, 2H): outline and hole of either bar, and with K = 8 the pusher's two
+    discs and a mark for either bar; near, after (N, 1, W): the two columns read. Drawn in the original's order."""
     count = spans[0].shape[1]
     first, last = (s.unflatten(2, (2, codes.shape[1])).unsqueeze(-1) for s in spans)  # (N, K, 2, H, 1)
     out = []
@@ -115,14 +108,12 @@ def taps(codes: Tensor, spans: tuple[Tensor, Tensor], near: Tensor, after: Tenso
 
 def as_words(picture: Tensor) -> Tensor:
     """uint8 (3, S, S) -> (3, S, S/lanes)"""
-    return picture.view(WORDS[_lanes(picture.shape[-1])])
+    return picture.view(WORDS[lanes_of(picture.shape[-1])])
 
 
 def compose(empty: Tensor, drawn: list[tuple[Window, Tensor]]) -> Tensor:
-    """The empty picture as words (3, S, S/lanes) under windows and theirs, the last on top: uint8 (N, 3, S, S).
-
-    Every place reads every window at the nearest place in it, and keeps what it read if that place is its own.
-    """
+    """The empty picture as words (3, S, S/lanes) under windows and theirs, the last on top: uint8 (N, 3, S, S). Every
+    place reads every window at the nearest place in it, and keeps what it read if that place is its own."""
     _, rows, columns = empty.shape
     order = functools.partial(torch.arange, dtype=torch.int32, device=empty.device)
     out = empty[None]

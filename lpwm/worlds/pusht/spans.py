@@ -1,15 +1,12 @@
 """What pygame draws without antialiasing, row by row: the pixels [first, last] of a convex shape in a row.
 
   fat line    pygame's Bresenham walk, k_n = ⌈(n·dx − ⌊dy/2⌋)/dy⌉ across after n pixels along, 4 pixels wide; over it
-              the parallelogram with corners ±o off both ends, o = round(2·(|dy|, |dx|)/length); the absolute values
-              are the original's, which makes the corners of some sides poke out;
+              the parallelogram with corners ±o off both ends, o = round(2·(|dy|, |dx|)/length), as in the original;
   disc        a table of half widths per radius.
 
-Quotients of whole numbers are floored as ⌊(a + ½)/b⌋, which the last bit cannot change. Shapes broadcast: points
-(…, 2), rows (…), spans a pair of (…), all float32.
+Quotients of whole numbers are floored as ⌊(a + ½)/b⌋, which the last bit cannot change. Points (…, 2), rows (…), spans
+a pair of (…), all float32.
 """
-
-from __future__ import annotations
 
 import functools
 
@@ -57,10 +54,7 @@ def line_span(p: Tensor, q: Tensor, y: Tensor, before: float = 1.0, after: float
 
 
 def fill_span(corners: tuple[Tensor, ...], y: Tensor) -> Span:
-    """The row y of pygame's filled convex polygon; corners (…, 2) in the order in which it meets the sides.
-
-    Of the two crossings the side met first is rounded down and the other up, whichever is left.
-    """
+    """The row y of pygame's filled convex polygon: the crossing of the side met first is rounded down, the other up."""
     bottom = functools.reduce(torch.maximum, [c[..., 1] for c in corners])
     first = last = met = None
     for p, q in zip(corners, (*corners[1:], corners[0]), strict=True):

@@ -7,8 +7,6 @@ that makes data in `policy`.
 N states, S = 7.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -19,7 +17,7 @@ from torch import Tensor
 from lpwm.core import rng
 from lpwm.core.errors import UserError
 from lpwm.worlds.base import Key, Renderer, WorldSpec, row_keys, uniform_at
-from lpwm.worlds.pool import Simulators, Snapshot, open_live
+from lpwm.worlds.pool import Live, Snapshot, open_live
 from lpwm.worlds.pusht.physics import BAR, RADIUS, SIDE, STEM, WALL_RADIUS, WALLS, Simulator
 
 ANGLE_WITHIN = math.pi / 9
@@ -55,14 +53,14 @@ class PushT:
         )
 
     def sample_state(self, n: int, key: Key, start: int = 0) -> Tensor:
-        """At rest, nothing touching: the pusher uniform in [50, 450]², the T in [100, 400]² at any angle.
-
-        The T is more often near the middle, as in the public data: each coordinate is the mean of two uniforms.
-        """
+        """At rest, nothing touching: the pusher uniform in [50, 450]², the T in [100, 400]² at any angle. The T is more
+        often near the middle, as in the public data: each coordinate is the mean of two uniforms."""
         keys = row_keys((*key, "pusht"), n, start)
         state = _candidate(keys, 0)
+        low, high = WALLS[0] + WALL_RADIUS + CLEAR, WALLS[1] - WALL_RADIUS - CLEAR
         for attempt in range(1, 100):
-            bad = ~_free(state)
+            at = corners(state)
+            bad = (air(state) <= CLEAR) | ~((at > low) & (at < high)).flatten(-2).all(-1)
             if not bad.any():
                 break
             state[bad] = _candidate(keys[bad], attempt)
@@ -71,11 +69,9 @@ class PushT:
     def sample_goal(self, n: int, key: Key, start: int = 0) -> Tensor:
         return self.sample_state(n, (*key, "goal"), start)
 
-    def open(self, states: Any, workers: int | None = 1) -> Simulators:
-        """Simulators at rest but for the pusher's velocity, from states (N, 7); or exactly as in a snapshot.
-
-        A bare state is approximate in mid-push: the T's velocity and the contact's impulses are not in it.
-        """
+    def open(self, states: Any, workers: int | None = 1) -> Live:
+        """Simulators at rest but for the pusher's velocity, from states (N, 7); or exactly as in a snapshot. A bare
+        state lacks the T's velocity and the contact's impulses."""
         if not isinstance(states, Snapshot):
             states = torch.as_tensor(states)
             if states.ndim != 2 or states.shape[1] != 7:
@@ -98,11 +94,7 @@ class PushT:
         return (self.distance(state, goal) < WITHIN) & (turn(state, goal) < ANGLE_WITHIN)
 
     def plan_cost(self, state: Tensor, goal: Tensor) -> Tensor:
-        """What a planner on the true simulator minimizes: ‖ΔT‖² + PUSHER·‖Δpusher‖² + (Δangle·20 px/(π/9))².
-
-        With the pusher weighing as much as the T, plans end with the pusher in its place and the T left behind.
-        PUSHER was chosen among 1, 0.3 and 0.1 on episodes that no result uses.
-        """
+        """What a planner on the true simulator minimizes: ‖ΔT‖² + PUSHER·‖Δpusher‖² + (Δangle·20 px/(π/9))²."""
         away = (state - goal).square()
         angle = turn(state, goal) * (WITHIN / ANGLE_WITHIN)
         return away[..., 2:4].sum(-1) + PUSHER * away[..., :2].sum(-1) + angle.square()
@@ -171,9 +163,3 @@ def _candidate(keys: Tensor, attempt: int) -> Tensor:
     state[:, 2:4] = 100 + 150 * (u[:, 2:4] + u[:, 5:7])
     state[:, 4] = 2 * math.pi * u[:, 4]
     return state
-
-
-def _free(state: Tensor) -> Tensor:
-    at = corners(state)
-    low, high = WALLS[0] + WALL_RADIUS + CLEAR, WALLS[1] - WALL_RADIUS - CLEAR
-    return (air(state) > CLEAR) & ((at > low) & (at < high)).flatten(-2).all(-1)
