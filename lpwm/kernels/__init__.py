@@ -4,8 +4,6 @@ The encoder's operator (`stack`) serves training in bfloat16, compiled, on a Hop
 `encoder_available` has tried it; rows of a batch are ranked (`order`) on any GPU. Both need Triton.
 """
 
-from __future__ import annotations
-
 import functools
 import warnings
 from collections.abc import Sequence
@@ -19,6 +17,7 @@ from lpwm.kernels import settings, stack, trial
 
 try:
     from lpwm.kernels import mlp, order
+    from lpwm.kernels.order import match_rows, sort_rows
 except ImportError:  # no Triton
     mlp = order = None  # type: ignore[assignment]
 
@@ -40,10 +39,7 @@ def encoder_serves(frames: Tensor) -> bool:
 def encoder_available(
     tokens: int, width: int, heads: int, head_dim: int, mlp_width: int, patch: int, device: torch.device
 ) -> bool:
-    """Whether the encoder's operator runs on this device for these sizes and agrees with torch there: tried, once.
-
-    Devices differ in shared memory and compilers err; a wrong step must not be the price of a fast one.
-    """
+    """Whether the encoder's operator runs on this device for these sizes and agrees with torch there: tried, once."""
     if mlp is None or device.type != "cuda" or torch.cuda.get_device_capability(device) < (9, 0):
         return False
     tiles = settings.of(width)
@@ -78,12 +74,3 @@ def encode(
 def ranks_rows(x: Tensor) -> bool:
     """Whether `match_rows` and `sort_rows` serve: rows on CUDA, short enough to beat torch's sort."""
     return order is not None and x.is_cuda and x.shape[-1] <= order.MOST
-
-
-def match_rows(x: Tensor, target: Tensor) -> Tensor:
-    """`target`, sorted along its last dimension, in the order of x."""
-    return order.match_rows(x.contiguous(), target.contiguous())
-
-
-def sort_rows(x: Tensor) -> Tensor:
-    return order.sort_rows(x.contiguous())

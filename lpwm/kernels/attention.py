@@ -9,15 +9,13 @@ Legend: b frames, n = N tokens, h = H heads, d = D width of a head; e is log2 of
 SIZE rows are treated at once, WHOLE: all of them exist. LAST: the size of the last tile; 0: none is left over; 1: one.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from triton.language import constexpr
+from triton.language import constexpr as C  # an annotation that Triton reads: no string
 
 HEAD_DIM = 64
 D = tl.constexpr(HEAD_DIM)
@@ -30,7 +28,7 @@ SCALE2 = tl.constexpr(HEAD_DIM**-0.5 * math.log2(math.e))  # for powers of 2
 
 
 @triton.jit
-def _rows(base, start, stride, N: constexpr, SIZE: constexpr, WHOLE: constexpr):
+def _rows(base, start, stride, N: C, SIZE: C, WHOLE: C):
     """Rows start … start+SIZE of a matrix (N, D); those past N are 0."""
     r = tl.arange(0, SIZE) + start
     at = base + r[:, None] * stride + tl.arange(0, D)[None, :]
@@ -41,7 +39,7 @@ def _rows(base, start, stride, N: constexpr, SIZE: constexpr, WHOLE: constexpr):
 
 
 @triton.jit
-def _put(base, x, start, stride, N: constexpr, SIZE: constexpr, WHOLE: constexpr):
+def _put(base, x, start, stride, N: C, SIZE: C, WHOLE: C):
     """Writes rows start … start+SIZE of a matrix (N, D), as far as they exist."""
     r = tl.arange(0, SIZE) + start
     at = base + r[:, None] * stride + tl.arange(0, D)[None, :]
@@ -64,7 +62,7 @@ def _with(x, line):
 
 
 @triton.jit
-def _attend(q, k, v, at, top, total, o, N: constexpr, SIZE: constexpr, WHOLE: constexpr):
+def _attend(q, k, v, at, top, total, o, N: C, SIZE: C, WHOLE: C):
     """Adds SIZE keys to a softmax under way: its maximum, its denominator and its sum of values."""
     s = tl.dot(q, tl.trans(k))
     if not WHOLE:
@@ -76,7 +74,7 @@ def _attend(q, k, v, at, top, total, o, N: constexpr, SIZE: constexpr, WHOLE: co
 
 
 @triton.jit
-def _attend_rows(base, out, lse, at, N: constexpr, H: constexpr, SIZE: constexpr, WHOLE: constexpr, LAST: constexpr):
+def _attend_rows(base, out, lse, at, N: C, H: C, SIZE: C, WHOLE: C, LAST: C):
     """o and e of SIZE queries."""
     end: tl.constexpr = N // KEYS
     q = _rows(base, at, 3 * H * D, N, SIZE, WHOLE)
@@ -105,7 +103,7 @@ def _attend_rows(base, out, lse, at, N: constexpr, H: constexpr, SIZE: constexpr
 
 
 @triton.jit
-def _attention_forward(qkv, out, lse, N: constexpr, H: constexpr, REST: constexpr, LAST: constexpr):
+def _attention_forward(qkv, out, lse, N: C, H: C, REST: C, LAST: C):
     """o = softmax(q kᵀ/√d) v and e, of ROWS queries of one head (its last program: REST)."""
     tiles: tl.constexpr = (N + ROWS - 1) // ROWS
     pid = tl.num_programs(0) - 1 - tl.program_id(0)
@@ -122,7 +120,7 @@ def _attention_forward(qkv, out, lse, N: constexpr, H: constexpr, REST: constexp
 
 
 @triton.jit
-def _grad_query(q, g, k, v, e, d, dq, WHOLE: constexpr):
+def _grad_query(q, g, k, v, e, d, dq, WHOLE: C):
     """dq += ds k with ds = p (g vᵀ − δ). Keys past the end are 0 and so add nothing, as long as p is finite."""
     s = tl.dot(q, tl.trans(k)) * SCALE2 - e[:, None]
     if not WHOLE:
@@ -132,22 +130,7 @@ def _grad_query(q, g, k, v, e, d, dq, WHOLE: constexpr):
 
 
 @triton.jit
-def _grad_query_rows(
-    base,
-    out,
-    grad,
-    lse,
-    delta,
-    again,
-    to,
-    dbias,
-    at,
-    N: constexpr,
-    H: constexpr,
-    SIZE: constexpr,
-    WHOLE: constexpr,
-    LAST: constexpr,
-):
+def _grad_query_rows(base, out, grad, lse, delta, again, to, dbias, at, N: C, H: C, SIZE: C, WHOLE: C, LAST: C):
     """dq and δ of SIZE queries, e again next to δ, and their sums for the bias."""
     end: tl.constexpr = N // KEYS
     q = _rows(base, at, 3 * H * D, N, SIZE, WHOLE)
@@ -185,9 +168,7 @@ def _grad_query_rows(
 
 
 @triton.jit
-def _attention_queries(
-    qkv, out, grad, lse, delta, again, dqkv, dbias, N: constexpr, H: constexpr, REST: constexpr, LAST: constexpr
-):
+def _attention_queries(qkv, out, grad, lse, delta, again, dqkv, dbias, N: C, H: C, REST: C, LAST: C):
     """Of ROWS queries of one head (its last program: REST). A row of δ, and of e written `again`, has EVEN numbers."""
     tiles: tl.constexpr = (N + ROWS - 1) // ROWS
     even: tl.constexpr = (N + 3) // 4 * 4
@@ -219,9 +200,7 @@ def _grad_key_value(k, v, q, g, e, d, dk, dv):
 
 
 @triton.jit
-def _grad_key_value_rows(
-    base, grad, lse, delta, to, at, N: constexpr, H: constexpr, SIZE: constexpr, WHOLE: constexpr, LAST: constexpr
-):
+def _grad_key_value_rows(base, grad, lse, delta, to, at, N: C, H: C, SIZE: C, WHOLE: C, LAST: C):
     """dk and dv of SIZE keys."""
     end: tl.constexpr = N // QUERIES
     k = _rows(base + H * D, at, 3 * H * D, N, SIZE, WHOLE)
@@ -257,11 +236,9 @@ def _grad_key_value_rows(
 
 
 @triton.jit
-def _attention_keys(qkv, grad, lse, delta, dqkv, N: constexpr, H: constexpr, REST: constexpr, LAST: constexpr):
-    """Of ROWS keys of one head (its last program: REST).
-
-    The first frames come first, after `_attention_queries` has ended with them: they are still in the cache.
-    """
+def _attention_keys(qkv, grad, lse, delta, dqkv, N: C, H: C, REST: C, LAST: C):
+    """Of ROWS keys of one head (its last program: REST). The first frames come first, after `_attention_queries` has
+    ended with them: they are still in the cache."""
     tiles: tl.constexpr = (N + ROWS - 1) // ROWS
     even: tl.constexpr = (N + 3) // 4 * 4
     pid = tl.program_id(0)

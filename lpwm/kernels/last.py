@@ -15,24 +15,22 @@ parts of PART columns. Legend: b frames, n tokens, h = H heads, w = W width. Str
 # mypy: disable-error-code="assignment"
 # ruff: noqa: RUF005
 
-from __future__ import annotations
-
 import math
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from triton.language import constexpr
+from triton.language import constexpr as C  # an annotation that Triton reads: no string
 
-from lpwm.kernels.norm import centered
+from lpwm.kernels.norm import centered, cut
 from lpwm.kernels.settings import Tiles
 
 HEADS = 16  # rows of a product, at least; half of them are one more than there are heads
 
 
 @triton.jit
-def _of_heads(base, stride, H: constexpr, HEADS: constexpr, W: constexpr, PART: constexpr, PARTS: constexpr):
+def _of_heads(base, stride, H: C, HEADS: C, W: C, PART: C, PARTS: C):
     """A vector of each head, in parts (HEADS, PART); those past H are 0."""
     head, col = tl.arange(0, HEADS), tl.arange(0, PART)
     parts = ()
@@ -44,7 +42,7 @@ def _of_heads(base, stride, H: constexpr, HEADS: constexpr, W: constexpr, PART: 
 
 
 @triton.jit
-def _normalized(r, c, row, n, eps, W: constexpr, ROWS: constexpr, PART: constexpr, PARTS: constexpr):
+def _normalized(r, c, row, n, eps, W: C, ROWS: C, PART: C, PARTS: C):
     """x̂ of rows in parts, as wide as the stream, and 1/σ."""
     col = tl.arange(0, PART)
     xs = ()
@@ -63,7 +61,7 @@ def _normalized(r, c, row, n, eps, W: constexpr, ROWS: constexpr, PART: constexp
 
 
 @triton.jit
-def _scores(vectors, xhat, HEADS: constexpr, ROWS: constexpr, PARTS: constexpr):
+def _scores(vectors, xhat, HEADS: C, ROWS: C, PARTS: C):
     """⟨vector, x̂⟩ of each head and row, (HEADS, ROWS)."""
     s = tl.zeros([HEADS, ROWS], tl.float32)
     for p in tl.static_range(PARTS):
@@ -73,22 +71,7 @@ def _scores(vectors, xhat, HEADS: constexpr, ROWS: constexpr, PARTS: constexpr):
 
 @triton.jit
 def _last_forward(
-    r,
-    c,
-    query,
-    average,
-    lse,
-    n,
-    b,
-    scale2,
-    eps,
-    H: constexpr,
-    HEADS: constexpr,
-    W: constexpr,
-    ROWS: constexpr,
-    PART: constexpr,
-    PARTS: constexpr,
-    STAGES: constexpr,
+    r, c, query, average, lse, n, b, scale2, eps, H: C, HEADS: C, W: C, ROWS: C, PART: C, PARTS: C, STAGES: C
 ):
     frame = (tl.num_programs(0) - 1 - tl.program_id(0)).to(tl.int64)
     r += frame * n * W
@@ -138,13 +121,13 @@ def _last_backward(
     scale,
     scale2,
     eps,
-    H: constexpr,
-    HEADS: constexpr,
-    W: constexpr,
-    ROWS: constexpr,
-    PART: constexpr,
-    PARTS: constexpr,
-    STAGES: constexpr,
+    H: C,
+    HEADS: C,
+    W: C,
+    ROWS: C,
+    PART: C,
+    PARTS: C,
+    STAGES: C,
 ):
     """The gradient of r, its sum over the frame, which is dc, and that of `query`.
 
@@ -216,19 +199,9 @@ def _last_backward(
 
 
 def _cut(h: int, w: int, tiles: Tiles) -> dict[str, int]:
-    part = tiles.part if tiles.part and w % tiles.part == 0 else max(16, triton.next_power_of_2(w))
     most = {"maxnreg": tiles.registers} if tiles.registers else {}
-    return {
-        "H": h,
-        "HEADS": max(HEADS, 2 * triton.next_power_of_2(h + 1)),
-        "W": w,
-        "ROWS": tiles.rows,
-        "PART": part,
-        "PARTS": triton.cdiv(w, part),
-        "STAGES": tiles.stages,
-        "num_warps": tiles.warps,
-        **most,
-    }
+    heads = {"H": h, "HEADS": max(HEADS, 2 * triton.next_power_of_2(h + 1))}
+    return {**heads, **cut(w, tiles, 16), "STAGES": tiles.stages, **most}
 
 
 def forward(

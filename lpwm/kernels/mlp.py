@@ -7,15 +7,13 @@ stored through descriptors, which a Hopper GPU (or later) has.
 Legend: m rows, K = w width of the stream, N = f width of the MLP. bfloat16 with float32 sums.
 """
 
-from __future__ import annotations
-
 import os
 from typing import Any
 
 import triton
 import triton.language as tl
 from torch import Tensor
-from triton.language import constexpr
+from triton.language import constexpr as C  # an annotation that Triton reads: no string
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from lpwm.kernels.settings import Product
@@ -27,10 +25,8 @@ NATIVE = tl.constexpr(os.environ.get("TRITON_INTERPRET", "0") != "1")
 
 @triton.jit
 def _normal(x):
-    """Φ(x) and exp(−x²/2): erfc(z) ≈ (a₁t + … + a₅t⁵) exp(−z²), t = 1/(1 + 0.3275911 z), z = |x|/√2.
-
-    Abramowitz and Stegun 7.1.26: Φ is off by at most 7.5e-8, as much as float32 rounds.
-    """
+    """Φ(x) and exp(−x²/2): erfc(z) ≈ (a₁t + … + a₅t⁵) exp(−z²), t = 1/(1 + 0.3275911 z), z = |x|/√2. Abramowitz and
+    Stegun 7.1.26: Φ is off by at most 7.5e-8, as much as float32 rounds."""
     below, over = x * x * -0.7213475204444817, 1.0 + 0.23164189 * tl.abs(x)
     if NATIVE:
         e = tl.inline_asm_elementwise(
@@ -49,7 +45,7 @@ def _normal(x):
 
 
 @triton.jit
-def _mlp_up(x, w, bias, slope, active, kind, N: constexpr, K: constexpr, BM: constexpr, BN: constexpr, BK: constexpr):
+def _mlp_up(x, w, bias, slope, active, kind, N: C, K: C, BM: C, BN: C, BK: C):
     """One tile; x, w, slope and active are descriptors (`kind`: of what type the last two are)."""
     at = tl.program_id(0) // (N // BN) * BM
     left = tl.program_id(0) % (N // BN) * BN
@@ -63,7 +59,7 @@ def _mlp_up(x, w, bias, slope, active, kind, N: constexpr, K: constexpr, BM: con
 
 
 @triton.jit
-def _mlp_down(g, w, slope, out, sums, kind, N: constexpr, K: constexpr, BM: constexpr, BN: constexpr, BK: constexpr):
+def _mlp_down(g, w, slope, out, sums, kind, N: C, K: C, BM: C, BN: C, BK: C):
     """One tile; g, w, slope and out are descriptors. Rows past the end are read as 0 and not written."""
     tile, left = tl.program_id(0) // (N // BN), tl.program_id(0) % (N // BN) * BN
     acc = tl.zeros([BM, BN], tl.float32)

@@ -13,18 +13,16 @@ Legend: m rows (tokens of all frames), w = W width. Streams are bfloat16, sums f
 # mypy: disable-error-code="assignment"
 # ruff: noqa: RUF005
 
-from __future__ import annotations
-
 import triton
 import triton.language as tl
 from torch import Tensor
-from triton.language import constexpr
+from triton.language import constexpr as C  # an annotation that Triton reads: no string
 
 from lpwm.kernels.settings import Tiles
 
 
 @triton.jit
-def centered(xs, total, eps, W: constexpr, PART: constexpr, PARTS: constexpr):
+def centered(xs, total, eps, W: C, PART: C, PARTS: C):
     """Rows in parts, given with their sum by parts, minus their mean, 0 past W; and 1/σ."""
     col = tl.arange(0, PART)[None, :]
     mean = (tl.sum(total, 1) / W)[:, None]
@@ -38,9 +36,7 @@ def centered(xs, total, eps, W: constexpr, PART: constexpr, PARTS: constexpr):
 
 
 @triton.jit
-def _norm_forward(
-    r, c, out, scale, first, m, eps, W: constexpr, N: constexpr, ROWS: constexpr, PART: constexpr, PARTS: constexpr
-):
+def _norm_forward(r, c, out, scale, first, m, eps, W: C, N: C, ROWS: C, PART: C, PARTS: C):
     pid = tl.num_programs(0) - 1 - tl.program_id(0)
     row = pid * ROWS + tl.arange(0, ROWS)
     col = tl.arange(0, PART)
@@ -65,21 +61,7 @@ def _norm_forward(
 
 
 @triton.jit
-def _norm_backward(
-    grad,
-    xhat,
-    scale,
-    stream,
-    out,
-    sums,
-    m,
-    W: constexpr,
-    SPAN: constexpr,
-    ROWS: constexpr,
-    PART: constexpr,
-    PARTS: constexpr,
-    STAGES: constexpr,
-):
+def _norm_backward(grad, xhat, scale, stream, out, sums, m, W: C, SPAN: C, ROWS: C, PART: C, PARTS: C, STAGES: C):
     """dx = (g − mean(g) − x̂ mean(g x̂))/σ, by which the stream's gradient grows; and the sum of dx over SPAN rows."""
     pid = tl.num_programs(0) - 1 - tl.program_id(0)
     first = pid * SPAN
@@ -121,7 +103,7 @@ def _norm_backward(
 
 
 @triton.jit
-def _totals(parts, out, rows, W: constexpr, ROWS: constexpr, COLS: constexpr):
+def _totals(parts, out, rows, W: C, ROWS: C, COLS: C):
     col = tl.program_id(0) * COLS + tl.arange(0, COLS)
     which = tl.program_id(1).to(tl.int64)
     total = tl.zeros([ROWS, COLS], tl.float32)
@@ -132,23 +114,20 @@ def _totals(parts, out, rows, W: constexpr, ROWS: constexpr, COLS: constexpr):
     tl.store(out + which * W + col, tl.sum(total, 0).to(out.dtype.element_ty), mask=col < W)
 
 
-def _cut(w: int, tiles: Tiles) -> dict[str, int]:
+def cut(w: int, tiles: Tiles, least: int = 1) -> dict[str, int]:
     """One part, or as many as make the width without a rest."""
-    part = tiles.part if tiles.part and w % tiles.part == 0 else triton.next_power_of_2(w)
+    part = tiles.part if tiles.part and w % tiles.part == 0 else max(least, triton.next_power_of_2(w))
     return {"W": w, "ROWS": tiles.rows, "PART": part, "PARTS": triton.cdiv(w, part), "num_warps": tiles.warps}
 
 
 def forward(
     r: Tensor, c: Tensor, eps: float, out: Tensor, scale: Tensor, tiles: Tiles, first: Tensor | None = None
 ) -> None:
-    """x̂ of r + c into `out` (m, w), 1/σ into `scale` (m) float32.
-
-    `first` (b, w) float32, if there is one, stands in the place of every first of m/b rows of r."""
+    """x̂ of r + c into `out` (m, w), 1/σ into `scale` (m) float32. `first` (b, w) float32, if there is one, stands in
+    the place of every first of m/b rows of r."""
     m, w = r.shape
-    n = 0 if first is None else m // len(first)
-    _norm_forward[(triton.cdiv(m, tiles.rows),)](
-        r, c, out, scale, r if first is None else first, m, eps, N=n, **_cut(w, tiles)
-    )
+    n, apart = (0, r) if first is None else (m // len(first), first)
+    _norm_forward[(triton.cdiv(m, tiles.rows),)](r, c, out, scale, apart, m, eps, N=n, **cut(w, tiles))
 
 
 def pieces(m: int, tiles: Tiles) -> int:
@@ -160,9 +139,8 @@ def backward(
 ) -> None:
     """`out` = `stream` + the gradient of r, given that of x̂ (it may be `stream`); `sums` (pieces(m), w): its sums."""
     m, w = grad.shape
-    _norm_backward[(pieces(m, tiles),)](
-        grad, xhat, scale, stream, out, sums, m, SPAN=tiles.span, STAGES=tiles.stages, **_cut(w, tiles)
-    )
+    sizes = {"SPAN": tiles.span, "STAGES": tiles.stages, **cut(w, tiles)}
+    _norm_backward[(pieces(m, tiles),)](grad, xhat, scale, stream, out, sums, m, **sizes)
 
 
 def totals(parts: Tensor, out: Tensor) -> None:

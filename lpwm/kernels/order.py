@@ -34,6 +34,7 @@ def _by_rank(x, target, out, N: tl.constexpr, SIZE: tl.constexpr, STEP: tl.const
 
 
 def _run(x: Tensor, target: Tensor, match: bool) -> Tensor:
+    x, target = x.contiguous(), target.contiguous()
     out, n = torch.empty_like(x), x.shape[-1]
     size = max(16, triton.next_power_of_2(n))
     if x.numel():
@@ -42,7 +43,7 @@ def _run(x: Tensor, target: Tensor, match: bool) -> Tensor:
 
 
 def match_rows(x: Tensor, target: Tensor) -> Tensor:
-    """`target`, sorted along its last dimension, in the order of x; both contiguous."""
+    """`target`, sorted along its last dimension, in the order of x."""
     return _run(x, target, True)
 
 

@@ -1,23 +1,17 @@
 """Frames cut into patches: uint8 to bfloat16, scaled and shifted, in one pass."""
 
-from __future__ import annotations
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from triton.language import constexpr
+from triton.language import constexpr as C  # an annotation that Triton reads: no string
 
 
 @triton.jit
-def _patches(
-    pairs, scale, shift, out, SIDE: constexpr, P: constexpr, WIDE: constexpr, ROW: constexpr, BLOCK: constexpr
-):
-    """One row of patches of one frame: ROW = SIDE/P·WIDE pairs of pixels, after a patch of zeros at its beginning.
-
-    A patch is 3·P²/2 pairs and zeros up to WIDE: matrix products want rows that begin at multiples of 16 bytes. Two
-    pixels are one word and share their address arithmetic, which bounds this copy.
-    """
+def _patches(pairs, scale, shift, out, SIDE: C, P: C, WIDE: C, ROW: C, BLOCK: C):
+    """One row of patches of one frame: ROW = SIDE/P·WIDE pairs of pixels, after a patch of zeros at its beginning. A
+    patch is 3·P²/2 pairs and zeros up to WIDE: matrix products want rows that begin at multiples of 16 bytes. Two
+    pixels are one word and share their address arithmetic, which bounds this copy."""
     frame, i = tl.program_id(0).to(tl.int64), tl.program_id(1)
     half: tl.constexpr = P // 2
     f = tl.program_id(2) * BLOCK + tl.arange(0, BLOCK)
@@ -44,10 +38,8 @@ def width(patch: int) -> int:
 
 
 def cut(frames: Tensor, scale: Tensor, shift: Tensor, patch: int) -> Tensor:
-    """uint8 (b, 3, s, s) -> bfloat16 (b, 1 + (s/p)², P), scaled and shifted by channel; s and p are even.
-
-    Row 0, where the class token will be, is 0, and so is what P has more than 3·p².
-    """
+    """uint8 (b, 3, s, s) -> bfloat16 (b, 1 + (s/p)², P), scaled and shifted by channel; s and p are even. Row 0, where
+    the class token will be, is 0, and so is what P has more than 3·p²."""
     b, _, _, side = frames.shape
     rows, wide = side // patch, width(patch)
     out = torch.empty(b, 1 + rows * rows, wide, device=frames.device, dtype=torch.bfloat16)

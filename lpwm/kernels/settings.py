@@ -1,7 +1,5 @@
 """How the encoder's kernels are cut, by width of the stream. What they compute does not depend on it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

@@ -15,8 +15,6 @@ Legend: b frames, n tokens, p numbers of a patch, w width, i = h·d width of all
 the last, m = b·n.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -122,22 +120,10 @@ def _new(patches: Tensor, weights: Folded, heads: int) -> tuple[Tensor, Tensor, 
     """Everything that `forward` fills: token 0, its attention, and what is kept."""
     (b, n, _), (L, packed, w), f = patches.shape, weights.qkv.shape, weights.up.shape[1]
     new, wide, i = patches.new_empty, torch.promote_types(patches.dtype, torch.float32), packed // 3
-    kept = Kept(
-        r=new(b, n, w),
-        direction=new(heads, b, w),
-        average=new(heads, b, w),
-        lse_last=new(heads, b, dtype=wide),
-        x0=new(b, w),
-        one0=new(b, dtype=wide),
-        q=new(b, i),
-        xhat=new(2 * L, b, n, w),
-        one=new(2 * L, b, n, dtype=wide),
-        qkv=new(L, b, n, packed),
-        attended=new(L, b, n, i),
-        lse=new(L, b, heads, n, dtype=wide),
-        slope=new(L, b, n, f),
-        active=new(L, b, n, f),
-    )
+    last = new(b, n, w), new(heads, b, w), new(heads, b, w), new(heads, b, dtype=wide)
+    token = new(b, w), new(b, dtype=wide), new(b, i)
+    blocks = new(2 * L, b, n, w), new(2 * L, b, n, dtype=wide), new(L, b, n, packed), new(L, b, n, i)
+    kept = Kept(*last, *token, *blocks, new(L, b, heads, n, dtype=wide), new(L, b, n, f), new(L, b, n, f))
     return new(b, w, dtype=wide), new(b, i), kept
 
 
@@ -272,13 +258,12 @@ def _schema(inputs: int, outputs: int, rest: str = "") -> str:
     return f"({given}{rest}, int heads, float eps) -> ({', '.join(['Tensor'] * outputs)})"
 
 
+def _op(name: str, schema: str) -> Any:
+    return torch.library.custom_op(f"lpwm::{name}", mutates_args=(), device_types="cuda", schema=schema)
+
+
 # patches, *Folded, heads, eps -> token 0, its attention, *Kept
-@torch.library.custom_op(
-    "lpwm::encoder_blocks",
-    mutates_args=(),
-    device_types="cuda",
-    schema=_schema(1 + len(Folded._fields), 2 + len(Kept._fields)),
-)
+@_op("encoder_blocks", _schema(1 + len(Folded._fields), 2 + len(Kept._fields)))
 def operator(patches: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     *weights, heads, eps = rest
     first, attended, kept = forward(patches.contiguous(), Folded(*weights), heads, eps)
@@ -293,12 +278,7 @@ def _(patches: Tensor, *rest: Any) -> tuple[Tensor, ...]:
 
 
 # The gradients of both outputs, patches, kept, weights, heads, eps -> *Folded
-@torch.library.custom_op(
-    "lpwm::encoder_blocks_backward",
-    mutates_args=(),
-    device_types="cuda",
-    schema=_schema(3, len(Folded._fields), ", Tensor[] kept, Tensor[] weights"),
-)
+@_op("encoder_blocks_backward", _schema(3, len(Folded._fields), ", Tensor[] kept, Tensor[] weights"))
 def operator_backward(
     grad_first: Tensor, grad: Tensor, patches: Tensor, kept: Any, weights: Any, heads: int, eps: float
 ) -> tuple[Tensor, ...]:

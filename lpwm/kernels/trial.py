@@ -1,7 +1,5 @@
 """How far the encoder's kernels are from torch on this device."""
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor

@@ -8,8 +8,7 @@ from lpwm.losses.distribution import RectifiedGeneralizedGaussian
 
 if TYPE_CHECKING:
     from lpwm.losses.base import Draw, Gather, Regularizer
-    from lpwm.losses.jaccard import temporal_jaccard
-    from lpwm.losses.objective import Objective
+    from lpwm.losses.objective import Objective, temporal_jaccard
     from lpwm.losses.rdmreg import RDMReg
     from lpwm.losses.sigreg import SIGReg
     from lpwm.losses.vicreg import VICReg

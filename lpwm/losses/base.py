@@ -7,8 +7,6 @@ calling the regularizer is deterministic, has static shapes and never waits for 
 and replays as a CUDA graph with the draw as an input.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -35,19 +33,14 @@ ALONE = Group()
 
 
 class Regularizer(Protocol):
-    """R(z) of loss = prediction + λR(z).
-
-    With several ranks, the mean over ranks of the returned scalars is the statistic of the whole batch,
-    and so is the gradient once it is averaged over ranks (what DDP does).
-    """
+    """R(z) of loss = prediction + λR(z). With several ranks, the mean over ranks of the returned scalars is the
+    statistic of the whole batch, and so is the gradient once it is averaged over ranks (what DDP does)."""
 
     def draw(self, key: Key, shape: Shape, device: torch.device | str = "cpu", group: Group = ALONE) -> Draw:
         """All randomness of one step, a pure function of `key`; of several ranks, this rank's share of it."""
-        ...
 
     def __call__(self, codes_BTD: Tensor, draw: Draw, group: Group = ALONE) -> Tensor:
         """The scalar. `codes_BTD` is this rank's part of the batch; `draw` may be whole or this rank's share."""
-        ...
 
 
 def no_autocast(codes: Tensor) -> torch.autocast:

@@ -1,11 +1,9 @@
 """The objective of a run. Nothing here imports torch."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from lpwm.core.errors import UserError
+from lpwm.core.errors import UserError, at_least
 from lpwm.core.registry import Registry
 from lpwm.losses.distribution import RectifiedGeneralizedGaussian
 
@@ -24,11 +22,10 @@ REGULARIZERS: Registry[Any] = Registry(
 )
 
 
-def _check_slices(slices: int, axis_fraction: float) -> None:
-    if slices < 1:
-        raise UserError(f"slices must be at least 1, not {slices}: the paper uses 8192 or 1024.")
-    if not 0 <= axis_fraction <= 1:
-        raise UserError(f"axis_fraction must lie in [0, 1], not {axis_fraction}: 0 is the paper.")
+def _check_slices(config: Any, where: str) -> None:
+    at_least(1, config, where, "slices")
+    if not 0 <= config.axis_fraction <= 1:
+        raise UserError(f"{where}.axis_fraction must lie in [0, 1], not {config.axis_fraction}: 0 is the paper.")
 
 
 @dataclass(frozen=True)
@@ -40,7 +37,7 @@ class RDMRegConfig:
     axis_fraction: float = 0.0  # share of coordinate slices; 0 is the paper
 
     def __post_init__(self) -> None:
-        _check_slices(self.slices, self.axis_fraction)
+        _check_slices(self, "rdmreg")
         self.target(rectify=True)
 
     def target(self, rectify: bool) -> RectifiedGeneralizedGaussian:
@@ -55,9 +52,8 @@ class SIGRegConfig:
     axis_fraction: float = 0.0
 
     def __post_init__(self) -> None:
-        _check_slices(self.slices, self.axis_fraction)
-        if self.knots < 2:
-            raise UserError(f"SIGReg needs at least 2 knots, not {self.knots}: LeWM uses 17.")
+        _check_slices(self, "sigreg")
+        at_least(2, self, "sigreg", "knots")
         if not self.reach > 0:
             raise UserError(f"SIGReg's reach must be above 0, not {self.reach}: LeWM uses 3.")
 
@@ -68,9 +64,7 @@ class VICRegConfig:
     covariance: float = 1.0
 
     def __post_init__(self) -> None:
-        for name in ("variance", "covariance"):
-            if not getattr(self, name) >= 0:
-                raise UserError(f"VICReg's {name} weight must not be negative: it is {getattr(self, name)}.")
+        at_least(0, self, "vicreg", "variance", "covariance")
 
 
 @dataclass(frozen=True)
@@ -86,13 +80,10 @@ class ObjectiveConfig:
 
     def __post_init__(self) -> None:
         REGULARIZERS.check(self.regularizer)
-        for name in ("lam", "tj_weight", "rollout_weight"):
-            if not getattr(self, name) >= 0:
-                raise UserError(f"{name} must not be negative: it is {getattr(self, name)}; 0 switches it off.")
-        if self.rollout_steps < 1:
-            raise UserError(f"rollout_steps must be at least 1, not {self.rollout_steps}: 1 is the paper.")
+        at_least(0, self, "objective", "lam", "tj_weight", "rollout_weight")
+        at_least(1, self, "objective", "rollout_steps")
 
-    def build_regularizer(self, nonnegative: bool) -> Regularizer:
+    def build_regularizer(self, nonnegative: bool) -> "Regularizer":
         own = {"rdmreg": self.rdmreg, "sigreg": self.sigreg, "vicreg": self.vicreg}.get(self.regularizer)
         return REGULARIZERS.get(self.regularizer)(own, nonnegative)
 

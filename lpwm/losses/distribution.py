@@ -7,8 +7,6 @@ The paper writes the density as exp(−|x−μ|^p/(pσ^p)); s = σ·p^{1/p}. p =
 |V|^p is Gamma(1/p), which gives every closed form below through the incomplete gamma function.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,9 +15,7 @@ from typing import TYPE_CHECKING
 from lpwm.core.errors import UserError
 
 if TYPE_CHECKING:
-    import numpy as np
     import torch
-    from numpy.typing import ArrayLike, NDArray
     from torch import Tensor
 
 # scipy and torch are imported where they are used: a config checks its target without them.
@@ -42,7 +38,6 @@ class RectifiedGeneralizedGaussian:
 
     @cached_property
     def log_s(self) -> float:
-        """log of s, the scale of V that gives x variance 1."""
         from scipy.special import gammaln
 
         return 0.5 * float(gammaln(1 / self.p) - gammaln(3 / self.p))
@@ -86,21 +81,7 @@ class RectifiedGeneralizedGaussian:
         """E[y²]: also what RDMReg charges for a dead code."""
         return self._raw_moments[2] / self.divisor**2
 
-    @property
-    def variance(self) -> float:
-        return self.second_moment - self.mean**2
-
-    def cdf(self, y: ArrayLike) -> NDArray[np.float64]:
-        """P(Y ≤ y), with its jump at 0 when rectified."""
-        import numpy as np
-        from scipy.special import gammainc
-
-        y = np.asarray(y, dtype=np.float64)
-        v = (y * self.divisor - self.mu) * math.exp(-self.log_s)
-        below = 0.5 + 0.5 * np.sign(v) * gammainc(1 / self.p, np.abs(v) ** self.p)
-        return np.where(y < 0, 0.0, below) if self.rectify else below
-
-    def sample(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    def sample(self, shape: tuple[int, ...], generator: "torch.Generator") -> "Tensor":
         """Independent float32 samples on the generator's device."""
         import torch
 

@@ -5,8 +5,6 @@
 No stop-gradient on the targets, no EMA: the regularizer alone prevents collapse.
 """
 
-from __future__ import annotations
-
 import copy
 
 import torch
@@ -15,7 +13,6 @@ from torch import Tensor
 from lpwm.core.errors import UserError
 from lpwm.losses.base import ALONE, Draw, Group, Key, NoRegularizer, Regularizer, Shape
 from lpwm.losses.config import ObjectiveConfig
-from lpwm.losses.jaccard import temporal_jaccard
 
 
 class Objective:
@@ -26,7 +23,7 @@ class Objective:
         self.config = config
         self.regularizer: Regularizer = config.build_regularizer(nonnegative)
 
-    def without_regularizer(self) -> Objective:
+    def without_regularizer(self) -> "Objective":
         """The terms that are means over clips; gradient accumulation handles the regularizer on its own."""
         other = copy.copy(self)
         other.regularizer = NoRegularizer()
@@ -75,3 +72,15 @@ def _squared_error(zhat: Tensor, z: Tensor) -> Tensor:
     """mean((ẑ−z)²) in float32, or float64 if either is; gradients flow into both."""
     wide = torch.promote_types(torch.promote_types(zhat.dtype, z.dtype), torch.float32)
     return (zhat.to(wide) - z.to(wide)).square().mean()
+
+
+def temporal_jaccard(z_BTD: Tensor) -> Tensor:
+    """mean over b, t of 1 − Σ_d min(z_t, z_{t+1}) / (Σ_d max(z_t, z_{t+1}) + 10⁻⁸), for z ≥ 0. 0 for a clip that does
+    not change, 1 for disjoint supports; also 1, not 0, for all-zero codes."""
+    if z_BTD.shape[1] < 2:
+        raise UserError("temporal Jaccard compares consecutive frames: give clips of at least 2 frames.")
+    z_BTD = z_BTD if z_BTD.dtype == torch.float64 else z_BTD.float()
+    before, after = z_BTD[:, :-1], z_BTD[:, 1:]
+    shared = torch.minimum(before, after).sum(-1)
+    either = torch.maximum(before, after).sum(-1)
+    return (1 - shared / (either + 1e-8)).mean()

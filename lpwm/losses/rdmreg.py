@@ -8,8 +8,6 @@ matched; the slices are common to all frames.
 Legend: B batch (of all ranks together), T frames, D latent width, P slices.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -22,8 +20,7 @@ from lpwm.core.errors import UserError
 from lpwm.core.rng import generator
 from lpwm.losses.base import ALONE, Draw, Group, Key, Shape, no_autocast, whole_batch
 from lpwm.losses.config import RDMRegConfig
-from lpwm.losses.order import match_rows, sort_rows
-from lpwm.losses.slicing import draw_slices, project, share
+from lpwm.losses.slicing import draw_slices, match_rows, project, share, sort_rows
 
 
 class RDMRegDraw(NamedTuple):
@@ -65,22 +62,13 @@ class RDMReg:
             return total * (group.ranks / (self.config.slices * T * B))
 
 
-class Floor(NamedTuple):
-    match: float  # the statistic when codes and target have the same law: log the loss minus this
-    dead: float  # the statistic of a code that is always 0
-
-
-def floor(config: RDMRegConfig, batch: int, dim: int, key: Key, nonnegative: bool = True, repeats: int = 32) -> Floor:
-    """The two ends of the scale on which RDMReg is read, once per configuration, on the CPU.
-
-    Two finite samples of one law differ: `match` is estimated by regularizing target samples, over `repeats`
-    clips of 4 frames with at most 256 slices each. A dead code costs E⟨w, y⟩² = E[y²], in closed form, because
-    E[wwᵀ] = I/D for uniform and for coordinate slices alike.
-    """
-    few = replace(config, slices=min(config.slices, 256))
-    regularizer = RDMReg(few, nonnegative)
+def floor(config: RDMRegConfig, batch: int, dim: int, key: Key, nonnegative: bool = True, repeats: int = 32) -> float:
+    """The statistic when codes and target have the same law: two finite samples of it differ. Estimated on the CPU by
+    regularizing target samples, `repeats` clips of 4 frames with at most 256 slices each. The other end of the scale,
+    the statistic of a code that is always 0, is E⟨w, y⟩² = E[y²], the target's second moment."""
+    regularizer = RDMReg(replace(config, slices=min(config.slices, 256)), nonnegative)
     values = []
     for i in range(repeats):
         y_BTD = regularizer.target.sample((batch, 4, dim), generator("floor", *key, i))
         values.append(float(regularizer(y_BTD, regularizer.draw((*key, i), (batch, 4, dim)))))
-    return Floor(float(np.mean(values)), regularizer.target.second_moment)
+    return float(np.mean(values))

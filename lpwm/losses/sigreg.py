@@ -9,10 +9,6 @@ non-negative code can match N(0, I).
 Legend: B batch (of all ranks together), T frames, D latent width, P slices, K knots.
 """
 
-from __future__ import annotations
-
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
@@ -23,19 +19,15 @@ from lpwm.losses.config import SIGRegConfig
 from lpwm.losses.slicing import draw_slices, project, share
 
 
-class SIGRegDraw(NamedTuple):
-    slices_PD: Tensor
-
-
 class SIGReg:
     def __init__(self, config: SIGRegConfig, nonnegative: bool = False) -> None:
         self.config = config
 
     @torch.no_grad()
-    def draw(self, key: Key, shape: Shape, device: torch.device | str = "cpu", group: Group = ALONE) -> SIGRegDraw:
+    def draw(self, key: Key, shape: Shape, device: torch.device | str = "cpu", group: Group = ALONE) -> Draw:
         g = generator("sigreg", *key, device=device)
         slices_PD = draw_slices(self.config.slices, shape[-1], self.config.axis_fraction, g)
-        return SIGRegDraw(share(slices_PD, self.config.slices, group).contiguous())
+        return (share(slices_PD, self.config.slices, group).contiguous(),)
 
     def _quadrature(self, like: Tensor) -> tuple[Tensor, Tensor]:
         """Knots and weights, (K,) each; made on the device, so that a captured graph copies nothing."""

@@ -6,8 +6,6 @@ Statistics are unbiased and pooled over the N = B·T codes of the batch. The wei
 unpublished; 1 and 1 are ours, and λ multiplies both.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

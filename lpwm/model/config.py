@@ -1,11 +1,9 @@
 """What a world model is made of. Nothing here imports torch."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from lpwm.core.errors import UserError
+from lpwm.core.errors import UserError, at_least
 from lpwm.core.registry import Registry
 from lpwm.model.predictors import PREDICTORS
 
@@ -14,12 +12,6 @@ if TYPE_CHECKING:
 
 LINKS: Registry[Any] = Registry("link", {name: f"lpwm.model.link:{name}" for name in ("identity", "relu", "reprelu")})
 NONNEGATIVE = frozenset({"relu", "reprelu"})
-
-
-def _at_least_one(config: Any, where: str, *names: str) -> None:
-    for name in names:
-        if getattr(config, name) < 1:
-            raise UserError(f"{where}.{name} = {getattr(config, name)} must be at least 1.")
 
 
 @dataclass(frozen=True)
@@ -36,13 +28,12 @@ class EncoderConfig:
     pixels: Literal["half", "imagenet", "white", "data"] = "half"
 
     def __post_init__(self) -> None:
-        _at_least_one(self, "encoder", "image_size", "patch", "width", "depth", "heads", "head_dim", "mlp")
+        at_least(1, self, "encoder", "image_size", "patch", "width", "depth", "heads", "head_dim", "mlp")
+        if self.depth > 1000:  # a layer each is built
+            raise UserError(f"encoder.depth = {self.depth} is more than 1000 layers: use fewer.")
         if self.image_size % self.patch:
             below = max(self.image_size // self.patch, 1) * self.patch
-            raise UserError(
-                f"a {self.image_size}-pixel image is not divisible into patches of {self.patch}: "
-                f"use an image of {below} or {below + self.patch}, or another patch."
-            )
+            raise UserError(f"{self.image_size} pixels are not divisible by patches of {self.patch}: use {below}.")
 
 
 VIT_TINY = EncoderConfig(width=192, pixels="imagenet")
@@ -54,7 +45,7 @@ class ProjectorConfig:
     norm: Literal["layer", "batch"] = "layer"
 
     def __post_init__(self) -> None:
-        _at_least_one(self, "projector", "hidden")
+        at_least(1, self, "projector", "hidden")
 
 
 @dataclass(frozen=True)
@@ -74,11 +65,11 @@ class PredictorConfig:
 
     def __post_init__(self) -> None:
         PREDICTORS.check(self.rung)
-        _at_least_one(self, "predictor", "history", "heads", "head_dim", "mlp", "head_hidden", "rank")
+        at_least(1, self, "predictor", "history", "heads", "head_dim", "mlp", "head_hidden", "rank")
         if not 0 <= self.dropout < 1:
             raise UserError(f"predictor.dropout = {self.dropout} must be in [0, 1).")
 
-    def build(self, latent: int) -> nn.Module:
+    def build(self, latent: int) -> "nn.Module":
         return PREDICTORS.get(self.rung)(self, latent)
 
 
@@ -96,9 +87,8 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         LINKS.check(self.link)
-        _at_least_one(self, "model", "latent")
-        if self.action_smooth < 0:
-            raise UserError(f"model.action_smooth = {self.action_smooth} must be 0 (= the action's size) or more.")
+        at_least(1, self, "model", "latent")
+        at_least(0, self, "model", "action_smooth")
         if self.action_encoder not in ("mlp", "linear"):
             raise UserError(f"unknown action encoder {self.action_encoder!r}: valid names: linear, mlp.")
 

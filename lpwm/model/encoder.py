@@ -1,9 +1,5 @@
-"""A Vision Transformer that reads one frame: o_t -> CLS features, then the projector to the latent width.
-
-Legend: B frames, N tokens (1 + patches), W width, P pixels of a patch (3·p²).
-"""
-
-from __future__ import annotations
+"""A Vision Transformer that reads one frame: o_t -> CLS features, then the projector to the latent width. Legend: B
+frames, N tokens (1 + patches), W width, P pixels of a patch (3·p²)."""
 
 from typing import ClassVar, cast
 
@@ -59,9 +55,8 @@ class Block(nn.Module):
 
     def _attend_once(self, y_BNW: Tensor) -> Tensor:
         """Attention of token 0 alone, (B, 1, h·d), without keys and values: with one query it is cheaper to carry it
-        back through the keys' weights and the average forward through the values', ⟨q, K y⟩ = ⟨Kᵀq, y⟩ and
-        Σ a_n V y_n = V Σ a_n y_n. A fourth of the time for 17 tokens of width 64 on a CPU.
-        """
+        back through the keys' weights and the average forward through the values', ⟨q, K y⟩ = ⟨Kᵀq, y⟩ and Σ a_n V y_n
+        = V Σ a_n y_n. A fourth of the time for 17 tokens of width 64 on a CPU."""
         weight, bias, inner = self.qkv.weight, self.qkv.bias, self.out.in_features
         _, key_hdW, value_hdW = weight.unflatten(0, (3, self.heads, -1)).unbind(0)
         query_bias, key_bias, value_bias = bias.unflatten(0, (3, self.heads, -1)).unbind(0)
@@ -142,11 +137,9 @@ class ViT(nn.Module):
 
 
 class Encoder(nn.Module):
-    """project(ViT(o) [+ E·proprio]): the code before the link.
-
-    The projector is computed in the precision of its parameters, also under autocast: at first features differ from
-    frame to frame by about what bfloat16 rounds, and training would lag (docs/performance.md).
-    """
+    """project(ViT(o) [+ E·proprio]): the code before the link. The projector is computed in the precision of its
+    parameters, also under autocast: at first features differ from frame to frame by about what bfloat16 rounds, and
+    training would lag (docs/performance.md)."""
 
     def __init__(self, vit: EncoderConfig, projector: ProjectorConfig, latent: int, proprio: int = 0) -> None:
         super().__init__()

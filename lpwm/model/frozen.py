@@ -7,8 +7,8 @@ Legend: B environments, S candidates, H blocks, A action size, C context frames,
 h heads, d width of a head, n new tokens.
 """
 
-from __future__ import annotations
-
+from collections.abc import Callable
+from functools import partial, reduce
 from typing import Any, Protocol
 
 import torch
@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lpwm.model.layers import BatchNorm
-from lpwm.model.link import Link, reprelu
+from lpwm.model.link import Link, identity, reprelu
 
 Affine = tuple[Tensor, Tensor | None]  # weight (out, in), bias (out,)
 KeysValues = list[tuple[Tensor, Tensor]]  # per token, each (B, 1 or S, h, d)
@@ -30,12 +30,9 @@ class Rollout(Protocol):
 
 @torch.no_grad()
 def freeze(model: Any, dtype: torch.dtype) -> Rollout | None:
-    """A copy of the dynamics for planning in `dtype`, or None where the predictor offers none.
-
-    A predictor offers one with a method `freeze(model, dtype)` of its own class. An inherited one is not used: a
-    subclass that changes `forward` would be planned with its parent's dynamics.
-    It does not follow later changes of the weights: take a new one for every plan.
-    """
+    """A copy of the dynamics for planning in `dtype`, or None where the predictor offers none. A predictor offers one
+    with a method `freeze(model, dtype)` of its own class. An inherited one is not used: a subclass that changes
+    `forward` would be planned with its parent's dynamics."""
     if "freeze" not in type(model.predictor).__dict__:
         return None
     return model.predictor.freeze(model, dtype)
@@ -67,11 +64,8 @@ def cast(pair: Affine, dtype: torch.dtype) -> Affine:
 
 
 class ActionMap:
-    """The action encoder, and a linear map after it if there is one: a -> W₂ silu(W₁ a + b₁) + b₂, or W a + b.
-
-    The 1×1 convolution and the first Linear follow each other directly, and so do the last Linear and `then`.
-    The input is padded to a multiple of 8, which tensor cores want.
-    """
+    """The action encoder, and a linear map after it if there is one: a -> W₂ silu(W₁ a + b₁) + b₂, or W a + b. Maps
+    that follow each other directly are one. The input is padded to a multiple of 8, which tensor cores want."""
 
     def __init__(self, embed: nn.Module, dtype: torch.dtype, then: Affine | None = None) -> None:
         maps: list[Affine] = [affine(m) for m in embed.modules() if isinstance(m, nn.Linear)]
@@ -96,11 +90,9 @@ def _silu(x: Tensor) -> Tensor:
 
 
 class FrozenLTI:
-    """u_t = Σ_i A_i z_{t−i} + (B∘E)(a_t) + b, for MLP∘LTI followed by W relu(u) + c.
-
-    A code is multiplied once, by all the lags that a later step of the plan reads: z [A_0 … A_{k−1}]ᵀ. Codes of
-    the real history are multiplied once for all candidates of an environment.
-    """
+    """u_t = Σ_i A_i z_{t−i} + (B∘E)(a_t) + b, for MLP∘LTI followed by W relu(u) + c. A code is multiplied once, by all
+    the lags that a later step of the plan reads: z [A_0 … A_{k−1}]ᵀ. Codes of the real history are multiplied once for
+    all candidates of an environment."""
 
     def __init__(self, model: Any, dtype: torch.dtype, out: nn.Linear | None = None) -> None:
         p = model.predictor
@@ -144,7 +136,7 @@ class _Block:
         bias = torch.cat((shift1, 1 + scale1, gate1, shift2, 1 + scale2, gate2))
         self.modulation = cast((W, bias), dtype)
         self.heads, self.eps = block.heads, block.plain.eps
-        self.norm1, self.norm2 = (Norm(n, dtype) for n in (block.norm1, block.norm2))
+        self.norm1, self.norm2 = norm(block.norm1, dtype), norm(block.norm2, dtype)
         qkv = block.qkv.weight.detach().to(dtype)
         inner = qkv.shape[0] // 3
         self.qkv, self.q, self.kv = qkv, qkv[:inner], qkv[inner:]
@@ -173,46 +165,29 @@ class _Block:
         return x + gate2 * _linear(F.gelu(_linear(y, *self.up)), *self.down), seen
 
 
-class Norm:
+def norm(layer: nn.LayerNorm, dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
     """LayerNorm with its weights cast."""
-
-    def __init__(self, layer: nn.LayerNorm, dtype: torch.dtype) -> None:
-        self.shape, self.eps = tuple(layer.normalized_shape), layer.eps
-        self.weight, self.bias = layer.weight.detach().to(dtype), layer.bias.detach().to(dtype)
-
-    def __call__(self, x: Tensor) -> Tensor:
-        return F.layer_norm(x, self.shape, self.weight, self.bias, self.eps)
+    weight, bias = layer.weight.detach().to(dtype), layer.bias.detach().to(dtype)
+    return partial(F.layer_norm, normalized_shape=layer.normalized_shape, weight=weight, bias=bias, eps=layer.eps)
 
 
 def _attend(q: Tensor, seen: KeysValues) -> Tensor:
-    """softmax_j(q·k_j/√d) v_j, one query (B, s, h, d) over a handful of keys, token by token.
-
-    Written as sums over pairs: nothing is copied into one tensor, histories shared by all candidates broadcast,
-    and a compiler makes one kernel of it.
-    """
+    """softmax_j(q·k_j/√d) v_j, one query (B, s, h, d) over a handful of keys, token by token. As sums over pairs:
+    nothing is copied, shared histories broadcast, and a compiler makes one kernel of it."""
     if len(seen) == 1:
         return seen[0][1]
     high = torch.promote_types(q.dtype, torch.float32)
     scores = [(q * k).sum(-1, keepdim=True, dtype=high) * q.shape[-1] ** -0.5 for k, _ in seen]
-    top = scores[0]
-    for s in scores[1:]:
-        top = torch.maximum(top, s)
+    top = reduce(torch.maximum, scores)
     weights = [(s - top).exp() for s in scores]
-    total = weights[0]
-    for w in weights[1:]:
-        total = total + w
-    out = (weights[0] / total).to(q.dtype) * seen[0][1]
-    for w, (_, v) in zip(weights[1:], seen[1:], strict=True):
-        out = out + (w / total).to(q.dtype) * v
-    return out
+    total = reduce(torch.add, weights)
+    return reduce(torch.add, ((w / total).to(q.dtype) * v for w, (_, v) in zip(weights, seen, strict=True)))
 
 
 class FrozenAdaLN:
-    """The transformer rungs. Every token's modulation is computed once, for all blocks and the whole plan.
-
-    While the window grows only the new token is computed; when it slides, every token has a new position and is
-    computed anew, the last block for the last token alone. Real history goes first, once for all candidates.
-    """
+    """The transformer rungs. Every token's modulation is computed once, for all blocks and the whole plan. While the
+    window grows only the new token is computed; when it slides, every token has a new position and is computed anew,
+    the last block for the last token alone. Real history goes first, once for all candidates."""
 
     def __init__(self, model: Any, dtype: torch.dtype) -> None:
         p = model.predictor
@@ -220,16 +195,16 @@ class FrozenAdaLN:
         self.actions = ActionMap(model.embed_action, dtype)
         self.position = p.position.detach().to(dtype)
         self.blocks = [_Block(block, dtype) for block in p.blocks]
-        self.norm = Norm(p.norm, dtype)
-        up, norm, _, down = p.head
-        self.head_norm: Norm | None = None
+        self.norm = norm(p.norm, dtype)
+        up, inner, _, down = p.head
         first = affine(up)
-        if isinstance(norm, BatchNorm):  # fixed statistics: one more affine map
-            scale = norm.weight * torch.rsqrt(norm.running_var + norm.eps)
-            first = after((torch.diag(scale), norm.bias - norm.running_mean * scale), first)
+        self.head_norm: Callable[[Tensor], Tensor] = identity
+        if isinstance(inner, BatchNorm):  # fixed statistics: one more affine map
+            scale = inner.weight * torch.rsqrt(inner.running_var + inner.eps)
+            first = after((torch.diag(scale), inner.bias - inner.running_mean * scale), first)
         else:
-            self.head_norm = Norm(norm, dtype)
-        self.head = cast(first, dtype), cast(affine(down), dtype)
+            self.head_norm = norm(inner, dtype)
+        self.up, self.down = cast(first, dtype), cast(affine(down), dtype)
 
     def rollout(
         self, z_BCD: Tensor, actions_BSHA: Tensor, past_BPA: Tensor | None = None, last_only: bool = False
@@ -249,13 +224,12 @@ class FrozenAdaLN:
             if fresh:
                 past = [[] for _ in self.blocks]
                 if low < p:
-                    ms = [m[:, :, low:p] for m in real]
-                    _, past = self._run(shared_B1pD[:, :, low:p], ms, 0, past, last_only=True)
-            x = _side_by_side(tokens[begin : t + 1])
-            x, past = self._run(
-                x, [m[:, :, begin : t + 1] for m in mine], p + begin - low, past, last_only=low > 0 or t == H - 1
-            )
-            tokens.append(self.link(self._head(x)))
+                    shared = [m[:, :, low:p] for m in real]
+                    _, past = self._run(shared_B1pD[:, :, low:p], shared, 0, past, last_only=True)
+            x, ms = _side_by_side(tokens[begin : t + 1]), [m[:, :, begin : t + 1] for m in mine]
+            x, past = self._run(x, ms, p + begin - low, past, last_only=low > 0 or t == H - 1)
+            y = _linear(F.gelu(self.head_norm(_linear(self.norm(x), *self.up))), *self.down)
+            tokens.append(self.link(y))
             out.append(tokens[-1])
         return out[-1][:, :, 0] if last_only else torch.cat(out, dim=2)
 
@@ -273,11 +247,6 @@ class FrozenAdaLN:
             x, kv = block(x, ms[i], past[i], last_only and i == len(self.blocks) - 1)
             seen.append(kv)
         return x[:, :, -1:], seen
-
-    def _head(self, x: Tensor) -> Tensor:
-        up, down = self.head
-        y = _linear(self.norm(x), *up)
-        return _linear(F.gelu(y if self.head_norm is None else self.head_norm(y)), *down)
 
 
 def _side_by_side(tokens: list[Tensor]) -> Tensor:

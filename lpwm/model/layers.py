@@ -1,9 +1,4 @@
-"""Small parts that several networks share.
-
-Legend: B batch, N tokens, D width, h heads, d width of a head.
-"""
-
-from __future__ import annotations
+"""Small parts that several networks share. Legend: B batch, N tokens, D width, h heads, d width of a head."""
 
 from collections.abc import Callable
 from typing import ClassVar
@@ -14,10 +9,8 @@ from torch import Tensor, nn
 
 
 def linear(fan_in: int, fan_out: int, bias: bool = True, problem: bool = False) -> nn.Linear:
-    """A Linear that remembers whether its fan-in is a width or set by the problem (pixels, raw actions, rank).
-
-    μP scales the rate of the former only; see `lpwm.optim.mup`.
-    """
+    """A Linear that remembers whether its fan-in is a width or set by the problem (pixels, raw actions, rank). μP
+    scales the rate of the former only; see `lpwm.optim.mup`."""
     layer = nn.Linear(fan_in, fan_out, bias=bias)
     layer.problem_fan_in = problem  # type: ignore[assignment]
     return layer
@@ -82,11 +75,9 @@ class TwoLayer(nn.Sequential):
 
 
 def short_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float = 0.0) -> Tensor:
-    """softmax(q kᵀ/√d) v for a handful of tokens: (…, N, h, d), (…, M, h, d) -> (…, N, h, d).
-
-    Histories are one to four frames long. At that length products and sums that the compiler fuses beat
-    any attention kernel, and leading shapes may broadcast (one shared history under many samples).
-    """
+    """softmax(q kᵀ/√d) v for a handful of tokens: (…, N, h, d), (…, M, h, d) -> (…, N, h, d). Histories are one to four
+    frames long. At that length products and sums that the compiler fuses beat any attention kernel, and leading shapes
+    may broadcast (one shared history under many samples)."""
     scores = (q.unsqueeze(-3) * k.unsqueeze(-4)).sum(-1) * q.shape[-1] ** -0.5  # (…, N, M, h)
     if mask is not None:
         scores = scores.masked_fill(mask.unsqueeze(-1), float("-inf"))

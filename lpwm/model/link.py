@@ -1,7 +1,5 @@
 """The link: the last non-linearity, shared by encoder and predictor, that makes zeros exact."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -36,8 +34,6 @@ class _RepReLU(torch.autograd.Function):
 
 
 def reprelu(u: Tensor) -> Tensor:
-    """relu(u) forwards, gelu'(u) backwards: a unit that is off still learns.
-
-    Not written as relu(u) + gelu(u) − gelu(u): a compiler that fuses multiply and add may leave a residue for a zero.
-    """
+    """relu(u) forwards, gelu'(u) backwards: a unit that is off still learns. Not written as relu(u) + gelu(u) −
+    gelu(u): a compiler that fuses multiply and add may leave a residue for a zero."""
     return _RepReLU.apply(u)

@@ -4,8 +4,6 @@ Legend: B batch or environments, T frames, K positions, C context frames, S samp
 A size of an action block (raw action_dim × frameskip).
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,8 +23,8 @@ from lpwm.model.predictors.check import rolls_out_by_steps
 class WorldModel(nn.Module):
     def __init__(self, config: ModelConfig, action_dim: int, proprio_dim: int = 0) -> None:
         super().__init__()
-        if action_dim < 1:
-            raise UserError(f"the action block has size {action_dim}: a world model needs at least one action.")
+        if action_dim < 1 or proprio_dim < 0:
+            raise UserError(f"action_dim = {action_dim} and proprio_dim = {proprio_dim}: give at least one action.")
         self.config, self.action_dim, self.proprio_dim = config, action_dim, proprio_dim
         self.meta: dict[str, Any] = {}  # what config.json held, for a model that was loaded
         self.encoder = Encoder(config.encoder, config.projector, config.latent, proprio_dim)
@@ -42,10 +40,8 @@ class WorldModel(nn.Module):
         return getattr(self.predictor, "lags", self.config.predictor.history)
 
     def encode(self, frames: Tensor, proprio: Tensor | None = None, white: float | None = None) -> Tensor:
-        """Frames (…, 3, h, w), uint8, [proprio (…, P)] -> codes (…, D).
-
-        white: the value of a white pixel, for frames of another type: 255.0, or 1.0 for floats in [0, 1].
-        """
+        """Frames (…, 3, h, w), uint8, [proprio (…, P)] -> codes (…, D). white: the value of a white pixel, for frames
+        of another type: 255.0, or 1.0 for floats in [0, 1]."""
         if white is not None:
             frames = frames * (255.0 / white)
         elif frames.dtype != torch.uint8:
@@ -93,20 +89,15 @@ class WorldModel(nn.Module):
         return z if last_only else torch.stack(out, dim=2)
 
     def frozen(self, dtype: torch.dtype) -> Rollout | None:
-        """The dynamics alone, for planning: same codes, weights cast and multiplied together beforehand.
-
-        It has `rollout` and no gradients, and does not follow later changes of the weights. None where the
-        predictor has no `freeze` of its own (MLP∘LTV).
-        """
+        """The dynamics alone, for planning: same codes, weights cast and multiplied together beforehand. It has
+        `rollout` and no gradients, and does not follow later changes of the weights. None where the predictor has no
+        `freeze` of its own (MLP∘LTV)."""
         return freeze(self, dtype)
 
     def _context(self, z_BCD: Tensor, past_BPA: Tensor | None) -> tuple[Tensor, Tensor | None]:
         frames, blocks = z_BCD.shape[1], 0 if past_BPA is None else past_BPA.shape[1]
         if blocks != frames - 1:
-            raise UserError(
-                f"a context of {frames} frames needs the {frames - 1} action blocks executed between them, "
-                f"not {blocks}."
-            )
+            raise UserError(f"{frames} context frames need the {frames - 1} action blocks between them, not {blocks}.")
         keep = min(frames, self.history)
         z_BCD = z_BCD[:, frames - keep :]
         return z_BCD, past_BPA[:, blocks - (keep - 1) :] if past_BPA is not None and keep > 1 else None
@@ -133,12 +124,10 @@ class WorldModel(nn.Module):
         revision: str | None = None,
         checkpoint: str = "latest",
         token: str | None = None,
-    ) -> WorldModel:
+    ) -> "WorldModel":
         """A trained model, in eval mode, with `.meta` (the world's spec, the action normalization, frameskip, …).
-
         `path` is a folder of `save_pretrained`, a checkpoint, a run (its latest checkpoint that is whole, or
-        `checkpoint="best"`), or a name owner/name on the Hugging Face Hub. Nothing is unpickled.
-        """
+        `checkpoint="best"`), or a name owner/name on the Hugging Face Hub. Nothing is unpickled."""
         from lpwm.train import pretrained
 
         return pretrained.load(path, device, revision, checkpoint, token)
@@ -161,7 +150,9 @@ class WorldModel(nn.Module):
         """Upload the model with a card that states what is in its config; the address it has then."""
         from lpwm.train import pretrained
 
-        return pretrained.push(self, repo_id, meta, private, token, commit_message, license)
+        return pretrained.push(
+            self, repo_id, self.meta if meta is None else meta, private, token, commit_message, license
+        )
 
 
 def action_encoder(config: ModelConfig, action_dim: int) -> nn.Module:

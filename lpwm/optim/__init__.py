@@ -3,8 +3,7 @@
 from typing import TYPE_CHECKING
 
 from lpwm.core.lazy import lazy
-from lpwm.optim.config import OptimConfig
-from lpwm.optim.schedule import factor
+from lpwm.optim.config import OptimConfig, factor
 
 if TYPE_CHECKING:
     from lpwm.optim.mup import build, groups, initialize, schema, set_rates, table

@@ -1,13 +1,34 @@
 """The optimizer of a run. Nothing here imports torch."""
 
-from __future__ import annotations
-
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from lpwm.core.errors import UserError, choose
+from lpwm.core.errors import UserError, at_least, choose
 from lpwm.core.registry import Registry
-from lpwm.optim.schedule import SCHEDULES
+
+
+def constant(progress: float) -> float:
+    return 1.0
+
+
+def cosine(progress: float) -> float:
+    """From 1 to 0 along half a cosine."""
+    return 0.5 * (1 + math.cos(math.pi * min(max(progress, 0.0), 1.0)))
+
+
+SCHEDULES: dict[str, Callable[[float], float]] = {"constant": constant, "cosine": cosine}
+
+
+def factor(schedule: str, warmup: float, step: int, steps: int) -> float:
+    """The multiple of the peak rate at `step` of `steps`: a linear warm-up over a share of them, then the schedule. The
+    first step is already above 0 (step 0 of a warm-up of w steps has 1/w), the last of a cosine just above 0."""
+    rising = math.ceil(warmup * steps)
+    if step < rising:
+        return (step + 1) / rising
+    return SCHEDULES[schedule]((step - rising) / max(steps - rising, 1))
+
 
 OPTIMIZERS: Registry[Any] = Registry("optimizer", {"adam": "torch.optim:Adam", "adamw": "torch.optim:AdamW"})
 
@@ -34,5 +55,4 @@ class OptimConfig:
             raise UserError(f"optim.lr = {self.lr} must be positive.")
         if not 0 <= self.warmup < 1:
             raise UserError(f"optim.warmup = {self.warmup} is a share of the steps and must be in [0, 1).")
-        if min(self.weight_decay, self.clip) < 0:
-            raise UserError("optim.weight_decay and optim.clip must not be negative.")
+        at_least(0, self, "optim", "weight_decay", "clip", "eps")

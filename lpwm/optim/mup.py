@@ -11,8 +11,6 @@ Linear, Embedding and normalization layers are known. For any other parameter it
 what it is: `mup = {"gru.weight_*": "hidden", "gru.bias_*": "bias"}`, patterns of names relative to that module.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -54,23 +52,21 @@ def _kinds(model: nn.Module) -> Iterator[tuple[str, nn.Module, Tensor, Kind]]:
 
 def _declared(prefix: str, module: nn.Module) -> dict[str, Kind]:
     """What a module says of its parameters, by full name."""
-    patterns = getattr(module, "mup", None)
-    if patterns is None:
-        return {}
     kinds: dict[str, Kind] = {}
+    patterns = getattr(module, "mup", {}).items()
     for name, p in module.named_parameters():
-        for pattern, kind in patterns.items():
-            if fnmatchcase(name, pattern):
-                full = f"{prefix}.{name}" if prefix else name
-                if kind not in get_args(Kind):
-                    raise UserError(f"{full} is declared {kind!r} for μP: {nearest(str(kind), get_args(Kind))}.")
-                if kind in ("hidden", "input") and p.ndim < 2:
-                    raise UserError(
-                        f"{full} of shape {tuple(p.shape)} is declared {kind!r} for μP, which is for matrices: "
-                        "declare it 'bias' or 'norm'."
-                    )
-                kinds[full] = kind
-                break
+        kind = next((kind for pattern, kind in patterns if fnmatchcase(name, pattern)), None)
+        if kind is None:
+            continue
+        full = f"{prefix}.{name}" if prefix else name
+        if kind not in get_args(Kind):
+            raise UserError(f"{full} is declared {kind!r} for μP: {nearest(str(kind), get_args(Kind))}.")
+        if kind in ("hidden", "input") and p.ndim < 2:
+            raise UserError(
+                f"{full} of shape {tuple(p.shape)} is declared {kind!r} for μP, which is for matrices: declare it "
+                "'bias' or 'norm'."
+            )
+        kinds[full] = kind
     return kinds
 
 
@@ -108,9 +104,7 @@ def schema(model: nn.Module, config: OptimConfig | None = None) -> list[Row]:
 @torch.no_grad()
 def initialize(model: nn.Module, *key: int | str) -> None:
     """N(0, 1/fan_in) for matrices, N(0, 0.02²) for embeddings, 0 for biases, norms as they are; then deliberate ones.
-
-    Drawn on the CPU from the key, parameter by parameter, so that a seed means the same weights on every device.
-    """
+    Drawn on the CPU from the key, parameter by parameter, so that a seed means the same weights on every device."""
     for row in schema(model):
         if row.kind == "bias":
             row.parameter.zero_()

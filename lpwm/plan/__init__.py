@@ -6,18 +6,7 @@ from lpwm.core.lazy import lazy
 
 if TYPE_CHECKING:
     from lpwm.plan.cem import CEM
-    from lpwm.plan.chunk import chunked
-    from lpwm.plan.config import (
-        SOLVERS,
-        CEMConfig,
-        GradientConfig,
-        ICEMConfig,
-        LQRConfig,
-        MPCConfig,
-        MPPIConfig,
-        SolverConfig,
-        make_solver,
-    )
+    from lpwm.plan.config import CEMConfig, GradientConfig, ICEMConfig, LQRConfig, MPCConfig, MPPIConfig, make_solver
     from lpwm.plan.consensus import VOTES, ConsensusProblem
     from lpwm.plan.gradient import Gradient
     from lpwm.plan.icem import ICEM
@@ -25,6 +14,6 @@ if TYPE_CHECKING:
     from lpwm.plan.mpc import MPC
     from lpwm.plan.mppi import MPPI
     from lpwm.plan.problem import LatentProblem, LiveOracleProblem, OracleProblem, Problem
-    from lpwm.plan.solver import Plan, Solver
+    from lpwm.plan.solver import Plan, Solver, chunked
 
 __getattr__, __dir__, __all__ = lazy(__name__)

@@ -1,7 +1,5 @@
 """The cross-entropy method, as in the paper (method §5)."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 
@@ -11,10 +9,8 @@ from lpwm.plan.solver import Sampler, State, finite_or_inf, noise, take
 
 
 def refit(elites_BKHA: Tensor, cost_BK: Tensor, mean_BHA: Tensor, std_BHA: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean and unbiased standard deviation of the elites with a finite cost, and whether there is one.
-
-    An environment without a finite elite keeps its mean; one with fewer than two keeps its std.
-    """
+    """Mean and unbiased standard deviation of the elites with a finite cost, and whether there is one. An environment
+    without a finite elite keeps its mean; one with fewer than two keeps its std."""
     w_BK11 = cost_BK.isfinite().to(elites_BKHA.dtype)[:, :, None, None]
     n_B11 = w_BK11.sum(1)
     mean = (w_BK11 * elites_BKHA).sum(1) / n_B11.clamp(min=1)
@@ -26,13 +22,14 @@ def refit(elites_BKHA: Tensor, cost_BK: Tensor, mean_BHA: Tensor, std_BHA: Tenso
 class CEM(Sampler):
     """Repeat: a_0 = mean, a_s = mean + std·ε_s; keep the K cheapest; mean, std ← theirs. Return the mean."""
 
-    def __init__(self, config: CEMConfig | None = None) -> None:
-        self.config = config or CEMConfig()
-        self.candidates, self.iterations = self.config.samples, self.config.iterations
+    settings = CEMConfig
 
     def first(self, problem: Problem, mean_BHA: Tensor) -> State:
-        alive_B = torch.zeros(problem.batch, dtype=torch.bool, device=problem.device)
-        return (alive_B, mean_BHA, torch.full_like(mean_BHA, self.config.std), mean_BHA.new_zeros(problem.batch))
+        alive_B, std_BHA = (
+            torch.zeros_like(problem.env_ids, dtype=torch.bool),
+            torch.full_like(mean_BHA, self.config.std),
+        )
+        return alive_B, mean_BHA, std_BHA, mean_BHA.new_zeros(problem.batch)
 
     @staticmethod
     def iterate(config: CEMConfig, problem: Problem, state: State, key_B: Tensor, iteration: Tensor) -> State:

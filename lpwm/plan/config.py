@@ -1,12 +1,10 @@
 """Configs of the solvers and of receding-horizon control. Torch is imported by `build()`, not here."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from lpwm.core.errors import UserError, choose, nearest
+from lpwm.core.config import from_dict
+from lpwm.core.errors import UserError, choose
 
 if TYPE_CHECKING:
     from lpwm.plan.mpc import MPC
@@ -28,15 +26,21 @@ def check_horizon(horizon: int) -> int:
 
 def check_path_discount(path_discount: float) -> float:
     if not 0 <= path_discount <= 1:
-        raise UserError(
-            f"path_discount = {path_discount}: give 0 (the end of a plan alone counts), 1 (all its blocks count "
-            "alike), or between."
-        )
+        choices = "0 (the end of a plan alone counts), 1 (all its blocks count alike), or between"
+        raise UserError(f"path_discount = {path_discount}: give {choices}.")
     return path_discount
 
 
-class _Buildable:
-    def build(self) -> Solver:
+class _Bounded:
+    """A solver's config: its numbers are checked, and `build` makes the solver."""
+
+    bounds: ClassVar[dict[str, tuple[float, ...]]]  # least, and most if there is one
+
+    def __post_init__(self) -> None:
+        for name, ends in self.bounds.items():
+            require(name, getattr(self, name), *ends)
+
+    def build(self) -> "Solver":
         """The solver CEM of CEMConfig, and so on."""
         from lpwm import plan
 
@@ -44,19 +48,18 @@ class _Buildable:
 
 
 @dataclass(frozen=True)
-class CEMConfig(_Buildable):
+class CEMConfig(_Bounded):
     samples: int = 300
-    elites: int = 30
+    elites: int = 30  # at least 2: the unbiased standard deviation of one does not exist
     iterations: int = 30
     std: float = 1.0  # at the start of every plan
 
+    bounds: ClassVar = {"samples": (2,), "elites": (2,), "iterations": (1,), "std": (1e-6,)}
+
     def __post_init__(self) -> None:
-        require("samples", self.samples, 2)
-        require("elites", self.elites, 2)  # the unbiased standard deviation of one elite does not exist
+        super().__post_init__()
         if self.elites > self.samples:
             raise UserError(f"{self.elites} elites of {self.samples} samples: give at most as many elites as samples.")
-        require("iterations", self.iterations, 1)
-        require("std", self.std, 1e-6)
 
 
 @dataclass(frozen=True)
@@ -66,41 +69,31 @@ class ICEMConfig(CEMConfig):
     momentum: float = 0.1  # of the old mean and std
     decay: float = 1.0  # the population is divided by this at each iteration, down to 2·elites
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require("beta", self.beta, 0)
-        require("decay", self.decay, 1)
-        require("keep", self.keep, 0, 1)
-        require("momentum", self.momentum, 0, 1)
+    bounds: ClassVar = {**CEMConfig.bounds, "beta": (0,), "decay": (1,), "keep": (0, 1), "momentum": (0, 1)}
 
     @property
     def kept(self) -> int:
         return min(int(self.keep * self.elites), self.samples - 1)
 
-    def at(self, iteration: int) -> ICEMConfig:
+    def at(self, iteration: int) -> "ICEMConfig":
         """The same with the population of a later iteration."""
         shrunk = int(self.samples * self.decay**-iteration)
         return replace(self, samples=min(self.samples, max(shrunk, 2 * self.elites)))
 
 
 @dataclass(frozen=True)
-class MPPIConfig(_Buildable):
+class MPPIConfig(_Bounded):
     samples: int = 300
     iterations: int = 30
     std: float = 1.0
     temperature: float = 0.1  # in standard deviations of the candidates' costs
     decay: float = 0.9  # the noise is multiplied by this after each iteration
 
-    def __post_init__(self) -> None:
-        require("samples", self.samples, 2)
-        require("iterations", self.iterations, 1)
-        require("std", self.std, 1e-6)
-        require("temperature", self.temperature, 1e-6)
-        require("decay", self.decay, 0, 1)
+    bounds: ClassVar = {"samples": (2,), "iterations": (1,), "std": (1e-6,), "temperature": (1e-6,), "decay": (0, 1)}
 
 
 @dataclass(frozen=True)
-class GradientConfig(_Buildable):
+class GradientConfig(_Bounded):
     restarts: int = 8
     iterations: int = 100
     lr: float = 0.1
@@ -108,51 +101,29 @@ class GradientConfig(_Buildable):
     beta1: float = 0.9
     beta2: float = 0.999
 
-    def __post_init__(self) -> None:
-        require("restarts", self.restarts, 1)
-        require("iterations", self.iterations, 1)
-        require("lr", self.lr, 1e-12)
-        require("std", self.std, 0)
-        require("beta1", self.beta1, 0, 1 - 1e-9)
-        require("beta2", self.beta2, 0, 1 - 1e-9)
+    bounds: ClassVar = {"restarts": (1,), "iterations": (1,), "lr": (1e-12,), "std": (0,)}
+    bounds |= {"beta1": (0, 1 - 1e-9), "beta2": (0, 1 - 1e-9)}
 
 
 @dataclass(frozen=True)
-class LQRConfig(_Buildable):
-    method: Literal["dense", "riccati"] = "dense"
+class LQRConfig(_Bounded):
     control: float = 0.0  # ρ; 0 is the planners' own cost, more keeps actions within what the world can do
 
-    def __post_init__(self) -> None:
-        choose("LQR method", self.method, dict.fromkeys(("dense", "riccati")))
-        require("control", self.control, 0)
+    bounds: ClassVar = {"control": (0,)}
 
 
 SolverConfig = CEMConfig | ICEMConfig | MPPIConfig | GradientConfig | LQRConfig
 
-SOLVERS: dict[str, Callable[..., SolverConfig]] = {
-    "cem": CEMConfig,
-    "icem": ICEMConfig,
-    "mppi": MPPIConfig,
-    "gradient": GradientConfig,
-    "lqr": LQRConfig,
-}
+_CONFIGS: tuple[type[SolverConfig], ...] = (CEMConfig, ICEMConfig, MPPIConfig, GradientConfig, LQRConfig)
+SOLVERS = {config.__name__.removesuffix("Config").lower(): config for config in _CONFIGS}
 
 
 def solver_config(name: str, **options: Any) -> SolverConfig:
     """`solver_config("cem", samples=64)`, with one sentence for a wrong name, option or type."""
-    config: Any = choose("solver", name, SOLVERS)
-    for option in options:
-        if option not in config.__dataclass_fields__:
-            raise UserError(
-                f"solver {name!r} has no option {option!r}: {nearest(option, config.__dataclass_fields__)}."
-            )
-    try:
-        return config(**options)
-    except TypeError:
-        raise UserError(f"an option of solver {name!r} has the wrong type: {options}.") from None
+    return from_dict(choose("solver", name, SOLVERS), options, f"{name}.")
 
 
-def make_solver(name: str, **options: Any) -> Solver:
+def make_solver(name: str, **options: Any) -> "Solver":
     """`make_solver("cem", samples=64)`."""
     return solver_config(name, **options).build()
 
@@ -173,12 +144,10 @@ class MPCConfig:
         require("context", self.context, 1)
         check_path_discount(self.path_discount)
         if self.receding > self.horizon:
-            raise UserError(
-                f"{self.receding} blocks are to be executed of plans of {self.horizon}: "
-                "lengthen the horizon or execute fewer."
-            )
+            counts = f"{self.receding} blocks are to be executed of plans of {self.horizon}"
+            raise UserError(f"{counts}: lengthen the horizon or execute fewer.")
 
-    def build(self, solver: Solver, compile: bool = False) -> MPC:
+    def build(self, solver: "Solver", compile: bool = False) -> "MPC":
         from lpwm.plan.mpc import MPC
 
         return MPC(solver, self, compile)

@@ -1,7 +1,5 @@
 """Several models vote on the same candidates by rank, so that no checkpoint's cost scale counts more."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Hashable, Sequence
 from typing import Self
@@ -37,23 +35,17 @@ VOTES = {"borda": borda, "median": median}
 
 
 class ConsensusProblem(Problem):
-    """M problems about the same environments; cost = the voted rank of each candidate among its fellows.
-
-    A member ranks a candidate that it scores non-finite last. A member that scores *every* candidate of an
-    environment non-finite is broken, not abstaining: the whole environment then costs +inf, which the
-    solver reports. `value` is the mean of the members' values.
-    """
+    """M problems about the same environments; cost = the voted rank of each candidate among its fellows. A candidate
+    with a non-finite score is ranked last. Where a member scores every candidate of an environment non-finite, the
+    environment costs +inf, which the solver reports. `value` is the mean of the members' values."""
 
     def __init__(self, members: Sequence[Problem], vote: str = "borda") -> None:
         if not members:
             raise UserError("a consensus needs at least one member: give one problem per checkpoint.")
         first = members[0]
-        for other in members[1:]:
-            if (other.batch, other.horizon, other.action_dim) != (first.batch, first.horizon, first.action_dim):
-                raise UserError(
-                    "the members of a consensus differ in environments, horizon or action size: "
-                    "plan with checkpoints of one world and one frameskip."
-                )
+        if len({(m.batch, m.horizon, m.action_dim) for m in members}) > 1:
+            remedy = "plan with checkpoints of one world and one frameskip"
+            raise UserError(f"the members of a consensus differ in environments, horizon or action size: {remedy}.")
         self.vote = choose("vote", vote, VOTES)
         self.members = tuple(members)
         self.horizon, self.action_dim = first.horizon, first.action_dim
@@ -74,12 +66,8 @@ class ConsensusProblem(Problem):
         return [t for member in self.members for t in member.tensors()]
 
     def with_tensors(self, tensors: Sequence[Tensor]) -> Self:
-        members, at = [], 0
-        for member in self.members:
-            n = len(member.tensors())
-            members.append(member.with_tensors(tensors[at : at + n]))
-            at += n
-        return self._with(members)
+        given = iter(tensors)
+        return self._with([m.with_tensors([next(given) for _ in m.tensors()]) for m in self.members])
 
     def _with(self, members: Sequence[Problem]) -> Self:
         other = copy.copy(self)

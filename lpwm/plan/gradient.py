@@ -1,7 +1,5 @@
 """Adam through the rollout, from several starts; the best plan seen is kept."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 
@@ -12,10 +10,8 @@ from lpwm.plan.solver import Plan, Solver, finite_or_inf, noise, raise_if_dead, 
 
 
 class Gradient(Solver):
-    """a ← a − lr·m̂/(√v̂ + 1e−8) on ∇_a value(a), for R starts per environment; start 0 is the mean itself.
-
-    It follows `Problem.value`, so a consensus is descended by its mean cost, ranks having no gradient.
-    """
+    """a ← a − lr·m̂/(√v̂ + 1e−8) on ∇_a value(a), for R starts per environment; start 0 is the mean itself. It follows
+    `Problem.value`, so a consensus is descended by its mean cost, ranks having no gradient."""
 
     graph = True
 
@@ -31,7 +27,7 @@ class Gradient(Solver):
         a = mean_BHA[:, None] + c.std * eps_BRHA
         m, v = torch.zeros_like(a), torch.zeros_like(a)
         best, best_BR = a, a.new_full(a.shape[:2], torch.inf)
-        for i in range(c.iterations + 1):
+        for i in self.rounds(c.iterations + 1, problem.device):
             cost_BR, gradient = _descend(problem, a)
             better_BR = cost_BR < best_BR
             best = torch.where(better_BR[:, :, None, None], a, best)
@@ -43,7 +39,10 @@ class Gradient(Solver):
         raise_if_dead(best_BR.isfinite().any(1), problem)
         cost_B, index_B = best_BR.min(1)
         row_B = torch.arange(problem.batch, device=problem.device)
-        return Plan(best[row_B, index_B], cost_B, {"restart_costs": best_BR})
+        info = {"restart_costs": best_BR}
+        if self.seconds is not None:
+            info["iterations"] = torch.full_like(problem.env_ids, i + 1)
+        return Plan(best[row_B, index_B], cost_B, info)
 
 
 def _descend(problem: Problem, actions_BRHA: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,7 +1,5 @@
 """iCEM (Pinneri et al. 2020): colored noise, elites that stay, a population that may shrink."""
 
-from __future__ import annotations
-
 import functools
 import math
 
@@ -15,11 +13,12 @@ from lpwm.plan.solver import Plan, Sampler, State, finite_or_inf, noise, take
 
 
 @functools.cache
-def _color(horizon: int, beta: float) -> tuple[tuple[float, ...], ...]:
+def color(horizon: int, beta: float, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float64) -> Tensor:
     """The matrix L (H, H) for which L·white has spectral density ∝ f^−β and unit variance at every step.
 
     A real Fourier basis: columns √2·cos(2πft/H), √2·sin(2πft/H) for 0 < f < H/2, and one column each for
     f = 0 (with the amplitude of f = 1/H, so that the mean stays finite) and f = H/2.
+    Made once, so that no copy from the host is needed while a plan is being captured.
     """
     t = torch.arange(horizon, dtype=torch.float64)
     columns = [torch.ones(horizon, dtype=torch.float64)]
@@ -30,26 +29,15 @@ def _color(horizon: int, beta: float) -> tuple[tuple[float, ...], ...]:
         else:
             columns += [amplitude * math.sqrt(2) * torch.cos(angle), amplitude * math.sqrt(2) * torch.sin(angle)]
     basis = torch.stack(columns, 1)
-    rows: list[list[float]] = (basis / basis.norm(dim=1, keepdim=True)).tolist()
-    return tuple(tuple(row) for row in rows)
-
-
-@functools.cache
-def color(horizon: int, beta: float, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float64) -> Tensor:
-    """Made once, so that no copy from the host is needed while a plan is being captured."""
-    return torch.tensor(_color(horizon, beta), dtype=torch.float64).to(device, dtype)
+    return (basis / basis.norm(dim=1, keepdim=True)).to(device, dtype)
 
 
 class ICEM(Sampler):
-    """CEM whose candidates are colored noise and the best of the last elites; the best candidate is the plan.
+    """CEM whose candidates are colored noise and the best of the last elites; the best candidate is the plan. The kept
+    elites are scored again with the new candidates, so the best one is never lost, and costs that are only ranks work
+    too."""
 
-    The kept elites are scored again with the new candidates, so the best one is never lost, and costs that
-    are only ranks work too.
-    """
-
-    def __init__(self, config: ICEMConfig | None = None) -> None:
-        self.config = config or ICEMConfig()
-        self.candidates, self.iterations = self.config.samples, self.config.iterations
+    settings = ICEMConfig
 
     def solve(self, problem: Problem, start: Tensor | None = None, seed: int = 0, compile: bool = False) -> Plan:
         # A population that shrinks has new shapes at every iteration: compiling each would cost more.
@@ -59,10 +47,10 @@ class ICEM(Sampler):
         return self.config.at(iteration)
 
     def first(self, problem: Problem, mean_BHA: Tensor) -> State:
-        alive_B = torch.zeros(problem.batch, dtype=torch.bool, device=problem.device)
         std_BHA = torch.full_like(mean_BHA, self.config.std)
         kept_BEHA = mean_BHA[:, None].expand(-1, self.config.kept, -1, -1).contiguous()
         color_HH = color(problem.horizon, self.config.beta, problem.device, problem.dtype)
+        alive_B = torch.zeros_like(problem.env_ids, dtype=torch.bool)
         return alive_B, mean_BHA, std_BHA, mean_BHA.clone(), kept_BEHA, color_HH
 
     @staticmethod

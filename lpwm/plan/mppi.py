@@ -1,7 +1,5 @@
 """Model-predictive path integral control (Williams et al. 2017): every candidate counts, by its cost."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 
@@ -11,17 +9,13 @@ from lpwm.plan.solver import Sampler, State, finite_or_inf, noise
 
 
 class MPPI(Sampler):
-    """mean ← Σ w_s a_s with w ∝ exp(−(c_s − min c)/(λ·sd(c))); a_0 is the mean, a_s = mean + σ·ε_s.
+    """mean ← Σ w_s a_s with w ∝ exp(−(c_s − min c)/(λ·sd(c))); a_0 is the mean, a_s = mean + σ·ε_s. Latent costs have
+    no natural unit, so the temperature λ is relative to their spread."""
 
-    Latent costs have no natural unit, so the temperature λ is relative to their spread.
-    """
-
-    def __init__(self, config: MPPIConfig | None = None) -> None:
-        self.config = config or MPPIConfig()
-        self.candidates, self.iterations = self.config.samples, self.config.iterations
+    settings = MPPIConfig
 
     def first(self, problem: Problem, mean_BHA: Tensor) -> State:
-        alive_B = torch.zeros(problem.batch, dtype=torch.bool, device=problem.device)
+        alive_B = torch.zeros_like(problem.env_ids, dtype=torch.bool)
         return alive_B, mean_BHA, mean_BHA.new_full((), self.config.std), mean_BHA.new_zeros(problem.batch)
 
     @staticmethod

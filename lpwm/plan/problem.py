@@ -1,18 +1,13 @@
-"""What a planner minimizes.
-
-A Problem holds what is encoded once per plan (the context and the goal of every environment) and scores
-candidate action sequences. Everything lives in z-scored action space; a world clips what it receives.
+"""What a planner minimizes: what is encoded once per plan, and a score of candidate sequences of z-scored actions.
 
 B environments, S candidates, H blocks, A = raw action size × frameskip, C context frames, D latent width,
 P = C − 1 executed blocks between the context frames.
 """
 
-from __future__ import annotations
-
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from typing import Any, Self
 
 import torch
@@ -24,15 +19,13 @@ from lpwm.plan.config import check_horizon, check_path_discount
 from lpwm.worlds.base import Live, World
 
 Rows = slice | Tensor
+Metric = Callable[[Tensor, Tensor], Tensor]
 TILE = 300  # candidates scored at a time on a CPU
 
 
 class Problem(ABC):
-    """B planning problems solved at once.
-
-    `env_ids` (B,) int64 names the environments: noise is keyed by it, so a plan does not depend on who
-    else is in the batch. A subclass lists its per-environment tensors in `rows`.
-    """
+    """B planning problems solved at once. A subclass lists its per-environment tensors in `rows`. `env_ids` (B,) int64:
+    noise is keyed by it, so a plan does not depend on who else is in the batch."""
 
     rows: tuple[str, ...] = ("env_ids",)
     horizon: int
@@ -48,15 +41,12 @@ class Problem(ABC):
         """(B, S, H, A) -> (B, S), comparable between calls and differentiable; what a plan reports."""
         return self.cost(actions_BSHA)
 
-    def prepared(self) -> Problem:
+    def prepared(self) -> "Problem":
         """The same problem, ready to be scored many times without gradients; called once per plan."""
         return self
 
     def frozen_state(self) -> Hashable | None:
-        """What scoring depends on besides the rows: equal for two problems that one CUDA graph can serve.
-
-        None where scoring is not a fixed sequence of device operations and cannot be captured.
-        """
+        """What scoring depends on besides the rows; None where it cannot be captured as a CUDA graph."""
         return None
 
     @property
@@ -92,10 +82,8 @@ def _ids(env_ids: Tensor | None, batch: int, device: torch.device) -> Tensor:
     if env_ids is None:
         return torch.arange(batch, device=device)
     if env_ids.shape != (batch,) or env_ids.dtype != torch.int64:
-        raise UserError(
-            f"env_ids has shape {tuple(env_ids.shape)} and type {env_ids.dtype}: "
-            f"give one int64 per environment, shape ({batch},)."
-        )
+        given = f"shape {tuple(env_ids.shape)} and type {env_ids.dtype}"
+        raise UserError(f"env_ids has {given}: give one int64 per environment, shape ({batch},).")
     return env_ids.to(device)
 
 
@@ -111,6 +99,8 @@ class LatentProblem(Problem):
     `path_discount` > 0 is the path cost: Σ_h w_h mean_d (ẑ_h − z_goal)² with w_h ∝ path_discount^(H−h).
     `model.rollout(z_BCD, actions_BSHA, past_BPA=None, last_only=True) -> (B, S, D)` does the predicting.
     `autocast` scores in a lower precision (torch.bfloat16 on CUDA); the plan itself keeps z's type.
+    `project` makes of candidates the actions that would be executed (within bounds, or one-hot).
+    `metric` replaces the mean square: (codes (B, S, D), goals (B, 1, K)) -> (B, S), for goals of any size K.
     """
 
     rows = ("env_ids", "z_BCD", "z_goal_BD", "past_BPA")
@@ -127,15 +117,18 @@ class LatentProblem(Problem):
         env_ids: Tensor | None = None,
         autocast: torch.dtype | None = None,
         path_discount: float = 0.0,
+        project: Callable[[Tensor], Tensor] | None = None,
+        metric: Metric | None = None,
     ) -> None:
         if getattr(model, "training", False):
             raise UserError("the model is in training mode (dropout is on): call model.eval() before planning.")
-        if z_BCD.dim() != 3 or z_goal_BD.shape != (z_BCD.shape[0], z_BCD.shape[2]):
-            raise UserError(
-                f"context {tuple(z_BCD.shape)} and goal {tuple(z_goal_BD.shape)} do not match: "
-                "give latents (B, C, D) and (B, D)."
-            )
-        self.action_dim = action_dim if action_dim is not None else _action_dim(model)
+        width = z_goal_BD.shape[-1] if metric else z_BCD.shape[-1]
+        if z_BCD.dim() != 3 or z_goal_BD.shape != (z_BCD.shape[0], width):
+            shapes = f"context {tuple(z_BCD.shape)} and goal {tuple(z_goal_BD.shape)}"
+            raise UserError(f"{shapes} do not match: give latents (B, C, D) and (B, D).")
+        self.action_dim = int(getattr(model, "action_dim", 0) if action_dim is None else action_dim)
+        if not self.action_dim:
+            raise UserError("the model does not tell the size of its action: pass action_dim=.")
         blocks = (z_BCD.shape[0], z_BCD.shape[1] - 1, self.action_dim)
         if past_BPA is not None and past_BPA.shape != blocks:
             raise UserError(f"past actions have shape {tuple(past_BPA.shape)}: {blocks} join these frames.")
@@ -148,10 +141,14 @@ class LatentProblem(Problem):
         self.env_ids = _ids(env_ids, z_BCD.shape[0], z_BCD.device)
         self.dtype = z_BCD.dtype
         self.autocast, self.path_discount = autocast, check_path_discount(path_discount)
+        self.project, self.metric = project, metric
 
     def frozen_state(self) -> Hashable | None:
+        if self.metric is not None:  # a user's function may look at the host
+            return None
         parameters: Callable[[], Any] = getattr(self.model, "parameters", lambda: ())
-        return id(self.model), self.autocast, self.path_discount, tuple(p.data_ptr() for p in parameters())
+        settings = self.autocast, self.path_discount, self.project
+        return id(self.model), *settings, tuple(p.data_ptr() for p in parameters())
 
     def prepared(self) -> Problem:
         """With the model's frozen dynamics, where it has them."""
@@ -163,28 +160,20 @@ class LatentProblem(Problem):
         other.model, other.autocast = model, None
         return other
 
-    def _precision(self) -> AbstractContextManager[Any]:
-        if self.autocast is None:
-            return nullcontext()
-        return torch.autocast(self.z_BCD.device.type, dtype=self.autocast)
-
     def cost(self, actions_BSHA: Tensor) -> Tensor:
-        if self.device.type == "cpu" and not torch.is_grad_enabled():
-            return self._cost_in_tiles(actions_BSHA)
-        return self._cost(actions_BSHA)
-
-    def _cost_in_tiles(self, actions_BSHA: Tensor) -> Tensor:
-        """A few hundred candidates at a time, so that what passes between operations stays in the cache."""
+        """On a CPU a few hundred candidates at a time, so that what passes between operations stays in the cache."""
         step = max(1, TILE // actions_BSHA.shape[1])
-        if step >= self.batch:
+        if step >= self.batch or self.device.type != "cpu" or torch.is_grad_enabled():
             return self._cost(actions_BSHA)
         rows = [slice(at, at + step) for at in range(0, self.batch, step)]
         return torch.cat([self.select(r)._cost(actions_BSHA[r]) for r in rows])
 
     def _cost(self, actions_BSHA: Tensor) -> Tensor:
-        with self._precision():
+        if self.project is not None:
+            actions_BSHA = self.project(actions_BSHA)
+        with torch.autocast(self.device.type, dtype=self.autocast) if self.autocast else nullcontext():
             z = self.model.rollout(self.z_BCD, actions_BSHA, past_BPA=self.past_BPA, last_only=self.path_discount == 0)
-        return latent_cost(z, self.z_goal_BD, self.path_discount)
+        return latent_cost(z, self.z_goal_BD, self.path_discount, self.metric or mean_square)
 
     def candidate_bytes(self) -> int:
         """An upper bound: the output of every predictor matrix kept for every token of context and plan."""
@@ -195,13 +184,14 @@ class LatentProblem(Problem):
         return tokens * (width + 4 * self.z_BCD.shape[2]) * self.dtype.itemsize
 
 
-def latent_cost(z: Tensor, z_goal_BD: Tensor, path_discount: float) -> Tensor:
+def mean_square(z_BSD: Tensor, goal_B1D: Tensor) -> Tensor:
+    return (z_BSD.to(goal_B1D.dtype) - goal_B1D).square().mean(-1)
+
+
+def latent_cost(z: Tensor, z_goal_BD: Tensor, path_discount: float, metric: Metric = mean_square) -> Tensor:
     """(B, S): what codes (B, S, H, D) cost; with path_discount = 0 the last alone, (B, S, D), is enough."""
-
-    def left(z_BSD: Tensor) -> Tensor:
-        return (z_BSD.to(z_goal_BD.dtype) - z_goal_BD[:, None]).square().mean(-1)
-
-    return path_cost([z] if z.dim() == 3 else z.unbind(2), left, path_discount)
+    blocks = [z] if z.dim() == 3 else z.unbind(2)
+    return path_cost(blocks, lambda z_BSD: metric(z_BSD, z_goal_BD[:, None]), path_discount)
 
 
 def path_cost(blocks: Sequence[Tensor], left: Callable[[Tensor], Tensor], path_discount: float) -> Tensor:
@@ -212,21 +202,9 @@ def path_cost(blocks: Sequence[Tensor], left: Callable[[Tensor], Tensor], path_d
     return sum(weighted[1:], start=weighted[0])
 
 
-def _action_dim(model: Any) -> int:
-    """The model's own block size, A = raw action size × frameskip."""
-    width = getattr(model, "action_dim", None)
-    if width is None:
-        raise UserError("the model does not tell the size of its action: pass action_dim=.")
-    return int(width)
-
-
 class OracleProblem(Problem):
-    """The true world as the model: cost(a) = distance(state after H·frameskip raw steps, goal)².
-
-    A world whose success is more than a distance says itself what a plan should minimize (`plan_cost`).
-    `path_discount` counts the states after the other blocks, too, as in a LatentProblem.
-    raw = mean + std · a undoes the z-scoring with the training set's statistics.
-    """
+    """The true world as the model: cost(a) = distance(state after H·frameskip raw steps, goal)², or the world's own
+    `plan_cost`. raw = mean + std · a undoes the z-scoring with the training set's statistics."""
 
     rows: tuple[str, ...] = ("env_ids", "state_BS", "goal_BS")
 
@@ -244,9 +222,8 @@ class OracleProblem(Problem):
         path_discount: float = 0.0,
     ) -> None:
         if state_BS.dim() != 2 or state_BS.shape != goal_BS.shape:
-            raise UserError(
-                f"states {tuple(state_BS.shape)} and goals {tuple(goal_BS.shape)} do not match: give (B, S) both."
-            )
+            shapes = f"states {tuple(state_BS.shape)} and goals {tuple(goal_BS.shape)}"
+            raise UserError(f"{shapes} do not match: give (B, S) both.")
         if frameskip < 1:
             raise UserError(f"frameskip is {frameskip}: give at least 1.")
         raw = world.spec.action_dim
@@ -265,11 +242,8 @@ class OracleProblem(Problem):
 
     def _left(self, state: Tensor) -> Tensor:
         """What is left to the goal, (B, S)."""
-        goal = self.goal_BS[:, None].expand_as(state)
-        if hasattr(self.world, "plan_cost"):
-            cost: Tensor = self.world.plan_cost(state, goal)
-            return cost
-        return self.world.distance(state, goal).square()
+        goal, own = self.goal_BS[:, None].expand_as(state), getattr(self.world, "plan_cost", None)
+        return own(state, goal) if own else self.world.distance(state, goal).square()
 
     def _after_blocks(self, raw_BSTA: Tensor) -> list[Tensor]:
         """The states that raw actions lead to after each block, (B, S, state) each."""
@@ -287,10 +261,7 @@ class OracleProblem(Problem):
 
 
 class LiveOracleProblem(OracleProblem):
-    """The same where stepping goes through live simulators: candidates branch off the very ones that act.
-
-    `row_B` says which simulator of `live` an environment is; a sub-batch uses its own alone.
-    """
+    """The same through live simulators: candidates branch off the very ones that act. `row_B`: which one is whose."""
 
     rows = ("env_ids", "state_BS", "goal_BS", "row_B")
 

@@ -1,8 +1,5 @@
 """Comparisons that say what they can and no more."""
 
-from __future__ import annotations
-
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
@@ -11,10 +8,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from lpwm.core.errors import UserError
-from lpwm.stats.intervals import Interval, success_interval
-from lpwm.stats.paired import Paired, paired_crossed, paired_episodes, welch
-from lpwm.stats.power import detectable_ncp
-from lpwm.stats.record import Floats, Result, check_level, same_episodes
+from lpwm.stats.intervals import Floats, Interval, Result, check_level, success_interval
+from lpwm.stats.paired import Paired, detectable_ncp, paired_crossed, paired_episodes, welch
 
 MIN_SEEDS = 8  # fewer is exploratory
 
@@ -90,9 +85,10 @@ class Comparison:
         return Difference(self.a, self.b, *interval, self.p, self.p_holm, *size, self.method, self.verdict)
 
     def text(self) -> str:
+        p = "p < 0.001" if self.p_holm < 0.001 else f"p = {self.p_holm:.3f}"
         verdict = f"{self.winner} ahead" if self.winner else self.verdict
         return (
-            f"{self.a} − {self.b}: {self.difference.text(signed=True)}, {_p_text(self.p_holm)}, "
+            f"{self.a} − {self.b}: {self.difference.text(signed=True)}, {p}, "
             f"{_count(self.n, 'seed')} × {_count(self.episodes, 'episode')}, smallest detectable effect at "
             f"{100 * self.power:.0f} % power {100 * self.smallest_detectable:.1f} points: {verdict}"
         )
@@ -102,40 +98,32 @@ def _count(n: int, noun: str) -> str:
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 
 
-def _p_text(p: float) -> str:
-    return "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
-
-
-def _verdict(test: Paired, paired: bool) -> str:
-    """A winner needs paired seeds, enough of them, and an interval that leaves out 0."""
-    if not paired:
-        return UNPAIRED
-    if test.n < MIN_SEEDS:
-        return EXPLORATORY
-    if test.p < 1 - test.difference.level and 0 not in test.difference:
-        return A_AHEAD if test.difference.estimate > 0 else B_AHEAD
-    return NO_DIFFERENCE
-
-
 def _pair(a: Result, b: Result) -> tuple[Floats, Floats, bool]:
     """Cells (S, E) of both with rows paired, and whether they could be; a control pairs with every seed."""
-    b = same_episodes(a, b)
+    if set(a.episodes) != set(b.episodes):
+        shared = len(set(a.episodes) & set(b.episodes))
+        raise UserError(f"{a.name!r} and {b.name!r} were not run on the same episodes ({shared} are): use one set.")
     if a.control and b.control:
         raise UserError(f"{a.name!r} and {b.name!r} are both controls: compare a trained method with a control.")
-    if not (a.control or b.control):
-        if set(a.seeds) != set(b.seeds):
-            return a.cells_SE, b.cells_SE, False
-        b = b.only(seeds=a.seeds)
+    unpaired = not (a.control or b.control) and set(a.seeds) != set(b.seeds)
+    b = b.only(seeds=None if unpaired or a.control or b.control else a.seeds, episodes=a.episodes)
+    if unpaired:
+        return a.cells_SE, b.cells_SE, False
     x, y = np.broadcast_arrays(a.cells_SE, b.cells_SE)
     return x, y, True
 
 
-def _test(x_SE: Floats, y_SE: Floats, paired: bool, level: float) -> Paired:
+def _tested(x_SE: Floats, y_SE: Floats, paired: bool, level: float) -> tuple[Paired, str]:
+    """The test and its verdict: a winner needs paired seeds, enough of them, and an interval that leaves out 0."""
     if not paired:
-        return welch(x_SE.mean(1), y_SE.mean(1), level)
-    if len(x_SE) == 1:
-        return paired_episodes((x_SE - y_SE)[0], level)
-    return paired_crossed(x_SE - y_SE, level)
+        return welch(x_SE.mean(1), y_SE.mean(1), level), UNPAIRED
+    d_SE = x_SE - y_SE
+    test = paired_episodes(d_SE[0], level) if len(d_SE) == 1 else paired_crossed(d_SE, level)
+    if test.n < MIN_SEEDS:
+        return test, EXPLORATORY
+    if test.p < 1 - level and 0 not in test.difference:
+        return test, A_AHEAD if test.difference.estimate > 0 else B_AHEAD
+    return test, NO_DIFFERENCE
 
 
 def compare(a: Result, b: Result, *, level: float = 0.95, power: float = 0.8) -> Comparison:
@@ -154,14 +142,13 @@ def compare(a: Result, b: Result, *, level: float = 0.95, power: float = 0.8) ->
         )
     if x_SE.shape[1] < 2:
         raise UserError("a comparison on one episode shows nothing: evaluate at least 2.")
-    test = _test(x_SE, y_SE, paired, level)
-    cut = replace(test.difference, low=max(test.difference.low, -1.0), high=min(test.difference.high, 1.0))
+    test, verdict = _tested(x_SE, y_SE, paired, level)
     return Comparison(
         a=a.name,
         b=b.name,
         rate_a=success_interval(a, level),
         rate_b=success_interval(b, level),
-        difference=cut,
+        difference=replace(test.difference, low=max(test.difference.low, -1.0), high=min(test.difference.high, 1.0)),
         p=test.p,
         p_holm=test.p,
         n=test.n,
@@ -169,7 +156,7 @@ def compare(a: Result, b: Result, *, level: float = 0.95, power: float = 0.8) ->
         smallest_detectable=detectable_ncp(test.df, 1 - level, power) * test.se,
         power=power,
         method=test.method,
-        verdict=_verdict(test, paired),
+        verdict=verdict,
     )
 
 
@@ -179,43 +166,27 @@ def holm(p: ArrayLike) -> list[float]:
     if values.ndim != 1 or not ((values >= 0) & (values <= 1)).all():
         raise UserError("Holm's correction takes a list of p values between 0 and 1.")
     order = np.argsort(values, kind="stable")
-    stepped = np.minimum(np.maximum.accumulate(values[order] * np.arange(len(values), 0, -1)), 1.0)
     out = np.empty_like(values)
-    out[order] = stepped
+    out[order] = np.minimum(np.maximum.accumulate(values[order] * np.arange(len(values), 0, -1)), 1.0)
     return out.tolist()
 
 
 @dataclass(frozen=True)
 class ComparisonTable:
-    """Every rate and every difference; `text()` is for people."""
+    """Every rate and every difference."""
 
     rates: tuple[RateRow, ...]
     comparisons: tuple[Comparison, ...]
-    intervals: tuple[Interval, ...]
 
     @property
     def rows(self) -> tuple[Difference, ...]:
         return tuple(c.row() for c in self.comparisons)
 
-    def text(self) -> str:
-        width = max(len(r.name) for r in self.rates)
-        cells = max(len(i.text()) for i in self.intervals)
-        lines = [f"success rate with {100 * self.intervals[0].level:g} % intervals"]
-        for row, interval in zip(self.rates, self.intervals, strict=True):
-            seeds = "control" if row.control else _count(row.seeds, "seed")
-            size = f"{seeds} × {_count(row.planner_seeds, 'planner seed')} × {_count(row.episodes, 'episode')}"
-            lines.append(f"  {row.name:<{width}}  {interval.text():<{cells}}  {size} (over {row.unit})")
-        if self.comparisons:
-            lines.append(f"differences (p after Holm over {len(self.comparisons)}; intervals one by one)")
-        return "\n".join([*lines, *("  " + c.text() for c in self.comparisons)])
-
 
 def comparison_table(results: Sequence[Result], *, level: float = 0.95, power: float = 0.8) -> ComparisonTable:
-    """Every rate with its interval, and every pair with Holm's correction.
-
-    Controls are compared with methods, not with one another. Verdicts use the corrected p: an interval that
-    leaves out 0 on its own need not make a winner in a table of many.
-    """
+    """Every rate with its interval, and every pair with Holm's correction. Controls are compared with methods, not with
+    one another. Verdicts use the corrected p: an interval that leaves out 0 on its own need not make a winner in a
+    table of many."""
     names = [r.name for r in results]
     if not names:
         raise UserError("there is nothing to compare: give at least one result.")
@@ -227,14 +198,9 @@ def comparison_table(results: Sequence[Result], *, level: float = 0.95, power: f
     for single, p in zip(singles, holm([c.p for c in singles]), strict=True):
         lost = single.winner is not None and not p < 1 - level
         comparisons.append(replace(single, p_holm=p, verdict=NO_DIFFERENCE if lost else single.verdict))
-    intervals = tuple(success_interval(r, level) for r in results)
-    rates = tuple(_rate_row(r, i) for r, i in zip(results, intervals, strict=True))
-    return ComparisonTable(rates, tuple(comparisons), intervals)
-
-
-def _rate_row(result: Result, interval: Interval) -> RateRow:
-    S, P, E = result.success_SPE.shape
-    assert math.isfinite(interval.low) and math.isfinite(interval.high)
-    seeds = 0 if result.control else S
-    rate = (interval.estimate, interval.low, interval.high, interval.level, interval.unit)
-    return RateRow(result.name, *rate, seeds, P, E, result.control)
+    rates = []
+    for r in results:
+        (S, P, E), i = r.success_SPE.shape, success_interval(r, level)
+        seeds = 0 if r.control else S
+        rates.append(RateRow(r.name, i.estimate, i.low, i.high, i.level, i.unit, seeds, P, E, r.control))
+    return ComparisonTable(tuple(rates), tuple(comparisons))

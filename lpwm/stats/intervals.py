@@ -1,16 +1,105 @@
-"""Intervals: `success_interval` for a success rate, `t_interval` for any mean over checkpoints."""
-
-from __future__ import annotations
+"""What was measured, and its interval: `success_interval` for a success rate, `t_interval` for any mean. S training
+seeds (checkpoints), P planner seeds, E episodes."""
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import stats
 
 from lpwm.core.errors import UserError
-from lpwm.stats.record import Floats, Result, check_level
+
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+
+
+def as_bools(values: Any, what: str) -> Bools:
+    """Booleans, or numbers that are all 0 or 1."""
+    array = np.asarray(values)
+    if array.dtype != np.bool_ and (array.dtype.kind not in "iuf" or not np.isin(array, (0, 1)).all()):
+        raise UserError(f"{what} must hold only true and false (or 1 and 0): threshold it first.")
+    return array.astype(np.bool_)
+
+
+def check_level(level: float) -> None:
+    if not 0 < level < 1:
+        raise UserError(f"the confidence level is {level}: give a fraction between 0 and 1, such as 0.95.")
+
+
+def _ids(given: Iterable[int | str] | None, size: int, what: str, name: str) -> tuple[int | str, ...]:
+    ids = tuple(range(size)) if given is None else tuple(given)
+    if len(ids) != size or len(set(ids)) != size:
+        raise UserError(f"result {name!r} has {size} {what}s but {len(set(ids))} {what} ids: give each its own.")
+    return ids
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """The successes of one method.
+
+    success_SPE  bool (S, P, E); rows are checkpoints
+    episodes     E ids: two results can be compared only on the same ids
+    seeds        S training-seed ids: comparisons are paired on them
+    control      nothing was trained (do nothing, random actions, the true simulator): S = 1, and the one
+                 row is paired with every seed of the method it is compared with
+    """
+
+    name: str
+    success_SPE: Bools
+    episodes: tuple[int | str, ...]
+    seeds: tuple[int | str, ...]
+    control: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        success_SPE: Any,
+        *,
+        episodes: Iterable[int | str],
+        seeds: Iterable[int | str] | None = None,
+        control: bool = False,
+    ) -> "Result":
+        """Checked and built; seeds are numbered from 0 unless given, episode ids must be given."""
+        success = as_bools(success_SPE, f"the success array of {name!r}")
+        if success.ndim != 3 or 0 in success.shape:
+            raise UserError(f"successes of {name!r} have shape {success.shape}: give (seeds, planner seeds, episodes).")
+        S, _, E = success.shape
+        if control and S != 1:
+            raise UserError(f"control {name!r} has {S} training seeds: a control is not trained, give it one row.")
+        success.flags.writeable = False
+        return cls(name, success, _ids(episodes, E, "episode", name), _ids(seeds, S, "training seed", name), control)
+
+    @property
+    def rate(self) -> float:
+        return float(self.success_SPE.mean())
+
+    @property
+    def rates_S(self) -> Floats:
+        """The success rate of each checkpoint: the unit of replication."""
+        return self.success_SPE.mean(axis=(1, 2))
+
+    @property
+    def cells_SE(self) -> Floats:
+        """The mean over planner seeds."""
+        return self.success_SPE.mean(axis=1)
+
+    def only(
+        self, *, seeds: Iterable[int | str] | None = None, episodes: Iterable[int | str] | None = None
+    ) -> "Result":
+        """The same result on some training seeds or episodes, in the order given."""
+        seeds = tuple(self.seeds if seeds is None else seeds)
+        episodes = tuple(self.episodes if episodes is None else episodes)
+        for what, have, wanted in (("training seed", self.seeds, seeds), ("episode", self.episodes, episodes)):
+            missing = [item for item in wanted if item not in have]
+            if missing:
+                raise UserError(f"result {self.name!r} has no {what} {missing[0]!r}, only {', '.join(map(str, have))}.")
+        rows, columns = [self.seeds.index(s) for s in seeds], [self.episodes.index(e) for e in episodes]
+        success = self.success_SPE[rows][:, :, columns]
+        return Result.of(self.name, success, episodes=episodes, seeds=seeds, control=self.control)
 
 
 @dataclass(frozen=True)
@@ -61,27 +150,24 @@ def crossed_variance(x_SE: Floats) -> tuple[Floats, Floats]:
 
         V = (max(MS_S, MS_SE) + max(0, MS_E − MS_SE)) / (S·E)
 
-    which estimates σ_α²/S + σ_β²/E + σ_ε²/(SE) (Satterthwaite's degrees of freedom). MS_S estimates the residual's
-    variance and more, so a few seeds that happen to agree do not push V below the noise of their episodes: where
-    MS_SE takes its place, so do its (S−1)(E−1) degrees of freedom. The second term is what the seeds cannot show,
-    since they all ran the same episodes. Where neither maximum changes anything, V = var(checkpoint means)/S on S − 1
-    degrees of freedom, the ordinary t over checkpoints.
+    which estimates σ_α²/S + σ_β²/E + σ_ε²/(SE), on Satterthwaite's degrees of freedom. The first maximum keeps seeds
+    that happen to agree from pushing V below the noise of their episodes; the second term is what the seeds cannot
+    show, since they all ran the same episodes. Where neither changes anything, this is the t over checkpoints.
     """
     S, E = x_SE.shape[-2:]
     assert S > 1 and E > 1
-    mean_S = x_SE.mean(-1, keepdims=True)
-    mean_E = x_SE.mean(-2, keepdims=True)
+    mean_S, mean_E = x_SE.mean(-1, keepdims=True), x_SE.mean(-2, keepdims=True)
     mean = mean_S.mean(-2, keepdims=True)
+    residual = (S - 1) * (E - 1)
     ms_S = E * np.square(mean_S - mean).sum((-2, -1)) / (S - 1)
     ms_E = S * np.square(mean_E - mean).sum((-2, -1)) / (E - 1)
-    ms_SE = np.square(x_SE - mean_S - mean_E + mean).sum((-2, -1)) / ((S - 1) * (E - 1))
+    ms_SE = np.square(x_SE - mean_S - mean_E + mean).sum((-2, -1)) / residual
     # Equal mean squares differ by rounding, and the degrees of freedom would follow its sign.
     extra = np.where(ms_E - ms_SE > 1e-9 * (ms_E + ms_SE), ms_E - ms_SE, 0.0)
     floored = ms_SE - ms_S > 1e-9 * (ms_SE + ms_S)
     total = np.where(floored, ms_SE, ms_S) + extra
-    spread = ms_S**2 / (S - 1) + ms_E**2 / (E - 1) + ms_SE**2 / ((S - 1) * (E - 1))
+    spread = ms_S**2 / (S - 1) + ms_E**2 / (E - 1) + ms_SE**2 / residual
     satterthwaite = np.maximum(total**2 / np.where(spread > 0, spread, 1.0), 1.0)
-    residual = (S - 1) * (E - 1)
     # Floored, MS_SE cancels and MS_E alone is left.
     df = np.where(extra > 0, np.where(floored, E - 1, satterthwaite), np.where(floored, residual, S - 1.0))
     return total / (S * E), df.astype(np.float64)
@@ -90,13 +176,9 @@ def crossed_variance(x_SE: Floats) -> tuple[Floats, Floats]:
 def success_interval(result: Result, level: float = 0.95) -> Interval:
     """The success rate of a *method*: its checkpoints are the sample, trials within one are not independent.
 
-    Wilson's interval with the effective number of trials n = r(1−r)/V and t in place of z, V and its degrees
-    of freedom from `crossed_variance` (Korn & Graubard's idea, 1998, with Wilson's bounds). n is at most the
-    number of trials. At 0 % and 100 %, where V = 0, n is the number of distinct episodes: repeating one with
-    other seeds teaches less than a new one.
-
-    One checkpoint: nothing is known of the next one, and the interval, over episodes alone, says so in `unit`.
-    With one planner seed it is Wilson's.
+    Wilson's interval with the effective number of trials n = r(1−r)/V and t in place of z, V and its degrees of
+    freedom from `crossed_variance` (Korn & Graubard's idea, 1998). n is at most the number of trials, and that of
+    distinct episodes at 0 % and 100 %, where V = 0. One checkpoint: over its episodes alone, and `unit` says so.
     """
     check_level(level)
     S, P, E = result.success_SPE.shape

@@ -1,12 +1,12 @@
 """The dynamics frozen for planning equal the training-time pass, window by window, in every shape."""
 
 import itertools
-from typing import ClassVar
 
 import pytest
 import torch
+from predictors import GRU, EndlessGRU
+from tools import refused
 
-from lpwm.core.errors import UserError
 from lpwm.model import PREDICTORS, EncoderConfig, ModelConfig, PredictorConfig, WorldModel
 from lpwm.model.predictors import PAPER_RUNGS, in_order, register_predictor, title_of
 from lpwm.model.predictors.adaln import AdaLN
@@ -74,7 +74,7 @@ def test_the_gated_rung_has_nothing_to_freeze():
     assert scrambled("mlp-ltv").frozen(torch.float64) is None
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_lower_precision_is_near(seed):
     """One step: some dozen operations at 2⁻⁹ each. Further on the random dynamics amplify it without bound."""
     torch.manual_seed(seed)
@@ -86,33 +86,6 @@ def test_lower_precision_is_near(seed):
     assert near.dtype == torch.bfloat16 and near.shape == exact.shape
     first, error = exact[:, :, 0], (near.float() - exact)[:, :, 0]
     assert 0 < error.norm() / first.norm() < 0.02
-
-
-@pytest.mark.parametrize("rung", ["deep-adaln", "mlp-lti"])
-def test_a_planners_iteration_is_one_graph_that_every_plan_shares(rung):
-    """A second plan has a new frozen copy; the compiled iteration must serve it too."""
-    from lpwm.core.rng import fold
-    from lpwm.plan import CEM, CEMConfig, LatentProblem
-
-    model, graphs = scrambled(rung), []
-    solver = CEM(CEMConfig(samples=8, elites=2, iterations=2))
-
-    def backend(graph, _inputs):
-        graphs.append(graph)
-        return graph.forward
-
-    torch._dynamo.reset()
-    step = torch.compile(CEM.iterate, backend=backend, fullgraph=True, dynamic=False)
-    for seed in (0, 1):
-        z, _, _ = inputs(1, 5 + seed)
-        problem = LatentProblem(model, z, z[:, 0].flip(0), None, 5).prepared()
-        assert problem.model is not model
-        state = solver.first(problem, torch.zeros(2, 5, 6, dtype=torch.float64))
-        key = fold(seed, problem.env_ids)
-        with torch.no_grad():
-            state = step(solver.config, problem, state, key, torch.tensor(0))
-            step(solver.config, problem, state, key, torch.tensor(1))
-    assert len(graphs) == 1
 
 
 class ResidualMLPLTI(MLPLTI):
@@ -155,32 +128,6 @@ MADE = {
 }
 
 
-class GRU(torch.nn.Module):
-    """Over its window; with a `step` that never forgets, which is not what `forward` does."""
-
-    mup: ClassVar = {"gru.weight_*": "hidden", "gru.bias_*": "bias"}
-
-    def __init__(self, config, latent):
-        super().__init__()
-        self.gru = torch.nn.GRU(2 * latent, latent, batch_first=True)
-
-    def forward(self, z_BKD, e_BKD):
-        return self.gru(torch.cat((z_BKD, e_BKD), -1))[0]
-
-
-class EndlessGRU(GRU):
-    def start(self):
-        return None
-
-    def step(self, cache, z, e, keep=None):
-        shape = torch.broadcast_shapes(z.shape, e.shape)
-        x = torch.cat((z.expand(shape), e.expand(shape)), -1).flatten(0, 1).unsqueeze(1)
-        u, cache = self.gru(x, cache)
-        return u.squeeze(1).unflatten(0, shape[:2]), cache
-
-    forward = GRU.forward
-
-
 MADE |= {"gru": GRU, "endless gru": EndlessGRU}
 
 
@@ -209,8 +156,7 @@ def test_a_subclass_does_not_inherit_the_frozen_dynamics_of_its_parent(monkeypat
 def test_a_predictor_of_the_wrong_shape_is_refused(wrong, monkeypatch):
     build = lambda c, latent: type("Wrong", (torch.nn.Module,), {"forward": lambda self, z, e: wrong(z, e)})()  # noqa: E731
     monkeypatch.setitem(PREDICTORS._entries, "own", build)
-    with pytest.raises(UserError, match=r"predictor 'own' returned .* must return one prediction per position"):
-        scrambled("own")
+    refused(r"predictor 'own' returned .* must return one prediction per position", scrambled, "own")
 
 
 def test_registration(monkeypatch):
@@ -220,12 +166,8 @@ def test_registration(monkeypatch):
     assert title_of("gru") == "GRU(k)" and title_of("lti") == "lti" and "gru" in PREDICTORS
     assert isinstance(scrambled("gru").predictor, GRU) and "gru" not in PAPER_RUNGS
     assert in_order(["gru", "lti1", "deep-adaln", "gru"]) == ["deep-adaln", "lti1", "gru"]
-    with pytest.raises(UserError, match="'gru' is already registered"):
-        register_predictor("gru", EndlessGRU)
-    with pytest.raises(UserError, match="give a class or a function"):
-        register_predictor("other", 3)
+    refused("'gru' is already registered", register_predictor, "gru", EndlessGRU)
+    refused("give a class or a function", register_predictor, "other", 3)
     monkeypatch.setitem(PREDICTORS._entries, "number", lambda c, latent: 3)
-    with pytest.raises(UserError, match=r"must build a torch\.nn\.Module"):
-        scrambled("number")
-    with pytest.raises(UserError, match="unknown predictor 'gur': did you mean 'gru'"):
-        PredictorConfig(rung="gur")
+    refused(r"must build a torch\.nn\.Module", scrambled, "number")
+    refused("unknown predictor 'gur': did you mean 'gru'", PredictorConfig, rung="gur")

@@ -1,14 +1,31 @@
 """A small linear world model with known matrices, and the problems the planners are tried on."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest
 import torch
 
 from lpwm.core.rng import generator
+from lpwm.model import EncoderConfig, ModelConfig, PredictorConfig, WorldModel
 from lpwm.plan import LatentProblem
+
+TINY = EncoderConfig(image_size=16, patch=8, width=8, depth=1, heads=1, head_dim=8, mlp=8)
+
+
+def make_model(rung, latent=8, action_dim=4, dtype=torch.float32, scale=1.0, model=(), **predictor):
+    """A world model whose predictor has weights of size `scale`: as they are initialized, some do not see actions."""
+    sizes = {"heads": 2, "head_dim": 8, "mlp": 16, "head_hidden": 16, **predictor}
+    config = ModelConfig(latent=latent, encoder=TINY, predictor=PredictorConfig(rung, **sizes), **dict(model))
+    made, g = WorldModel(config, action_dim).to(dtype).eval(), generator("weights", rung)
+    with torch.no_grad():
+        for p in (*made.predictor.parameters(), *made.embed_action.parameters()):
+            p.copy_(scale * torch.randn(p.shape, generator=g) / p.shape[-1] ** 0.5)
+    return made
+
+
+@pytest.fixture
+def real_model():
+    return make_model
 
 
 class LinearModel:
@@ -22,9 +39,8 @@ class LinearModel:
         self.B = torch.randn(latent, self.action_dim, generator=g, dtype=dtype)
         self.bias = 0.1 * torch.randn(latent, generator=g, dtype=dtype)
         self.history = lags
-        self.config = SimpleNamespace(
-            latent=latent, link="identity", predictor=SimpleNamespace(rung="lti"), action_encoder="linear"
-        )
+        rung = SimpleNamespace(rung="lti")
+        self.config = SimpleNamespace(latent=latent, link="identity", predictor=rung, action_encoder="linear")
 
     def parameters(self):
         return iter([*self.A, self.B, self.bias])

@@ -1,17 +1,19 @@
 """Costs by hand: the latent problem, the oracle and the vote."""
 
-from __future__ import annotations
-
+import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from lpwm.core.errors import UserError
-from lpwm.model import EncoderConfig, ModelConfig, PredictorConfig, WorldModel
+from lpwm.core.rng import generator
+from lpwm.data import ActionStats
 from lpwm.model.predictors import PAPER_RUNGS
-from lpwm.plan import CEM, CEMConfig, ConsensusProblem, LatentProblem, OracleProblem, Problem
-from lpwm.plan.consensus import borda, median, ranks
+from lpwm.plan import CEM, CEMConfig, ConsensusProblem, LatentProblem, LiveOracleProblem, OracleProblem, Problem
+from lpwm.plan.consensus import borda, median
+from lpwm.plan.problem import block_weights
 from lpwm.worlds import make
 
 
@@ -49,29 +51,14 @@ class Peak(TorchDispatchMode):
 
 @pytest.mark.parametrize("path_discount", [0.0, 1.0])
 @pytest.mark.parametrize("rung", PAPER_RUNGS)
-def test_the_memory_of_a_candidate_is_bounded_within_reason(rung, path_discount):
+def test_the_memory_of_a_candidate_is_bounded_within_reason(rung, path_discount, real_model):
     """By what scoring really has alive at once: chunks are made of this."""
-    encoder = EncoderConfig(image_size=16, patch=8, width=8, depth=1, heads=1, head_dim=8, mlp=8)
-    predictor = PredictorConfig(rung, heads=2, head_dim=16, mlp=64, head_hidden=64)
-    model = WorldModel(ModelConfig(32, encoder=encoder, predictor=predictor), action_dim=6).eval()
-    B, S = 2, 64
+    model, B, S = real_model(rung, 32, 6, head_dim=16, mlp=64, head_hidden=64), 2, 64
     about = torch.rand(B, 2, 32), torch.rand(B, 32), torch.rand(B, 1, 6), 5
     problem = LatentProblem(model, *about, path_discount=path_discount)
     with torch.no_grad(), Peak() as peak:
         problem.cost(torch.randn(B, S, 5, 6))
     assert 0.9 * peak.bytes < B * S * problem.candidate_bytes() < 5 * peak.bytes
-
-
-def test_latent_cost_is_the_mean_square_to_the_goal(linear_model):
-    model = linear_model(latent=2, lags=1)
-    model.A = [torch.eye(2).double()]
-    model.B = torch.tensor([[1.0, 0.0], [0.0, 2.0]]).double()
-    model.bias = torch.zeros(2).double()
-    problem = LatentProblem(model, torch.zeros(1, 1, 2).double(), torch.tensor([[3.0, 1.0]]).double(), None, 2)
-    actions = torch.tensor([[[[1.0, 0.0], [1.0, 1.0]], [[3.0, 0.5], [0.0, 0.0]]]]).double()
-    # z_2 = (2, 2) and (3, 1): mean((−1)², 1²) = 1 and 0.
-    torch.testing.assert_close(problem.cost(actions), torch.tensor([[1.0, 0.0]]).double())
-    assert (problem.batch, problem.horizon, problem.action_dim) == (1, 2, 2)
 
 
 def test_low_precision_scoring_keeps_the_plans_type(linear_model):
@@ -85,50 +72,6 @@ def test_low_precision_scoring_keeps_the_plans_type(linear_model):
     torch.testing.assert_close(plain, low, rtol=0.05, atol=0.01)
 
 
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        ({"horizon": 0}, "horizon is 0"),
-        ({"goal": torch.zeros(2, 3)}, "do not match"),
-        ({"past": torch.zeros(2, 2, 2)}, "past actions have shape"),
-        ({"past": None}, "blocks executed between"),
-        ({"ids": torch.zeros(3, dtype=torch.int64)}, "one int64 per environment"),
-    ],
-)
-def test_latent_problems_that_do_not_fit_are_refused(change, says, linear_model):
-    given = {"horizon": 2, "goal": torch.zeros(2, 4), "past": torch.zeros(2, 1, 2), "ids": None} | change
-    with pytest.raises(UserError, match=says):
-        LatentProblem(
-            linear_model(), torch.zeros(2, 2, 4), given["goal"], given["past"], given["horizon"], env_ids=given["ids"]
-        )
-
-
-def test_a_model_in_training_mode_is_refused(linear_model):
-    model = linear_model()
-    model.training = True
-    with pytest.raises(UserError, match=r"model\.eval\(\)"):
-        LatentProblem(model, torch.zeros(1, 1, 4), torch.zeros(1, 4))
-
-
-def test_the_oracle_undoes_the_z_scoring_and_steps_the_world():
-    world = make("piecewise", g=1, scale=0.0)  # p' = clamp(p + 5·clip(a, ±1))
-    state, goal = torch.tensor([[100.0, 100.0]]), torch.tensor([[120.0, 90.0]])
-    problem = OracleProblem(world, state, goal, 2, 2, mean=(0.1, 0.0), std=(0.5, 2.0))
-    assert problem.action_dim == 4
-    actions = torch.tensor([[[[0.0, 0.0, 1.0, 0.25], [-0.2, -5.0, 9.0, 0.0]]]])
-    # raw (0.1, 0), (0.6, 0.5), (0, −10→−1), (4.6→1, 0): the dot ends at (108.5, 97.5).
-    torch.testing.assert_close(problem.cost(actions), torch.tensor([[11.5**2 + 7.5**2]]))
-    with pytest.raises(UserError, match="do not match"):
-        OracleProblem(world, state, goal[0])
-    with pytest.raises(UserError, match="frameskip"):
-        OracleProblem(world, state, goal, 2, 0)
-
-
-def test_ranks_share_ties():
-    cost = torch.tensor([[3.0, 1.0, 2.0, 1.0], [5.0, 5.0, 5.0, float("inf")]])
-    assert ranks(cost).tolist() == [[3.0, 0.5, 2.0, 0.5], [1.0, 1.0, 1.0, 3.0]]
-
-
 def test_borda_and_median_by_hand():
     members = [Table([[10.0, 20.0, 30.0]]), Table([[0.3, 0.1, 0.2]]), Table([[7.0, 8.0, 9.0]])]
     actions = torch.zeros(1, 3, 1, 1).double()
@@ -140,13 +83,6 @@ def test_borda_and_median_by_hand():
     torch.testing.assert_close(value, torch.tensor([[17.3, 28.1, 39.2]]).double() / 3)
     even = torch.tensor([[[0.0]], [[4.0]], [[1.0]], [[9.0]]])
     assert median(even).item() == 2.5 and borda(even).item() == 3.5
-
-
-def test_one_members_scale_does_not_count_more():
-    """A checkpoint whose costs are a thousand times larger has one vote like the others."""
-    members = [Table([[1.0, 2.0]]), Table([[1.0, 2.0]]), Table([[9000.0, 1000.0]])]
-    cost = ConsensusProblem(members).cost(torch.zeros(1, 2, 1, 1).double())
-    assert cost[0, 0] < cost[0, 1]
 
 
 def test_non_finite_votes():
@@ -169,10 +105,72 @@ def test_a_consensus_is_split_like_any_problem(linear_problem, linear_model):
     assert vote.candidate_bytes() == members[0].candidate_bytes() > 0
 
 
-def test_consensus_members_must_fit(linear_problem):
-    with pytest.raises(UserError, match="at least one member"):
-        ConsensusProblem([])
-    with pytest.raises(UserError, match="differ"):
-        ConsensusProblem([linear_problem(horizon=2), linear_problem(horizon=3)])
-    with pytest.raises(UserError, match="did you mean 'borda'"):
-        ConsensusProblem([linear_problem()], "bordo")
+STATS = ActionStats((0.1, -0.2), (0.6, 0.7))
+
+
+@given(horizon=st.integers(1, 12), path_discount=st.floats(0, 1))
+def test_weights_fall_towards_the_present_and_sum_to_one(horizon, path_discount):
+    w = np.array(block_weights(horizon, path_discount))
+    assert w.sum() == pytest.approx(1) and w[-1] > 0
+    np.testing.assert_allclose(w[:-1], path_discount * w[1:], rtol=1e-12, atol=1e-300)
+    np.testing.assert_allclose(block_weights(3, 0.5), np.array([1, 2, 4]) / 7)
+
+
+@pytest.mark.parametrize("path_discount", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("rung", PAPER_RUNGS)
+def test_the_cost_of_a_model_s_plan_is_the_weighted_sum_of_its_blocks(rung, path_discount, real_model):
+    """Prepared or not, in tiles or not; the codes are those of the definition, window by window."""
+    model, g = real_model(rung, 16, 6), generator("path_discount", rung)
+    z, goal = torch.rand(3, 2, 16, generator=g), torch.rand(3, 16, generator=g)
+    past, actions = torch.randn(3, 1, 6, generator=g), torch.randn(3, 400, 4, 6, generator=g)
+    problem = LatentProblem(model, z, goal, past, 4, path_discount=path_discount)
+    with torch.no_grad():
+        z_BSHD = model.rollout(z, actions, past, cached=False).double().numpy()
+        assert z_BSHD.std(1).min(axis=(0, 1)).max() > 1e-3  # candidates differ
+        errors_BSH = ((z_BSHD - goal.double().numpy()[:, None, None]) ** 2).mean(-1)
+        expected = sum(path_discount ** (3 - h) * errors_BSH[:, :, h] for h in range(4)) / sum(
+            path_discount**i for i in range(4)
+        )
+        for scored in (problem, problem.prepared()):
+            one = scored.select(slice(1, 2)).cost(actions[1:2])
+            np.testing.assert_allclose(scored.cost(actions).numpy(), expected, rtol=1e-4, atol=1e-6)
+            np.testing.assert_allclose(one.numpy(), expected[1:2], rtol=1e-4, atol=1e-6)
+    assert problem.value(actions.requires_grad_()).requires_grad
+
+
+@pytest.mark.parametrize("path_discount", [0.0, 0.5, 1.0])
+def test_the_oracle_counts_the_states_after_each_block(path_discount):
+    world, g = make("piecewise"), generator("oracle path_discount")
+    start, goal = (world.sample_state(3, (name,)) for name in ("start", "goal"))
+    problem = OracleProblem(world, start, goal, 3, 5, STATS.mean, STATS.std, path_discount=path_discount)
+    actions = torch.randn(3, 4, 3, 10, generator=g)
+    weights = [path_discount**2, path_discount, 1.0]
+    for b in range(3):
+        for s in range(4):
+            state, cost = start[b : b + 1], 0.0
+            for block, weight in zip(actions[b, s], weights, strict=True):
+                for raw in block.view(5, 2):
+                    state = world.step(state, (torch.tensor(STATS.mean) + torch.tensor(STATS.std) * raw)[None])
+                cost += weight * float(world.distance(state, goal[b : b + 1]).square())
+            assert float(problem.cost(actions)[b, s]) == pytest.approx(cost / sum(weights), rel=1e-4)
+
+
+class Branching:
+    """Live simulators that add up their actions; a branch shows every raw step."""
+
+    def __init__(self, states):
+        self.states = states
+
+    def branches(self, action):
+        return self.states[:, None, None] + action.cumsum(2)
+
+
+def test_live_simulators_are_read_after_each_block():
+    world = make("piecewise")
+    states, goal = torch.tensor([[50.0, 60.0], [70.0, 80.0]]), torch.tensor([[55.0, 60.0], [70.0, 70.0]])
+    problem = LiveOracleProblem(Branching(states), world, states, goal, 2, 5, path_discount=1.0)
+    actions = torch.ones(2, 1, 2, 10)
+    # By 5 after the first block, by 10 after the second: (0, 5) and (5, 10) away, and (5, 15) and (10, 20).
+    expected = [(25 + 125) / 2, (250 + 500) / 2]
+    assert problem.cost(actions)[:, 0].tolist() == pytest.approx(expected)
+    assert problem.select(torch.tensor([1])).cost(actions[1:]).item() == pytest.approx(expected[1])

@@ -11,8 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import special, stats
 
-from lpwm.core.errors import UserError
-from lpwm.stats import MIN_SEEDS, Result, compare, comparison_table, detectable_paired, holm, paired_t, success_interval
+from lpwm.stats import (
+    MIN_SEEDS,
+    Result,
+    compare,
+    comparison_table,
+    detectable_paired,
+    holm,
+    success_interval,
+    t_interval,
+)
 
 FEW = settings(max_examples=25)
 
@@ -49,7 +57,7 @@ def test_paired_t_alone_would_be_fooled_by_episodes():
     """The reason for the crossed default: episodes that favor one method, the same for all its checkpoints."""
     success, _ = trials(np.random.default_rng(1), 300, 8, 3, 50, bias_sd=1.0, seed_sd=0.1)
     pairs = [(record("a", y[0]), record("b", y[1])) for y in success]
-    fooled = np.mean([0 not in paired_t(a.rates_S, b.rates_S).difference for a, b in pairs])
+    fooled = np.mean([0 not in t_interval(a.rates_S - b.rates_S) for a, b in pairs])
     sound = np.mean([compare(a, b).winner is not None for a, b in pairs])
     assert fooled > 0.2 and sound < 0.11  # 5 % + 4 sd = 10.03 %
 
@@ -83,7 +91,7 @@ def test_power_at_the_smallest_detectable_effect():
             pairs.append((record("a", y[0]), record("b", y[1])))
         return pairs
 
-    variances = [paired_t(a.rates_S, b.rates_S).se ** 2 * 8 for a, b in experiment(0.0)]
+    variances = [np.var(a.rates_S - b.rates_S, ddof=1) for a, b in experiment(0.0)]
     shift = detectable_paired(8, math.sqrt(np.mean(variances)))
     results = [compare(a, b) for a, b in experiment(shift)]
     assert np.mean([c.winner == "a" for c in results]) == pytest.approx(0.8, abs=0.08)
@@ -179,7 +187,7 @@ def test_equal_seeds_are_not_certain():
     b = np.ones((8, 1, 50), bool)
     b[:, :, 3] = False
     a, b = record("a", np.ones((8, 1, 50))), record("b", b)
-    assert paired_t(a.rates_S, b.rates_S).p == 0
+    assert 0 not in t_interval(a.rates_S - b.rates_S)
     assert compare(a, b).verdict == "no difference shown"
 
 
@@ -222,7 +230,7 @@ def test_holm_published_and_properties():
     assert holm([]) == [] and holm([0.7]) == [0.7] and holm([0.6, 0.9]) == [1.0, 1.0]
 
 
-def test_table_rows_are_plain_and_text_has_intervals():
+def test_a_table_has_every_pair_but_those_of_controls():
     a, b = clear(8)
     same = record("also dense", np.random.default_rng(12).random((8, 2, 50)) < 0.2)
     idle = record("do nothing", np.zeros((1, 1, 50)), control=True)
@@ -232,12 +240,10 @@ def test_table_rows_are_plain_and_text_has_intervals():
     assert [r.name for r in table.rates if r.control] == ["do nothing", "random"]
     assert [r.p_holm for r in table.rows] == pytest.approx(holm([r.p for r in table.rows]))
     assert {(r.a, r.b): r.verdict for r in table.rows}["sparse", "dense"] == "a ahead"
-    text = table.text()
-    assert all(text.count(f" {name} ") >= 1 for name in ("sparse", "dense", "random")) and text.count("[") == 5 + 9
-    assert comparison_table([a]).rows == () and "sparse" in comparison_table([a]).text()
+    assert comparison_table([a]).rows == ()
 
 
-def test_bad_input_is_one_sentence():
+def test_bad_input_is_one_sentence(one_sentence):
     a, b = clear(8)
     other = record("c", a.success_SPE, episodes=range(1, 51))
     one = record("one", np.ones((1, 1, 50)), seeds=[99])
@@ -256,9 +262,5 @@ def test_bad_input_is_one_sentence():
         lambda: holm([0.5, 1.5]),
     ]
     for call in bad:
-        with pytest.raises(UserError) as caught:
-            call()
-        message = str(caught.value)
-        assert message.endswith(".") and "\n" not in message and ". " not in message
-    with pytest.raises(UserError, match="same episodes"):
-        compare(a, other)
+        one_sentence(call)
+    assert "same episodes" in one_sentence(bad[0])

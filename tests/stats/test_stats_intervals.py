@@ -6,10 +6,18 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from scipy import optimize, stats
+from scipy import integrate, optimize, stats
 
-from lpwm.core.errors import UserError
-from lpwm.stats import Interval, Result, mcnemar, paired_t, success_interval, t_interval
+from lpwm.stats import (
+    Interval,
+    Result,
+    detectable_paired,
+    mcnemar,
+    power_paired,
+    seeds_needed,
+    success_interval,
+    t_interval,
+)
 from lpwm.stats.intervals import crossed_variance, wilson_bounds
 
 FEW = settings(max_examples=30)
@@ -26,24 +34,10 @@ def test_wilson_equals_scipy(n, share, level):
     assert 0 <= low <= k / n <= high <= 1
 
 
-def test_t_interval_and_paired_t_equal_scipy():
-    draw = np.random.default_rng(0)
-    a, b = draw.normal(0.6, 0.1, 9), draw.normal(0.5, 0.1, 9)
-    ref = stats.ttest_rel(a, b)
-    got = paired_t(a, b)
-    assert got.p == pytest.approx(ref.pvalue, rel=1e-12)
-    low, high = ref.confidence_interval(0.95)
-    assert (got.difference.low, got.difference.high) == (pytest.approx(low), pytest.approx(high))
-    assert got.n == 9 and got.df == 8
-    low, high = stats.t.interval(0.9, 8, loc=a.mean(), scale=stats.sem(a))
-    assert (t_interval(a, 0.9).low, t_interval(a, 0.9).high) == (pytest.approx(low), pytest.approx(high))
-
-
-def test_paired_t_on_equal_differences_is_not_rounding_noise():
-    base = np.array([0.1, 0.2, 0.3, 0.7, 0.9, 0.4, 0.35, 0.8])
-    got = paired_t(base + 0.1, base)  # the differences differ in their last bits
-    assert got.se == 0 and got.p == 0 and got.difference.low == got.difference.high
-    assert paired_t(base, base).p == 1
+def test_t_interval_equals_scipy():
+    x = np.random.default_rng(0).normal(0.6, 0.1, 9)
+    low, high = stats.t.interval(0.9, 8, loc=x.mean(), scale=stats.sem(x))
+    assert (t_interval(x, 0.9).low, t_interval(x, 0.9).high) == (pytest.approx(low), pytest.approx(high))
 
 
 # ---- McNemar
@@ -171,18 +165,6 @@ def test_crossed_variance_is_never_below_the_residuals():
     assert v == pytest.approx(4 * np.square(y.mean(0)).sum() / 5 / 24) and df == 5 and ms_e > 0
 
 
-@pytest.mark.parametrize("seed_sd", [0.0, 0.3])
-def test_crossed_intervals_cover_also_where_the_seeds_agree(seed_sd):
-    """Coverage of mean ± t·√V by simulation, over all samples and over the third with the smallest spread of seeds."""
-    g = np.random.default_rng(0)
-    S, E, n = 8, 40, 4000
-    x = seed_sd * g.normal(size=(n, S, 1)) + 0.5 * g.normal(size=(n, 1, E)) + g.normal(size=(n, S, E))
-    v, df = crossed_variance(x)
-    covered = np.abs(x.mean((1, 2))) <= stats.t.ppf(0.975, df) * np.sqrt(v)
-    unlucky = np.argsort(x.mean(2).var(1))[: n // 3]
-    assert covered.mean() > 0.94 and covered[unlucky].mean() > (0.90 if seed_sd else 0.94)
-
-
 def test_text_is_per_cent_with_one_decimal():
     got = Interval(0.725, 0.5716, 0.8389, 0.95, "checkpoints")
     assert got.text() == "72.5 % [57.2, 83.9]"
@@ -190,15 +172,12 @@ def test_text_is_per_cent_with_one_decimal():
     assert Interval(-0.0, -0.0001, 0.434, 0.95, "").text() == "0.0 % [0.0, 43.4]"
 
 
-def test_bad_input_is_one_sentence():
+def test_bad_input_is_one_sentence(one_sentence):
     ok = np.ones((2, 1, 3), bool)
     bad = [
         lambda: success_interval(Result.of("a", ok, episodes=range(3)), level=95),
         lambda: t_interval([1.0]),
         lambda: t_interval([1.0, math.nan]),
-        lambda: paired_t([1, 2], [1, 2, 3]),
-        lambda: paired_t([1], [2]),
-        lambda: paired_t([1, math.inf], [2, 3]),
         lambda: mcnemar([True, False], [True]),
         lambda: mcnemar(ok, ok),
         lambda: mcnemar([0.2, 1], [0, 1]),
@@ -212,12 +191,17 @@ def test_bad_input_is_one_sentence():
         lambda: Result.of("a", ok, episodes=range(3), seeds=[1, 1]),
         lambda: Result.of("a", ok, episodes=range(3), control=True),
         lambda: Result.of("a", ok, episodes=range(3)).only(seeds=[7]),
+        lambda: detectable_paired(1, 0.1),
+        lambda: detectable_paired(8, -0.1),
+        lambda: detectable_paired(8, math.nan),
+        lambda: detectable_paired(8, 0.1, alpha=5),
+        lambda: detectable_paired(8, 0.1, power=80),
+        lambda: power_paired(0, 0.1, 0.1),
+        lambda: seeds_needed(0.0, 0.1),
+        lambda: seeds_needed(1e-9, 0.1),
     ]
     for call in bad:
-        with pytest.raises(UserError) as caught:
-            call()
-        message = str(caught.value)
-        assert message.endswith(".") and "\n" not in message and ". " not in message
+        one_sentence(call)
 
 
 def test_a_result_cannot_be_changed_from_outside():
@@ -227,3 +211,39 @@ def test_a_result_cannot_be_changed_from_outside():
     assert a.rate == 0
     with pytest.raises(ValueError):
         a.success_SPE[0, 0, 0] = True
+
+
+def t_power_by_integration(ncp, df, alpha):
+    """P(|Z + ncp| > t·√(χ²/df)) integrated over χ: no noncentral t anywhere."""
+    t = stats.t.ppf(1 - alpha / 2, df)
+
+    def inside(w):
+        edge = t * w / math.sqrt(df)
+        return (stats.norm.sf(edge - ncp) + stats.norm.cdf(-edge - ncp)) * stats.chi.pdf(w, df)
+
+    return integrate.quad(inside, 0, math.sqrt(df) * 8 + 10, limit=200)[0]
+
+
+@pytest.mark.parametrize("n, effect, alpha", [(2, 1.0, 0.05), (8, 0.9, 0.05), (8, 1.2, 0.01), (30, 0.4, 0.1)])
+def test_power_by_integration(n, effect, alpha):
+    want = t_power_by_integration(effect * math.sqrt(n), n - 1, alpha)
+    assert power_paired(n, 1.0, effect, alpha) == pytest.approx(want, abs=1e-7)
+
+
+def test_power_published():
+    """Cohen's n for one sample or pairs, two-sided 5 %, 80 %: d = 0.2, 0.5, 0.8 need 199, 34, 15."""
+    assert [seeds_needed(d, 1.0) for d in (0.2, 0.5, 0.8)] == [199, 34, 15]
+
+
+@FEW
+@given(st.integers(2, 60), st.floats(0.01, 2), st.sampled_from([0.01, 0.05]), st.floats(0.5, 0.99))
+def test_detectable_inverts_power(n, sd, alpha, power):
+    effect = detectable_paired(n, sd, alpha, power)
+    assert power_paired(n, sd, effect, alpha) == pytest.approx(power, abs=1e-6)
+    assert detectable_paired(n, 2 * sd, alpha, power) == pytest.approx(2 * effect)
+    assert detectable_paired(n + 5, sd, alpha, power) < effect
+
+
+def test_detectable_approaches_the_normal_limit():
+    for n in (5_000, 20_000):  # either side of the switch to the normal
+        assert detectable_paired(n, math.sqrt(n)) == pytest.approx(1.959964 + 0.841621, rel=1e-3)

@@ -1,6 +1,7 @@
 """The one-hot linearization: exact codes, one 1 a column, errors below their bounds on 10,000 random systems."""
 
-from __future__ import annotations
+import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,9 +9,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lpwm.core.errors import UserError
-from lpwm.theory import SMOOTH, Cover, Grid, OneHot, measure, rollout_bound, sine_family, slope, step_bound
-from lpwm.theory.systems import sine_step
+from lpwm.cli import main
+from lpwm.report import figures, theory
+from lpwm.theory import SMOOTH, Grid, OneHot, measure, sine_family
+from lpwm.theory.bounds import sine_step
+from lpwm.worlds.piecewise import Piecewise
 
 BATCH, STATES, STEPS = 100, 24, 4
 
@@ -38,7 +41,7 @@ def test_bounds_hold_on_ten_thousand_random_systems(d, n, corner, side, seed):
         worst = np.array([found.error_HM[h].max() for h in range(STEPS + 1)])
         assert (worst <= np.array(bound) * (1 + 1e-9) + 1e-9 * side).all()
         assert found.bound_H == pytest.approx(bound)
-        assert bound[1] == pytest.approx(float(step_bound(epsilon, L[a])))
+        assert bound[1] == pytest.approx((L[a] + 1) * epsilon)
 
 
 def test_the_lipschitz_constants_of_the_family_are_right_and_near_tight():
@@ -86,83 +89,78 @@ def test_matrices_have_one_one_in_every_column_and_move_codes_exactly(name):
         assert np.array_equal(dense.argmax(0), goes)
 
 
-@pytest.mark.parametrize("name", SMOOTH)
-def test_error_falls_with_slope_minus_one_over_d(name):
-    s = SMOOTH[name]
-    sizes = {1: (16, 32, 64, 128, 256), 2: (8, 16, 32, 64, 128), 3: (6, 10, 16, 26, 40)}[s.d]
-    x = np.random.default_rng(2).random((8000, s.d))
-    mean, worst = [], []
-    for n in sizes:
-        model = OneHot.of(s.f, Grid.unit(s.d, n), s.actions_AK)
-        errors = np.stack([measure(model, s.f, x, [a], s.lipschitz).error_HM[1] for a in range(4)])
-        mean.append(errors.mean())
-        worst.append(errors.max())
-    for error in (mean, worst):
-        fitted = np.polyfit(np.log([n**s.d for n in sizes]), np.log(error), 1)[0]
-        assert abs(fitted * s.d + 1) < 0.1
-        assert slope([n**s.d for n in sizes], error) == pytest.approx(fitted)
+QUICK = theory.StudyConfig(states=4000, horizon=3, sequences=2)
 
 
-@settings(max_examples=15)
-@given(st.integers(2, 400), st.integers(1, 3), st.floats(0.05, 0.8), st.integers(0, 10**6))
-def test_a_cover_of_a_closed_cloud(M, d, radius, seed):
-    """A random map of a cloud into itself has some Lipschitz constant; the bound with it holds for every point."""
-    draw = np.random.default_rng(seed)
-    points = draw.random((M, d))
-    goes = draw.integers(0, M, (2, M))  # two actions, any map whatever
-    lookup = {p.tobytes(): i for i, p in enumerate(points)}
-
-    def f(x, a):
-        return points[[goes[int(a[0]), lookup[p.tobytes()]] for p in x]]
-
-    cover = Cover(points, radius)
-    assert cover.epsilon <= radius and {c.tobytes() for c in cover.centers_Nd} <= set(lookup)
-    apart = np.linalg.norm(cover.centers_Nd[:, None] - cover.centers_Nd[None], axis=-1)
-    assert (apart[~np.eye(cover.cells, dtype=bool)] > radius).all()  # greedy: no center is superfluous
-    model = OneHot.of(f, cover, [[0.0], [1.0]])
-    gap = np.linalg.norm(points[:, None] - points[None], axis=-1)
-    L = 0.0
-    for a in range(2):
-        after = points[goes[a]]
-        moved = np.linalg.norm(after[:, None] - after[None], axis=-1)
-        L = max(L, float(np.max(np.where(gap > 0, moved / np.where(gap > 0, gap, 1), 0))))
-    found = measure(model, f, points, [0, 1, 1], L)
-    assert found.holds
-    assert (model.matrix(1).toarray().sum(0) == 1).all()
+def piecewise(g, sizes):
+    return theory.borders("x", Piecewise(g=g), sizes, QUICK).rows
 
 
-def test_memory_is_linear_in_the_number_of_cells():
-    s = SMOOTH["sine 2-D"]
-    for n in (10, 100, 300):
-        model = OneHot.of(s.f, Grid.unit(2, n), s.actions_AK)
-        assert model.bytes == model.next_AN.nbytes == 4 * 4 * n * n
-        P = model.matrix(0)
-        assert P.data.nbytes + P.indices.nbytes + P.indptr.nbytes <= 12 * (n * n + 1)
+def test_the_box_is_closed_under_piecewise_and_its_edge_is_reached():
+    draw = torch.Generator().manual_seed(0)
+    x = 14 + 195 * torch.rand(5000, 2, generator=draw)
+    after = Piecewise().step(x, 4 * torch.rand(5000, 2, generator=draw) - 2)
+    assert after.min() == theory.LOW and after.max() == theory.HIGH
 
 
-def test_bounds_by_hand():
-    assert rollout_bound(0.5, 2.0, 3).tolist() == [0.5, 1.5, 3.5, 7.5]
-    assert float(step_bound(0.5, 3.0)) == 2.0
-    assert Grid.unit(2, 4).epsilon == pytest.approx(np.sqrt(2) / 8)
+def test_worst_errors_stay_at_the_jump_while_the_share_of_cut_cells_shrinks():
+    rows = piecewise(2, (33, 65, 129, 257))
+    jump = theory.jump_of(Piecewise())
+    assert jump == pytest.approx(4.0)  # opposite pushes of length 2
+    for r in rows:
+        assert r.worst_whole <= r.bound * (1 + 1e-9)  # within a zone the proposition holds
+        assert r.bound < r.worst_cut <= r.bound + jump
+        # 2n − 1 of n² cells lie across the middle, and half of each is on the other side of its center
+        assert r.cut_cells == pytest.approx((2 * r.n - 1) / r.n**2)
+        assert r.cut == pytest.approx(1 / r.n, rel=0.5)
+    assert rows[-1].worst_cut > jump and rows[-1].worst_whole < 1
+    shares = [r.parted for r in rows]
+    assert shares == sorted(shares, reverse=True) and shares[-1] > rows[-1].cut
 
 
-@pytest.mark.parametrize(
-    ("wrong", "words"),
-    [
-        (lambda: Grid((0.0,), (0.0,), 3), "is empty"),
-        (lambda: Grid.unit(3, 5000), "cannot be numbered: use 1 to"),
-        (lambda: Grid.unit(2, 3).encode([[0.5, 1.2]]), "is outside the box"),
-        (lambda: Grid.unit(2, 3).encode([[0.5, np.nan]]), "is outside the box"),
-        (lambda: Grid.unit(2, 3).encode([0.5, 0.2]), "not of shape"),
-        (lambda: OneHot.of(lambda x, a: x + 1, Grid.unit(1, 3), [[0.0]]), "widen the box or clamp the map"),
-        (lambda: OneHot.of(lambda x, a: x, Grid.unit(1, 3), []), "actions come as"),
-        (lambda: Cover(np.zeros((0, 2)), 0.1), "at least one point"),
-        (lambda: Cover(np.zeros((3, 2)), 0.0), "must be above 0"),
-        (lambda: Cover(np.zeros((3, 2)), 0.1).encode([[1.0, 1.0]]), "not closed under the map"),
-        (lambda: slope([10], [0.1]), "at least two sizes"),
-    ],
-)
-def test_mistakes_are_one_sentence(wrong, words):
-    with pytest.raises(UserError, match=words) as found:
-        wrong()
-    assert str(found.value).count(". ") == 0 and str(found.value).endswith(".")
+def test_a_grid_with_edges_on_the_borders_keeps_the_one_step_bound_and_loses_it_later():
+    rows = piecewise(2, (32, 128, 256))
+    for r in rows:
+        assert r.cut == r.cut_cells == r.beyond == 0 and r.worst_cut is None
+        assert r.worst <= r.bound * (1 + 1e-9)
+    assert not rows[-1].holds and rows[-1].far_beyond > 0
+
+
+def test_the_error_map_is_worst_along_the_borders():
+    world, grid = Piecewise(), Grid((theory.LOW,) * 2, (theory.HIGH,) * 2, 33)
+    found = np.array(theory.error_map(world, 33, 99).error)
+    row, col = np.unravel_index(found.argmax(), found.shape)
+    assert found.max() > 2 * grid.epsilon and min(abs(row - 49), abs(col - 49)) <= 2
+    model = OneHot.of(theory.step_of(world), grid, theory.ACTIONS)  # one point by hand
+    x = np.array([[21 + 182 * (col + 0.5) / 99, 21 + 182 * (row + 0.5) / 99]])
+    by_hand = [
+        np.linalg.norm(
+            model.decode(model.step(model.encode(x), a))[0]
+            - world.step(torch.from_numpy(x), torch.from_numpy(action))[0].numpy()
+        )
+        for a, action in enumerate(theory.ACTIONS)
+    ]
+    assert max(by_hand) == pytest.approx(found[row, col], abs=0.006)
+
+
+def test_the_command_writes_numbers_and_figures(tmp_path, capsys):
+    out = tmp_path / "made"
+    assert main(["theory", "--out", str(out), "--sizes", "3", "--states", "3000"]) == 0
+    text = capsys.readouterr().out
+    assert "sine 3-D" in text and "2×2 zones, even grids" in text and "BROKEN" not in text
+    found = json.loads((out / "theory.json").read_text())
+    assert found["kind"] == theory.KIND and [s["d"] for s in found["systems"]] == [1, 2, 2, 3]
+    assert len(found["systems"][0]["rows"]) == 3
+    again = theory.TheoryStudy.from_json(found)
+    assert json.loads(json.dumps(again.to_json())) == found and max(map(len, text.splitlines())) <= 80
+    made = sorted(p.name for p in out.iterdir())
+    assert made == ["theory-borders.pdf", "theory-borders.png", "theory-slopes.pdf", "theory-slopes.png", "theory.json"]
+    assert all((out / name).stat().st_size > 5000 for name in made)
+
+
+def test_a_broken_slope_is_said_and_exits_with_1(tmp_path, capsys, monkeypatch):
+    honest = theory.converge
+    monkeypatch.setattr(theory, "converge", lambda *a: replace(honest(*a), slope_mean=-0.7))
+    monkeypatch.setattr(figures, "save", lambda *_, **__: [])  # drawn in another test
+    assert main(["theory", "--out", str(tmp_path), "--sizes", "2", "--states", "500"]) == 1
+    assert "not within 10 % of −1/2" in capsys.readouterr().err

@@ -6,8 +6,6 @@ gives (u, cache), do the same one position at a time; a predictor without them, 
 them, or whose `step` remembers what left the window is rolled out window by window. Nothing here imports torch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 

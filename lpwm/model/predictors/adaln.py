@@ -4,8 +4,6 @@ Legend: B environments, S samples, K positions, D latent width, h heads, d width
 Token j is z_j plus the position's embedding; it is modulated by its own action embedding e_j.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, cast
@@ -47,10 +45,8 @@ class AdaLNBlock(nn.Module):
     def forward(
         self, x: Tensor, m: Tensor, past: tuple[Tensor, Tensor] | None, last_only: bool
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """New tokens x (B, S, N, D) with modulation m (B, S, N, 6D) after `past` keys and values.
-
-        Returns the tokens (only the last with `last_only`) and the keys and values of all of them.
-        """
+        """New tokens x (B, S, N, D) with modulation m (B, S, N, 6D) after `past` keys and values. Returns the tokens
+        (only the last with `last_only`) and the keys and values of all of them."""
         shift1, scale1, gate1, shift2, scale2, gate2 = m.chunk(6, dim=-1)
         y = self.norm1(self.plain(x) * (1 + scale1) + shift1)
         q, k, v = (t.unflatten(-1, (self.heads, -1)) for t in self.qkv(y).chunk(3, dim=-1))
@@ -78,10 +74,8 @@ class AdaLNBlock(nn.Module):
 @dataclass
 class Window:
     """What a rollout has seen: the last tokens with their modulations, and keys and values while they are valid.
-
-    Positions are learned, so when the window slides every token changes place and must be computed anew;
-    while it grows, only the new token is. Tokens of real history are shared by all samples (S = 1 there).
-    """
+    Positions are learned, so when the window slides every token changes place and must be computed anew; while it
+    grows, only the new token is. Tokens of real history are shared by all samples (S = 1 there)."""
 
     z: list[Tensor] = field(default_factory=list)  # each (B, 1 or S, D)
     m: list[list[Tensor]] = field(default_factory=list)  # per token, per block (B, 1 or S, 6D)

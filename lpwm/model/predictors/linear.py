@@ -4,8 +4,6 @@ Legend: B batch (any leading shape), K positions, D latent width, k lags, r rank
 u_t is the code before the link; z_{t−i} with t−i < 0 counts as zero.
 """
 
-from __future__ import annotations
-
 from typing import Any, cast
 
 import torch
@@ -18,11 +16,9 @@ from lpwm.model.layers import linear
 
 
 class LTI(nn.Module):
-    """u_t = Σ_{i<k} A_i z_{t−i} + B e_t + b. Starts at the identity: A_0 = I, the rest 0.
-
-    The cache is the part of the coming sums that is already known: entry j holds Σ_{i>j} A_i z_{t+j−i},
-    so a step multiplies each z once by each A_i and stores nothing else.
-    """
+    """u_t = Σ_{i<k} A_i z_{t−i} + B e_t + b. Starts at the identity: A_0 = I, the rest 0. The cache is the part of the
+    coming sums that is already known: entry j holds Σ_{i>j} A_i z_{t+j−i}, so a step multiplies each z once by each A_i
+    and stores nothing else."""
 
     def __init__(self, latent: int, lags: int) -> None:
         super().__init__()
@@ -82,11 +78,9 @@ class MLPLTI(LTI):
 
 
 class MLPLTV(nn.Module):
-    """u_t = W relu(Σ A_i(z_t) z_{t−i} + B(z_t) e_t), A_i(z) = A_i + U_i diag(g_i(z)) V_iᵀ, g = sigmoid(G z_t).
-
-    The maps vary with the state through a rank-r gate. U = 0 at the start, so that it begins as MLP∘LTI.
-    The gate reads z_t but multiplies older codes, so the cache keeps V_iᵀ z of the last lags, not their sums.
-    """
+    """u_t = W relu(Σ A_i(z_t) z_{t−i} + B(z_t) e_t), A_i(z) = A_i + U_i diag(g_i(z)) V_iᵀ, g = sigmoid(G z_t). The maps
+    vary with the state through a rank-r gate. U = 0 at the start, so that it begins as MLP∘LTI. The gate reads z_t but
+    multiplies older codes, so the cache keeps V_iᵀ z of the last lags, not their sums."""
 
     def __init__(self, latent: int, lags: int, rank: int) -> None:
         super().__init__()
