@@ -4,26 +4,22 @@
         model.safetensors       weights and buffers (batch norms' running statistics)
         config.json             what the model needs to be used: see `lpwm.train.weights`
         optimizer.safetensors   every tensor of the optimizer's state, as "<parameter>/<key>"
-        state.json              step, the run's config and hash, seed, optimizer groups, metric, versions, checksums
+        state.json              step, the run's config and hash, optimizer groups, metric, versions, checksums
 
-Everything random is keyed by (seed, step) and every rate is a function of the step, so these two are the state of
-the generators and of the schedule.
+Everything random is keyed by (seed, step) and every rate is a function of the step, so no other state exists.
 
 The folder is sealed: `state.json` is written last and holds the SHA-256 and the byte count of every other file, and its
-own checksum. It is written under a temporary name, every file flushed, then renamed. So whatever moment a process is
-killed at, a folder under its final name is whole; and what is cut or altered later (a full disk, a bad copy, a flipped
-bit) is seen before anything is read from it.
+own checksum. The folder is written under a temporary name, flushed, then renamed. So a folder under its final name is
+whole, and what is cut or altered later is seen before anything is read from it.
 """
-
-from __future__ import annotations
 
 import hashlib
 import math
 import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +28,8 @@ from torch import Tensor, nn
 
 from lpwm.core.config import renamed, to_dict
 from lpwm.core.errors import UserError
-from lpwm.core.files import TEMPORARY, fingerprint, put, remove, scratch, sync
+from lpwm.core.files import TEMPORARY, disk_errors, fingerprint, put, remove, scratch, sync
+from lpwm.core.json import Reader
 from lpwm.core.provenance import versions
 from lpwm.train.weights import (
     CONFIG,
@@ -41,9 +38,8 @@ from lpwm.train.weights import (
     Damaged,
     check_file,
     check_shapes,
-    check_size,
     dump,
-    read_json,
+    read_object,
     read_tensors,
     stored_dtype,
     unwrap,
@@ -51,13 +47,12 @@ from lpwm.train.weights import (
     write_tensors,
 )
 
-__all__ = ["Checkpoint", "Damaged", "best", "existing", "latest", "read", "restore", "save"]
+__all__ = ["Checkpoint", "Damaged", "best", "existing", "latest", "restore", "save", "verify"]
 
 STATE = "state.json"
 OPTIMIZER = "optimizer.safetensors"
 OLD_OPTIMIZER = "optimiser.safetensors"  # as 0.1.0 called it
 CHECKPOINTS = "checkpoints"
-_FIELDS: dict[str, Any] = {"step": int, "run": dict, "run_hash": str, "metric": float | None, "files": dict}
 _NAME = re.compile(r"step-(\d{8,})(\.old)?")  # `.old`: being replaced by the same step; good until that is done
 # How a group is computed, not what: these belong to the device a run is resumed on.
 _IMPLEMENTATION = {"params", "param_names", "foreach", "fused", "capturable", "differentiable"}
@@ -65,19 +60,15 @@ _IMPLEMENTATION = {"params", "param_names", "foreach", "fused", "capturable", "d
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A verified checkpoint; `refused` says, a sentence each, which newer (or better) ones were passed over."""
+    """A checkpoint that was tested; `refused` says, a sentence each, which newer (or better) ones were passed over."""
 
     folder: Path
-    state: dict[str, Any]
+    step: int
+    metric: float | None
+    files: dict[str, Any]  # fingerprints by name
+    optimizer: dict[str, Any] | None
+    seen: str = ""  # units active since the last log record, see ActivityWindow
     refused: list[str] = field(default_factory=list)
-
-    @property
-    def step(self) -> int:
-        return self.state["step"]
-
-    @property
-    def metric(self) -> float | None:
-        return self.state["metric"]
 
 
 def save(
@@ -90,32 +81,21 @@ def save(
     run_hash: str,
     meta: Mapping[str, Any],
     metric: float | None = None,
+    seen: str = "",
     keep: int = 2,
 ) -> Path:
     """Write RUN/checkpoints/step-XXXXXXXX, whole or not at all; then remove all but the last `keep` and the best.
-
-    `folder` is the run's. The best has the lowest `metric`; one that is not finite counts as none.
-    """
+    `folder` is the run's. The best has the lowest `metric`; one that is not finite counts as none."""
     if keep < 1:
         raise UserError(f"keep = {keep}: at least one checkpoint must be kept.")
     root = root_of(folder)
-    metric = float(metric) if metric is not None and math.isfinite(metric) else None
     final = root / f"step-{step:08d}"
     sweep(root)
-    with scratch(root, final.name) as temporary:
+    with disk_errors(final), scratch(root, final.name) as temporary:
         write_model(temporary, model, meta, run_hash)
-        state: dict[str, Any] = {
-            "format": FORMAT,
-            "step": step,
-            "run": to_dict(dict(run)),
-            "run_hash": run_hash,
-            "rng": {"seed": run.get("seed"), "step": step},
-            "schedule": {"step": step},
-            "metric": metric,
-            "best": _best_so_far(root, step, metric),
-            "versions": versions(),
-            "optimizer": None,
-        }
+        score = float(metric) if metric is not None and math.isfinite(metric) else None
+        state: dict[str, Any] = {"format": FORMAT, "step": step, "run": to_dict(dict(run)), "run_hash": run_hash}
+        state |= {"metric": score, "versions": versions(), "seen": seen, "optimizer": None}
         if optimizer is not None:
             tensors, state["optimizer"] = _pack(unwrap(model), optimizer)
             write_tensors(temporary / OPTIMIZER, tensors)
@@ -125,18 +105,16 @@ def save(
     return final
 
 
-def read(folder: Path | str) -> Checkpoint:
-    """One particular checkpoint, verified; a damaged one is a UserError that names what is wrong with it."""
-    return Checkpoint(Path(folder), verify(Path(folder)))
+def tidy(folder: Path, step: int, keep: int) -> None:
+    """What a save at `step` does at its end, for one that was killed there."""
+    sweep(root_of(folder))
+    _prune(root_of(folder), step, keep)
 
 
 @torch.no_grad()
 def restore(checkpoint: Checkpoint, model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> int:
-    """Put weights, buffers and the optimizer's state back, bit for bit; the step they are of.
-
-    All is compared before anything is changed. Tensors that exist are filled in place, so that captured graphs
-    keep reading them.
-    """
+    """Put weights, buffers and the optimizer's state back, bit for bit; the step they are of. All is compared before
+    anything is changed."""
     inner = unwrap(model)
     path = checkpoint.folder / WEIGHTS
     weights, targets = read_tensors(path), inner.state_dict()
@@ -147,11 +125,11 @@ def restore(checkpoint: Checkpoint, model: nn.Module, optimizer: torch.optim.Opt
                 f"{name!r} is {tensor.dtype} in {path} but {targets[name].dtype} in the model: build it in the "
                 "precision it was trained in."
             )
-    plan = None if optimizer is None else _compare(checkpoint, inner, optimizer)
+    state = None if optimizer is None else _unpack(checkpoint, inner, optimizer)
     for name, tensor in weights.items():
         targets[name].copy_(tensor)
-    if optimizer is not None and plan is not None:
-        _unpack(optimizer, checkpoint.state["optimizer"], plan)
+    if optimizer is not None and state is not None:
+        optimizer.load_state_dict(state)
     return checkpoint.step
 
 
@@ -164,20 +142,13 @@ def _names(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[list[str]
     return groups
 
 
-def _plain(value: Any) -> Any:
-    """A hyperparameter as JSON; rates that live in tensors (captured graphs) as their exact value."""
-    if isinstance(value, Tensor):
-        return value.tolist()
-    return [_plain(v) for v in value] if isinstance(value, (list, tuple)) else value
-
-
 def _pack(model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The optimizer's tensors by "<parameter>/<key>", and the rest as JSON."""
     tensors: dict[str, Tensor] = {}
     scalars: dict[str, dict[str, Any]] = {}
     groups = []
     for names, group in zip(_names(model, optimizer), optimizer.param_groups, strict=True):
-        hyper = {k: _plain(v) for k, v in group.items() if k not in _IMPLEMENTATION}
+        hyper = {k: v.tolist() if isinstance(v, Tensor) else v for k, v in group.items() if k not in _IMPLEMENTATION}
         groups.append({"params": names, "hyper": hyper})
         for name, parameter in zip(names, group["params"], strict=True):
             for key, value in optimizer.state.get(parameter, {}).items():
@@ -188,64 +159,44 @@ def _pack(model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[dict[str,
     return tensors, {"class": type(optimizer).__name__, "groups": groups, "scalars": scalars}
 
 
-def _compare(
-    checkpoint: Checkpoint, model: nn.Module, optimizer: torch.optim.Optimizer
-) -> dict[str, dict[str, Tensor]]:
-    """The tensors to put back, by parameter and key, once the checkpoint's optimizer is known to be this one."""
-    saved, where = checkpoint.state.get("optimizer"), checkpoint.folder
-    if saved is None:
+def _unpack(checkpoint: Checkpoint, model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """The saved state as torch's `load_state_dict` takes it, once its optimizer is known to be this one."""
+    where = checkpoint.folder
+    if checkpoint.optimizer is None:
         raise UserError(f"{where} has weights but no optimizer: it can be used, not resumed.")
-    if saved["class"] != type(optimizer).__name__:
-        raise UserError(f"{where} was trained with {saved['class']}, not {type(optimizer).__name__}.")
-    here, there = _names(model, optimizer), [group["params"] for group in saved["groups"]]
-    if len(here) != len(there):
-        raise UserError(f"{where} has {len(there)} parameter groups, but the optimizer has {len(here)}.")
-    for i, (ours, theirs) in enumerate(zip(here, there, strict=True)):
-        for mine, its in zip([*ours, None], [*theirs, None], strict=False):
+    saved = Reader(checkpoint.optimizer, f"{where / STATE}: optimizer")
+    if saved.get("class", str) != type(optimizer).__name__:
+        raise UserError(f"{where} was trained with {saved.get('class', str)}, not {type(optimizer).__name__}.")
+    names, groups = _names(model, optimizer), list(saved.children("groups"))
+    if len(names) != len(groups):
+        raise UserError(f"{where} has {len(groups)} parameter groups, but the optimizer has {len(names)}.")
+    for i, (ours, theirs) in enumerate(zip(names, groups, strict=True)):
+        for mine, its in zip([*ours, None], [*theirs.get("params", tuple[str, ...]), None], strict=False):
             if mine != its:
-                raise UserError(
-                    f"parameter group {i} has {its!r} in {where} where the optimizer has {mine!r}: the optimizer's "
-                    "settings differ."
-                )
+                raise UserError(f"parameter group {i} has {its!r} in {where} where the optimizer has {mine!r}.")
+    number = {name: i for i, name in enumerate(name for group in names for name in group)}
     shapes = {name: p.shape for name, p in model.named_parameters()}
-    plan: dict[str, dict[str, Tensor]] = {}
+    scalars = saved.get("scalars", dict[str, dict[str, Any]])
+    state: dict[int, dict[str, Any]] = {number[name]: values for name, values in scalars.items()}
     path = where / OPTIMIZER
-    if not path.exists():
-        path = where / OLD_OPTIMIZER
+    path = path if path.exists() else where / OLD_OPTIMIZER
     for full, tensor in read_tensors(path).items():
         name, _, key = full.rpartition("/")
-        if name not in shapes or (tensor.ndim and tensor.shape != shapes[name]):
+        if name not in number or (tensor.ndim and tensor.shape != shapes[name]):
             raise UserError(f"{full!r} in {path} does not fit the model's parameters.")
-        plan.setdefault(name, {})[key] = tensor
-    return plan
+        state.setdefault(number[name], {})[key] = tensor
+    settings = []
+    for ours, theirs, group in zip(names, groups, optimizer.param_groups, strict=True):
+        hyper = {k: _like(group[k], v) for k, v in theirs.get("hyper", dict[str, Any]).items() if k in group}
+        settings.append({**group, **hyper, "params": [number[name] for name in ours]})
+    return {"state": state, "param_groups": settings}
 
 
-def _unpack(optimizer: torch.optim.Optimizer, saved: dict[str, Any], plan: dict[str, dict[str, Tensor]]) -> None:
-    for group, its in zip(optimizer.param_groups, saved["groups"], strict=True):
-        for key in its["hyper"].keys() & group.keys() - _IMPLEMENTATION:
-            group[key] = _refill(group[key], its["hyper"][key])
-        on_device = bool(group.get("capturable") or group.get("fused"))
-        for name, parameter in zip(its["params"], group["params"], strict=True):
-            old = optimizer.state.pop(parameter, {})
-            state: dict[str, Any] = dict(saved["scalars"].get(name, {}))
-            for key, tensor in plan.get(name, {}).items():
-                # Adam counts on the CPU unless a kernel must read the count.
-                device = parameter.device if key != "step" or on_device else torch.device("cpu")
-                state[key] = _place(old.get(key), tensor, device)
-            if state:
-                optimizer.state[parameter] = state
-
-
-def _refill(current: Any, saved: Any) -> Any:
+def _like(current: Any, saved: Any) -> Any:
+    """A saved hyperparameter as the optimizer has it: a tuple, or a tensor that a captured graph reads."""
     if isinstance(current, Tensor):
-        return current.copy_(torch.tensor(saved, dtype=current.dtype))
+        return torch.tensor(saved, dtype=current.dtype, device=current.device)
     return tuple(saved) if isinstance(current, tuple) else saved
-
-
-def _place(current: Any, tensor: Tensor, device: torch.device) -> Tensor:
-    if isinstance(current, Tensor) and (current.dtype, current.shape) == (tensor.dtype, tensor.shape):
-        return current.copy_(tensor) if current.device == device else tensor.to(device)
-    return tensor.to(device)
 
 
 def _seal(folder: Path, state: dict[str, Any]) -> None:
@@ -254,50 +205,47 @@ def _seal(folder: Path, state: dict[str, Any]) -> None:
     for path in files:
         sync(path)
     state = {**state, "files": {path.name: fingerprint(path) for path in files}}
-    state["checksum"] = hashlib.sha256(dump(state)).hexdigest()
-    (folder / STATE).write_bytes(dump(state))
+    (folder / STATE).write_bytes(dump({**state, "checksum": _checksum(state)}))
     sync(folder / STATE)
     sync(folder)
 
 
-def _glance(folder: Path) -> dict[str, Any]:
-    """`state.json` with its own checksum and the sizes of all files tested, which costs nothing; or Damaged."""
+def _checksum(state: dict[str, Any]) -> str:
+    return hashlib.sha256(dump(state)).hexdigest()
+
+
+def verify(folder: Path, content: bool = True) -> Checkpoint:
+    """The checkpoint in a sealed folder whose files are all what was written; else Damaged. Without `content` only its
+    state and the sizes of the files are tested, which costs nothing."""
     path = folder / STATE
-    state = read_json(path)
-    if state.get("format") != FORMAT:
-        raise Damaged(
-            f"{path} is no checkpoint state of format {FORMAT} (it says {state.get('format')!r}): "
-            "use the version of lpwm that wrote it."
-        )
-    rest = {name: value for name, value in state.items() if name != "checksum"}
-    if state.get("checksum") != hashlib.sha256(dump(rest)).hexdigest() or path.read_bytes() != dump(state):
+    if path.is_file():
+        path.open("rb").close()  # a PermissionError is not damage
+    read = read_object(path)
+    if read.get("format", default=None) != FORMAT:
+        raise Damaged(f"{path} is of another format than {FORMAT}: use the version of lpwm that wrote it.")
+    rest = {name: value for name, value in read.record.items() if name != "checksum"}
+    if read.get("checksum", default="") != _checksum(rest) or path.read_bytes() != dump(read.record):
         raise Damaged(f"{path} was altered after it was written.")
-    for name, kind in _FIELDS.items():
-        if name not in state:
-            raise Damaged(f"{path} lacks the field {name!r}.")
-        if not isinstance(state[name], kind):
-            raise Damaged(f"{path} has a field {name!r} of the wrong type, {type(state[name]).__name__}.")
+    try:
+        state = Reader(renamed(rest), str(path))
+        kinds = {"step": int, "metric": float | None, "files": dict[str, Any]}
+        optimizer = state.get("optimizer", dict[str, Any] | None, None)
+        rest = {name: state.get(name, kind) for name, kind in kinds.items()}
+        made = Checkpoint(folder, optimizer=optimizer, seen=state.get("seen", str, ""), **rest)
+    except UserError as error:
+        raise Damaged(str(error)) from None
     for name in (WEIGHTS, CONFIG):
-        if name not in state["files"]:
+        if name not in made.files:
             raise Damaged(f"{path} does not list {name}.")
-    for name, wanted in state["files"].items():
-        check_size(folder, name, wanted)
-    return state
-
-
-def verify(folder: Path) -> dict[str, Any]:
-    """The state of a sealed folder whose files are all what was written; else Damaged."""
-    state = _glance(folder)
-    for name, wanted in state["files"].items():
-        check_file(folder, name, wanted)
-    return renamed(state)
+    if _NAME.fullmatch(folder.name) and _step_of(folder) != made.step:
+        raise Damaged(f"{folder} was renamed: it holds step {made.step}.")
+    for name, wanted in made.files.items():
+        check_file(folder, name, wanted, content)
+    return made
 
 
 def sweep(root: Path) -> None:
-    """Remove what killed processes left: temporary folders, and set-aside ones whose successor is in place.
-
-    A run, or a model's folder, has one writer.
-    """
+    """Remove what killed processes left: temporary folders, and set-aside ones whose successor is in place."""
     for path in root.iterdir() if root.is_dir() else ():
         if path.name.startswith(TEMPORARY):
             shutil.rmtree(path, ignore_errors=True)
@@ -312,9 +260,7 @@ def root_of(run_folder: Path | str) -> Path:
 
 
 def _step_of(folder: Path) -> int:
-    match = _NAME.fullmatch(folder.name)
-    assert match, folder
-    return int(match[1])
+    return int(folder.name.removesuffix(".old").removeprefix("step-"))
 
 
 def existing(run_folder: Path | str) -> list[Path]:
@@ -324,78 +270,73 @@ def existing(run_folder: Path | str) -> list[Path]:
     return sorted(folders, key=lambda p: (_step_of(p), p.suffix != ".old"), reverse=True)
 
 
-def _first_sound(run_folder: Path | str, folders: list[Path], refused: list[str]) -> Checkpoint:
+def _sound(folders: list[Path], refused: list[str], content: bool) -> Iterator[Checkpoint]:
+    """Those that pass `verify`; of the others a sentence each in `refused`."""
     for folder in folders:
         try:
-            state = verify(folder)
-            if state["step"] != _step_of(folder):
-                raise Damaged(f"{folder} was renamed: it holds step {state['step']}.")
-            return Checkpoint(folder, state, refused)
+            yield verify(folder, content)
+        except PermissionError as error:  # not damage: it is the user's to allow
+            raise UserError(f"{error.filename or folder} may not be read: allow it (chmod -R u+rX {folder}).") from None
         except (Damaged, OSError) as error:
-            refused.append(_refusal(folder, error))
+            refused.append(f"checkpoint {folder.name} is refused: {str(error).rstrip('.')}.")
+
+
+def _first(run_folder: Path | str, folders: list[Path], refused: list[str]) -> Checkpoint:
+    made = next(_sound(folders, refused, True), None)
+    if made is not None:
+        return replace(made, refused=refused)
     if not refused:
-        raise UserError(
-            f"{run_folder} has no checkpoint: give the folder of a run that has saved one, or start the run again."
-        )
+        raise UserError(f"{run_folder} has no checkpoint: give the folder of a run that has saved one.")
     raise UserError(
-        f"{run_folder} has no usable checkpoint ({' '.join(refused).rstrip('.')}): restore the folder from "
-        "a copy or start the run again."
+        f"{run_folder} has no usable checkpoint ({' '.join(refused).rstrip('.')}): restore it from a copy, or start "
+        "the run over with --fresh, which deletes what is there."
     )
 
 
 def latest(run_folder: Path | str) -> Checkpoint:
     """The newest checkpoint of a run that is whole. Those refused before it are in `.refused`."""
-    return _first_sound(run_folder, existing(run_folder), [])
+    return _first(run_folder, existing(run_folder), [])
 
 
 def best(run_folder: Path | str) -> Checkpoint:
     """The checkpoint with the lowest metric (of equals the later) that is whole."""
     refused: list[str] = []
-    metrics = {folder: state["metric"] for folder, state in _sound(run_folder, refused).items()}
-    if metrics and all(m is None for m in metrics.values()):
+    sound = list(_sound(existing(run_folder), refused, False))
+    scored = _by_metric(sound)
+    if sound and not scored:
         raise UserError(f"no checkpoint of {run_folder} has a metric to be best in: use the latest.")
-    ranked = sorted((f for f in metrics if metrics[f] is not None), key=lambda f: (metrics[f], -_step_of(f)))
-    return _first_sound(run_folder, ranked, refused)
+    return _first(run_folder, [c.folder for c in scored], refused)
+
+
+def _by_metric(checkpoints: list[Checkpoint]) -> list[Checkpoint]:
+    """Those that have a metric, the best first, of equals the later."""
+    scored = [(c.metric, -c.step, i) for i, c in enumerate(checkpoints) if c.metric is not None]
+    return [checkpoints[i] for *_, i in sorted(scored)]
+
+
+def adopt(checkpoint: Checkpoint, run_folder: Path) -> None:
+    """Copy a checkpoint of another run into this one's."""
+    root, name = root_of(run_folder), f"step-{checkpoint.step:08d}"
+    with scratch(root, name) as temporary:
+        for file in (*checkpoint.files, STATE):
+            shutil.copyfile(checkpoint.folder / file, temporary / file)
+            sync(temporary / file)
+        put(temporary, root / name)
+
+
+def erase(run_folder: Path) -> None:
+    """Delete the checkpoints of a run."""
+    remove(root_of(run_folder))
 
 
 CHOICES: dict[str, Callable[[Path | str], Checkpoint]] = {"latest": latest, "best": best}
 
 
-def _sound(run_folder: Path | str, refused: list[str] | None = None) -> dict[Path, dict[str, Any]]:
-    """The states of the checkpoints that look whole, newest first; of the others a sentence each in `refused`."""
-    states = {}
-    for folder in existing(run_folder):
-        try:
-            states[folder] = _glance(folder)
-        except (Damaged, OSError) as error:
-            if refused is not None:
-                refused.append(_refusal(folder, error))
-    return states
-
-
-def _refusal(folder: Path, error: Exception) -> str:
-    return f"checkpoint {folder.name} is refused: {str(error).rstrip('.')}."
-
-
 def _prune(root: Path, step: int, keep: int) -> None:
-    """After a save at `step`: keep the last `keep` and the best up to it, remove the other sound ones.
-
-    Damaged ones do not count, so they never crowd out sound ones, and stay until their step is saved again. Later
-    ones are left alone: no run saves behind its own end, so they are damaged or not ours to delete.
-    """
-    states = {folder: state for folder, state in _sound(root).items() if _step_of(folder) <= step}
-    scored = [f for f in states if states[f]["metric"] is not None]
-    kept = set(list(states)[:keep])
-    if scored:
-        kept.add(min(scored, key=lambda f: (states[f]["metric"], -_step_of(f))))
-    for folder in states.keys() - kept:
+    """After a save at `step`: keep the last `keep` and the best up to it, remove the other sound ones. Damaged ones
+    neither count nor go. Later ones are left alone: no run saves behind its own end."""
+    sound = [c for c in _sound(existing(root), [], False) if c.step <= step]
+    kept = {c.folder for c in [*sound[:keep], *_by_metric(sound)[:1]]}
+    for folder in {c.folder for c in sound} - kept:
         with suppress(OSError):  # the save itself stands; the next one tries again
             remove(folder)
-
-
-def _best_so_far(root: Path, step: int, metric: float | None) -> dict[str, Any] | None:
-    """{"step", "metric"} of the lowest metric among the checkpoints up to `step` and the one being saved."""
-    scores = [(metric, -step)] if metric is not None else []
-    earlier = (state for state in _sound(root).values() if state["step"] < step)
-    scores += [(state["metric"], -state["step"]) for state in earlier if state["metric"] is not None]
-    return {"step": -min(scores)[1], "metric": min(scores)[0]} if scores else None

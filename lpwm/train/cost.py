@@ -4,8 +4,6 @@ Counts follow the arithmetic of the networks (a multiply-add is two operations; 
 forward pass). Times are those counts over a rate measured on a machine; they are estimates and are called so.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch
@@ -69,12 +67,9 @@ def estimate(
     kept += frames * v.image_size**2 * 3 * (1 + item)
     kept += passes * (2.5 * outputs + 12 * D) * item
     kept += frames * slices * numbers * 4
-    return Cost(
-        parameters=parameters,
-        flops=3 * batch * clip + 2.0 * batch * frames * D * slices * projections,
-        clip_bytes=kept,
-        fixed_bytes=parameters * 4 * 4 + parameters * (2 if half else 0) + 4.0 * slices * D,
-    )
+    flops = 3 * batch * clip + 2.0 * batch * frames * D * slices * projections
+    fixed = parameters * 4 * 4 + parameters * (2 if half else 0) + 4.0 * slices * D
+    return Cost(parameters, flops, clip_bytes=kept, fixed_bytes=fixed)
 
 
 def check_memory(cost: Cost, batch: int, free: float, where: str) -> None:

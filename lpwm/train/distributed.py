@@ -4,14 +4,11 @@ The contract: the global batch is cut into contiguous slices, one per rank (unev
 computes a scalar whose *mean over ranks* is the loss of the global batch; gradients are averaged over ranks. Then loss
 and gradients of N ranks equal those of one process, regularizer and BatchNorm included, because both see every code:
 
-  gather   all codes, in rank order; its backward sums what each rank's loss says of a code
   reduce   the sum over ranks; its backward is the sum over ranks
+  gather   all codes, in rank order: the sum of each rank's codes among zeros
 
-This is the only file that talks to other processes. Gradients are averaged in one flat buffer after the backward pass:
-the models are small (tens of millions of parameters), and one all-reduce is simpler to trust than overlapped buckets.
+This is the only file that talks to other processes. Gradients are averaged in one flat buffer after the backward pass.
 """
-
-from __future__ import annotations
 
 import os
 from collections.abc import Iterable
@@ -20,6 +17,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lpwm.core.errors import UserError
@@ -27,37 +25,16 @@ from lpwm.losses.base import Group
 from lpwm.model.layers import BatchNorm
 
 
-class _Gather(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, sizes: tuple[int, ...], rank: int) -> Tensor:
-        ctx.sizes, ctx.rank = sizes, rank
-        widest = max(sizes)
-        mine = x.new_zeros(widest, *x.shape[1:])
-        mine[: x.shape[0]] = x
-        parts = [torch.empty_like(mine) for _ in sizes]
-        dist.all_gather(parts, mine)
-        return torch.cat([part[:n] for part, n in zip(parts, sizes, strict=True)])
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
-        total = grads[0].contiguous()
-        dist.all_reduce(total)
-        start = sum(ctx.sizes[: ctx.rank])
-        return total[start : start + ctx.sizes[ctx.rank]], None, None
-
-
 class _Reduce(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
-        total = x.clone()
+        total = x.clone(memory_format=torch.contiguous_format)
         dist.all_reduce(total)
         return total
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Tensor:
-        total = grads[0].contiguous()
-        dist.all_reduce(total)
-        return total
+        return _Reduce.forward(ctx, grads[0])
 
 
 def join(device: str, local: int) -> None:
@@ -84,7 +61,7 @@ class Ranks:
     local: int = 0  # which device of this machine
 
     @classmethod
-    def from_environment(cls, device: str) -> Ranks:
+    def from_environment(cls, device: str) -> "Ranks":
         """What torchrun set up; a lone process where it set up nothing."""
         ranks = int(os.environ.get("WORLD_SIZE", "1"))
         if ranks == 1:
@@ -119,14 +96,12 @@ class Ranks:
     def group(self, batch: int) -> Group:
         """This process as the losses of a global batch see it."""
         sizes, rank = self.sizes(batch), self.rank
-        if self.alone:
-            return Group()
+        around = [sum(sizes[:rank]), sum(sizes[rank + 1 :])]  # clips of other ranks before and after this one's
 
-        @torch.compiler.disable
         def gather(x: Tensor) -> Tensor:
-            return _Gather.apply(x, sizes, rank)
+            return self.reduce(F.pad(x, [0, 0] * (x.ndim - 1) + around))
 
-        return Group(rank, self.ranks, gather)
+        return Group() if self.alone else Group(rank, self.ranks, gather)
 
     @torch.compiler.disable
     def reduce(self, x: Tensor) -> Tensor:
@@ -143,11 +118,11 @@ class Ranks:
     def average_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
         if self.alone:
             return
-        with_grad = [p for p in parameters if p.requires_grad]
-        for p in with_grad:
-            if p.grad is None:  # unused on this rank; it must still take part
-                p.grad = torch.zeros_like(p)
-        grads = [p.grad for p in with_grad if p.grad is not None]
+        grads = []
+        for p in parameters:
+            if p.requires_grad:
+                p.grad = torch.zeros_like(p) if p.grad is None else p.grad  # unused on this rank: it takes part
+                grads.append(p.grad)
         flat = torch.cat([g.flatten() for g in grads])
         dist.all_reduce(flat)
         flat /= self.ranks
@@ -159,18 +134,14 @@ class Ranks:
         """Scalars averaged over ranks, in one call."""
         if self.alone or not values:
             return values
-        flat = torch.stack([v.detach().float() for v in values.values()])
-        dist.all_reduce(flat)
-        flat /= self.ranks
+        flat = self.reduce(torch.stack([v.detach().float() for v in values.values()])) / self.ranks
         return dict(zip(values, flat.unbind(), strict=True))
 
     def agree(self, value: bool, device: torch.device) -> bool:
         """Whether any rank says yes: interrupts and deaths must stop all of them at the same step."""
         if self.alone:
             return value
-        flag = torch.tensor(float(value), device=device)
-        dist.all_reduce(flag)
-        return bool(flag.item())
+        return bool(self.reduce(torch.tensor(float(value), device=device)).item())
 
     def wait(self) -> None:
         if not self.alone:

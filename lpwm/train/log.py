@@ -5,8 +5,6 @@ its values. A record of step s belongs to the state after s steps, so a run that
 keeps the records up to s and the file reads as one run; log step s before saving it.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import sys
@@ -19,22 +17,20 @@ from typing import Any, TextIO
 import torch
 from torch import Tensor
 
-from lpwm.core.errors import UserError
-from lpwm.core.files import disk_errors, make_folder, write_whole
-from lpwm.core.provenance import LOG, Kind, parse_record, read_log
+from lpwm.core.errors import UserError, need
+from lpwm.core.files import disk_errors, make_folder, read_bytes, write_whole
+from lpwm.core.provenance import LOG, Kind, Record, last_record, read_log
 from lpwm.train.progress import Progress
 
 Value = Tensor | float | int | bool | str | None | Sequence[float]
-__all__ = ["LOG", "Kind", "Logger", "flatten", "keep_until", "read_log", "to_host"]
+__all__ = ["LOG", "Kind", "Logger", "flatten", "keep_until", "last_record", "read_log", "to_host"]
 _RECENT = 8  # log points over which the rate is taken
 
 
 class Logger:
-    """`log(step, values)` writes a record everywhere and returns it as plain numbers.
-
-    The values may be tensors of any device: all of them come to the host in one transfer, the only wait for the
-    device. Without a folder (ranks other than the first) nothing is written.
-    """
+    """`log(step, values)` writes a record everywhere and returns it as plain numbers. The values may be tensors of any
+    device: all of them come to the host in one transfer, the only wait for the device. Without a folder (ranks other
+    than the first) nothing is written."""
 
     def __init__(
         self,
@@ -60,7 +56,8 @@ class Logger:
         if folder is None:
             return
         folder = Path(folder)
-        module = _import_wandb() if wandb else None  # refused before anything is written
+        install = "Weights & Biases needs the package wandb: pip install 'lpwm[wandb]'."
+        module = need("wandb", install) if wandb else None  # refused before anything is written
         make_folder(folder)
         self._path = folder / LOG
         keep_until(self._path, start_step)
@@ -72,16 +69,9 @@ class Logger:
             # Events from this step on, written by a run that was killed, are hidden by the reader.
             purge = start_step + 1 if start_step > 0 else 0
             self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=purge)
-        if module is not None:
-            # The folder names the run, so that a resumed run continues its own curves.
-            self._wandb = module.init(
-                project=wandb,
-                id=folder.name,
-                name=folder.name,
-                dir=str(folder),
-                resume="allow",
-                config=dict(config or {}),
-            )
+        if module is not None:  # the folder names the run, so that a resumed run continues its own curves
+            named = {"id": folder.name, "name": folder.name, "dir": str(folder)}
+            self._wandb = module.init(project=wandb, resume="allow", config=dict(config or {}), **named)
         if console:
             self._progress = Progress(total_steps, start_step, stream or sys.stderr, clock)
 
@@ -93,9 +83,10 @@ class Logger:
         self._write(step, kind, record)
         numbers = flatten(record)
         if self._board is not None:
-            for name, value in numbers.items():
-                self._board.add_scalar(f"{kind}/{name}", value, step)
-            self._board.flush()  # a killed run keeps what it has logged
+            with disk_errors(self._path.with_name("tensorboard")):
+                for name, value in numbers.items():
+                    self._board.add_scalar(f"{kind}/{name}", value, step)
+                self._board.flush()  # a killed run keeps what it has logged
         if self._wandb is not None:
             self._wandb.log({f"{kind}/{name}": value for name, value in numbers.items()}, step=step)
         if self._progress is not None:
@@ -112,17 +103,15 @@ class Logger:
             self._progress.say(message)
 
     def close(self) -> None:
-        if self._progress is not None:
-            self._progress.close()
-        if self._board is not None:
-            self._board.close()
+        for part in (self._progress, self._board, self._file):
+            if part is not None:
+                with disk_errors(self._path):
+                    part.close()
         if self._wandb is not None:
             self._wandb.finish()
-        if self._file is not None:
-            self._file.close()
         self._progress = self._board = self._wandb = self._file = None
 
-    def __enter__(self) -> Logger:
+    def __enter__(self) -> "Logger":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -133,6 +122,7 @@ class Logger:
             return
         line = {"step": step, "time": round(time.time(), 3), "kind": kind, **_plain(record)}
         with disk_errors(self._path):
+            self._path.stat()  # a file that was removed takes records and keeps none
             self._file.write(json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n")
             self._file.flush()
 
@@ -152,15 +142,12 @@ def to_host(values: Mapping[str, Value]) -> dict[str, Any]:
         if value.ndim > 1:
             raise UserError(f"cannot log {name!r} of shape {tuple(value.shape)}: log scalars or lists.")
     for device in {value.device for value in tensors.values()}:
-        names = [name for name, value in tensors.items() if value.device == device]
+        here = {name: value for name, value in tensors.items() if value.device == device}
         wide = torch.float32 if device.type == "mps" else torch.float64
-        flat = torch.cat([tensors[name].reshape(-1).to(wide) for name in names]).tolist()
-        position = 0
-        for name in names:
-            size = tensors[name].numel()
-            piece = flat[position : position + size]
-            out[name] = piece if tensors[name].ndim else piece[0]
-            position += size
+        flat = iter(torch.cat([value.reshape(-1).to(wide) for value in here.values()]).tolist())
+        for name, value in here.items():
+            piece = [next(flat) for _ in range(value.numel())]
+            out[name] = piece if value.ndim else piece[0]
     return out
 
 
@@ -180,15 +167,15 @@ def keep_until(path: Path, step: int) -> None:
     if not path.exists():
         return
     with disk_errors(path):
-        lines = path.read_bytes().split(b"\n")
-        kept = []
-        for raw in lines:
-            record = parse_record(raw.decode("utf-8", errors="replace"))
-            if record is not None and step > 0 and record["step"] <= step:
-                kept.append(raw + b"\n")
-        if b"".join(kept) == b"\n".join(lines):
-            return
-        write_whole(path, b"".join(kept))
+        lines = read_bytes(path, 2**33).splitlines(keepends=True)
+        records = [Record.from_json(line.decode("utf-8", errors="replace")) for line in lines]
+        kept = [
+            line.rstrip(b"\n") + b"\n"
+            for line, record in zip(lines, records, strict=True)
+            if record is not None and step > 0 and record.step <= step
+        ]
+        if kept != lines:
+            write_whole(path, b"".join(kept))
 
 
 def _plain(value: Any) -> Any:
@@ -197,16 +184,4 @@ def _plain(value: Any) -> Any:
         return float(f"{value:.9g}") if math.isfinite(value) else None
     if isinstance(value, Mapping):
         return {str(k): _plain(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(v) for v in value]
-    return value
-
-
-def _import_wandb() -> Any:
-    try:
-        import wandb
-    except ImportError as error:
-        raise UserError(
-            "logging to Weights & Biases needs the package wandb: pip install 'lpwm[wandb]', or leave the flag out."
-        ) from error
-    return wandb
+    return [_plain(v) for v in value] if isinstance(value, (list, tuple)) else value

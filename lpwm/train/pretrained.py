@@ -1,20 +1,17 @@
 """Models to use and to share: a folder, a run, the Hugging Face Hub, and the runs shipped with the package.
 
-`huggingface_hub` is imported when it is called for, so a machine without it can train and plan. The card states what
-config.json says and nothing else.
+`huggingface_hub` is imported when it is called for, so a machine without it can train and plan.
 
-A shipped run is a run folder of five small files, which `lpwm eval`, `lpwm interpret` and `lpwm report` read like any
-(results/pack_pretrained.py makes them). Its data set is collected anew, and its digest compared with the run's.
+A shipped run is a run folder of five small files (results/pack_pretrained.py makes them). Its data set is collected
+anew, and its digest compared with the run's.
 """
-
-from __future__ import annotations
 
 import os
 import re
 import shutil
 import tempfile
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -22,25 +19,25 @@ from typing import Any
 import torch
 
 from lpwm.core.config import from_dict
-from lpwm.core.errors import UserError, choose
+from lpwm.core.errors import UserError, choose, need
 from lpwm.core.files import disk_errors, scratch, sync
+from lpwm.core.json import Reader
 from lpwm.core.provenance import LOG, SESSIONS
-from lpwm.model.predictors import title_of
 from lpwm.model.world_model import ModelConfig, WorldModel
 from lpwm.train.checkpoint import CHECKPOINTS, CHOICES, STATE, root_of, sweep, verify
+from lpwm.train.run_config import RUN, pick_device, read_record
 from lpwm.train.weights import (
     CONFIG,
     WEIGHTS,
     check_file,
     check_shapes,
     read_config,
-    read_json,
     read_shapes,
     read_tensors,
     write_model,
 )
 
-FILES = ("run.json", SESSIONS, LOG, WEIGHTS, CONFIG)  # of a shipped run
+FILES = (RUN, SESSIONS, LOG, WEIGHTS, CONFIG)  # of a shipped run
 _PATTERNS = ["*.safetensors", "*.json", "*.md"]  # downloaded
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
@@ -55,9 +52,8 @@ def save_pretrained(model: WorldModel, folder: str | os.PathLike[str], meta: Map
     sweep(folder)
     with scratch(folder, "model") as temporary:
         write_model(temporary, model, model.meta if meta is None else meta)
-        for name in (WEIGHTS, CONFIG):
-            sync(temporary / name)
         for name in (WEIGHTS, CONFIG):  # a kill in between leaves weights that the config refuses, never a mixture
+            sync(temporary / name)
             os.replace(temporary / name, folder / name)
         sync(folder)
     return folder
@@ -69,8 +65,7 @@ def locate(path: str | os.PathLike[str], checkpoint: str = "latest") -> Path | N
     folder = Path(path).expanduser()
     if folder.is_dir():
         if (folder / STATE).exists():
-            verify(folder)
-            return folder
+            return verify(folder).folder
         if (folder / CONFIG).exists():
             return folder
         if root_of(folder).is_dir():
@@ -86,57 +81,38 @@ def locate(path: str | os.PathLike[str], checkpoint: str = "latest") -> Path | N
     raise UserError(f"there is no folder {folder}: give a model's folder, a run's folder or a hub name owner/name.")
 
 
-def device_of(device: str | torch.device) -> torch.device:
-    try:
-        made = torch.device(device)
-    except RuntimeError:
-        raise UserError(f"unknown device {device!r}: give cpu, cuda or cuda:N.") from None
-    if made.type == "cuda" and not torch.cuda.is_available():
-        raise UserError(f"device {device!s} was asked for, but torch sees no GPU: use device='cpu'.")
-    return made
-
-
-def build(config: dict[str, Any], where: Path) -> WorldModel:
+def build(config: Reader) -> WorldModel:
     """The model that config.json describes, untrained; torch's own generator is left as it was."""
+    model, sizes = config.get("model", dict[str, Any]), (config.get("action_dim", int), config.get("proprio_dim", int))
     try:
-        made = from_dict(ModelConfig, config["model"])
         with torch.random.fork_rng(devices=[]):
-            return WorldModel(made, config["action_dim"], config["proprio_dim"])
+            return WorldModel(from_dict(ModelConfig, model), *sizes)
     except UserError as error:
-        raise UserError(f"{where / CONFIG}: {error}") from None
+        raise UserError(f"{config.where}: {error}") from None
+    except (TypeError, ArithmeticError, RuntimeError) as error:  # of torch, for sizes beyond all bounds
+        raise UserError(f"{config.where}: no model can be built with these sizes ({type(error).__name__}).") from None
 
 
 def load(
-    path: str | os.PathLike[str],
-    device: str | torch.device = "cpu",
-    revision: str | None = None,
-    checkpoint: str = "latest",
-    token: str | None = None,
+    path: str | os.PathLike[str], device: str | torch.device, revision: str | None, checkpoint: str, token: str | None
 ) -> WorldModel:
     """See `WorldModel.from_pretrained`."""
-    target = device_of(device)
-    folder = locate(path, checkpoint)
-    if folder is None:
-        folder = download(str(path), revision, token)
+    target = pick_device(device)
+    folder = locate(path, checkpoint) or download(str(path), revision, token)
     config = read_config(folder)
-    files = config.get("files")
-    if isinstance(files, dict) and WEIGHTS in files:
-        check_file(folder, WEIGHTS, files[WEIGHTS])
+    for name, wanted in config.get("files", dict[str, Any], {}).items():
+        check_file(folder, name, wanted)
     shapes = read_shapes(folder / WEIGHTS)
     with torch.device("meta"):  # compare before anything is allocated
-        check_shapes(folder / WEIGHTS, shapes, build(config, folder))
-    model = build(config, folder)
+        check_shapes(folder / WEIGHTS, shapes, build(config))
+    model = build(config)
     model.load_state_dict(read_tensors(folder / WEIGHTS))
-    model.meta = config
+    model.meta = config.record
     return model.eval().to(target)
 
 
 def _library() -> Any:
-    try:
-        import huggingface_hub
-    except ImportError:
-        raise UserError("the hub needs huggingface_hub: pip install huggingface_hub.") from None
-    return huggingface_hub
+    return need("huggingface_hub", "the hub needs huggingface_hub: pip install huggingface_hub.")
 
 
 # Class of the library's error -> why. By name, since the classes moved between versions; the first that fits.
@@ -150,8 +126,8 @@ _WHY = {
 }
 
 
-def _sentence(name: str, what: str, error: Exception) -> str:
-    """Why the hub did not do it."""
+def _refusal(what: str, error: Exception) -> UserError:
+    """`what` the hub did not do, and why."""
     kinds = {cls.__name__ for cls in type(error).__mro__}
     status = getattr(getattr(error, "response", None), "status_code", None)
     why = next((why for kind, why in _WHY.items() if kind in kinds), "")
@@ -159,114 +135,60 @@ def _sentence(name: str, what: str, error: Exception) -> str:
         why = "your token was refused: check it with `hf auth whoami` and that it may write here"
     elif not why and status is not None:
         why = f"the hub answered with status {status}: try again later"
-    return f"{what} {name!r}: {why or f'the hub cannot be reached ({type(error).__name__}): check the network'}."
+    return UserError(f"{what}: {why or f'the hub cannot be reached ({type(error).__name__}): check the network'}.")
 
 
-def download(name: str, revision: str | None = None, token: str | None = None) -> Path:
+def download(name: str, revision: str | None, token: str | None) -> Path:
     """The local folder of a hub model; only safetensors, JSON and Markdown files are fetched."""
     library = _library()
     try:
-        folder = library.snapshot_download(name, revision=revision, allow_patterns=_PATTERNS, token=token)
+        return Path(library.snapshot_download(name, revision=revision, allow_patterns=_PATTERNS, token=token))
     except Exception as error:  # of the network, the hub or the disk: none of them ours
-        raise UserError(
-            _sentence(name, "there is no folder of this name here, and the hub does not give", error)
-        ) from error
-    return Path(folder)
+        raise _refusal(f"there is no folder of this name here, and the hub does not give {name!r}", error) from error
 
 
 def push(
-    model: WorldModel,
-    name: str,
-    meta: Mapping[str, Any] | None = None,
-    private: bool = False,
-    token: str | None = None,
-    commit_message: str = "Upload an LpWM world model",
-    license: str = "mit",
+    model: WorldModel, name: str, meta: Mapping[str, Any], private: bool, token: str | None, note: str, license: str
 ) -> str:
-    """Upload model.safetensors, config.json and README.md (the card); the address of the model."""
-    library = _library()
+    """See `WorldModel.push_to_hub`: model.safetensors, config.json and README.md (the card)."""
+    library, common = _library(), {"token": token, "repo_type": "model"}
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        write_model(folder, model, model.meta if meta is None else meta)
-        (folder / "README.md").write_text(card(name, model, read_config(folder), license), encoding="utf-8")
+        write_model(folder, model, meta)
+        (folder / "README.md").write_text(card(name, model, read_config(folder).record, license), encoding="utf-8")
         try:
-            url = library.create_repo(name, private=private, token=token, repo_type="model", exist_ok=True)
-            library.upload_folder(
-                repo_id=name,
-                folder_path=folder,
-                commit_message=commit_message,
-                token=token,
-                repo_type="model",
-                allow_patterns=[WEIGHTS, CONFIG, "README.md"],
-            )
+            url = library.create_repo(name, private=private, exist_ok=True, **common)
+            library.upload_folder(repo_id=name, folder_path=folder, commit_message=note, **common)
         except Exception as error:
-            raise UserError(_sentence(name, "cannot upload", error)) from error
+            raise _refusal(f"cannot upload {name!r}", error) from error
     return str(url)
 
 
-def _cell(value: Any) -> str:
-    return " ".join(str(value).replace("|", "\\|").split())
+def _rows(config: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    for key, value in config.items():
+        if isinstance(value, dict):
+            yield from _rows(value, f"{prefix}{key}.")
+        elif value not in (None, "", []):
+            cell = " ".join(str(value).replace("|", "\\|").split())
+            yield f"| {prefix}{key} | {cell} |"
 
 
-def card(name: str, model: WorldModel, config: Mapping[str, Any], license: str = "mit") -> str:
+def card(name: str, model: WorldModel, config: Mapping[str, Any], license: str) -> str:
     """The model card: front matter, what it is, a table of its configuration, how to load it."""
-    c, world = model.config, config.get("world")
-    rung, vit = c.predictor.rung, c.encoder
-    world_name = world.get("name") if isinstance(world, dict) else None
-    tags = ["world-model", "jepa", "planning", *(["sparse"] if c.sparse else []), f"lpwm-{rung}"]
-    norm = config.get("normalization")
-    norms = f"mean {norm.get('mean')}, std {norm.get('std')}" if isinstance(norm, dict) else None
-    rows = {
-        "world": world_name,
-        "world options": world.get("options") if isinstance(world, dict) else None,
-        "parameters": f"{sum(p.numel() for p in model.parameters()):,}",
-        "latent width": c.latent,
-        "link": c.link,
-        "predictor": title_of(rung),
-        "history (frames)": model.history,
-        "encoder": f"ViT, {vit.depth} layers, width {vit.width}, patch {vit.patch}, pixels '{vit.pixels}'",
-        "image": f"{config.get('image_size')} × {config.get('image_size')} pixels",
-        "projector": f"hidden {c.projector.hidden}, {c.projector.norm} norm",
-        "action block (entries)": model.action_dim,
-        "frameskip": config.get("frameskip"),
-        "action normalization": norms,
-        "proprioception (entries)": model.proprio_dim or None,
-        "run": config.get("run_hash"),
-        "versions": ", ".join(f"{k} {v}" for k, v in config.get("versions", {}).items()),
-    }
-    table = "\n".join(f"| {key} | {_cell(value)} |" for key, value in rows.items() if value not in (None, {}, ""))
+    c = model.config
+    tags = ["world-model", "jepa", "planning", *(["sparse"] if c.sparse else []), f"lpwm-{c.predictor.rung}"]
+    table = [f"| parameters | {sum(p.numel() for p in model.parameters()):,} |", *_rows(config)]
     kind = "sparse (non-negative codes with exact zeros)" if c.sparse else "dense"
-    of_world = f" of the world `{_cell(world_name)}`" if world_name else ""
-    return f"""---
-license: {_cell(license)}
-library_name: lpwm
-pipeline_tag: robotics
-tags:
-{chr(10).join(f"- {tag}" for tag in tags)}
----
-
-# {name.rpartition("/")[2]}
-
-A {kind} latent world model{of_world}, trained with LpWM. It encodes frames as codes and predicts the code that follows
-an action, for planning in latent space.
-
-| | |
-|---|---|
-{table}
-
-## Use
-
-```python
-from lpwm.model import WorldModel
-
-model = WorldModel.from_pretrained("{name}")
-codes = model.encode(frames)  # uint8 (…, 3, {vit.image_size}, {vit.image_size}) -> (…, {c.latent})
-model.meta  # what is in config.json: the world, the action normalization, the frameskip
-```
-
-Actions are given to the model in blocks of {model.action_dim} entries{", z-scored as above" if norms else ""}.
-This card lists what is stored with the weights; no results of evaluations are stored with them.
-"""
+    values = {
+        "name": name,
+        "title": name.rpartition("/")[2],
+        "license": license,
+        "kind": kind,
+        "table": "\n".join(table),
+    }
+    sizes = {"image_size": c.encoder.image_size, "latent": c.latent, "action_dim": model.action_dim}
+    text = (resources.files("lpwm") / "assets" / "card.md").read_text(encoding="utf-8")
+    return text.format(tags="\n".join(f"- {tag}" for tag in tags), **values, **sizes)
 
 
 def shipped() -> Path:
@@ -275,8 +197,7 @@ def shipped() -> Path:
 
 
 def available() -> list[str]:
-    root = shipped()
-    return sorted(p.name for p in root.iterdir() if (p / CONFIG).exists()) if root.is_dir() else []
+    return sorted(path.parent.name for path in shipped().glob(f"*/{CONFIG}"))
 
 
 def unpack(name: str, root: str | Path) -> Path:
@@ -285,8 +206,7 @@ def unpack(name: str, root: str | Path) -> Path:
     if not (source / CONFIG).exists():
         are = f"are {', '.join(available())}" if available() else "is none"
         raise UserError(f"no pretrained {name!r} is installed here (there {are}): train one with lpwm demo.")
-    run = read_json(source / "run.json")
-    target = Path(root) / f"{name}-{run['hash']}"
+    target = Path(root) / f"{name}-{read_record(source).hash}"
     if not target.exists():
         with disk_errors(target), scratch(Path(root), name) as temporary:
             for file in FILES:

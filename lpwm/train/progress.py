@@ -1,14 +1,11 @@
 """The progress line of a run: position, rate, time left, loss and the main monitors."""
 
-from __future__ import annotations
-
 import math
-import os
 from collections.abc import Callable, Mapping
 from typing import Any, TextIO
 
 _QUIET = 30.0  # seconds between plain lines, where no terminal can redraw one
-_WIDTH = 120  # of plain lines, unless COLUMNS says otherwise
+_WIDTH = 120  # of plain lines
 # (monitor, label, digits), the most telling first: what does not fit the terminal is left out from the end.
 _SHOWN = (
     ("loss", "loss", 3),
@@ -20,6 +17,12 @@ _SHOWN = (
     ("temporal_variation", "tv", 2),
     ("dead_units", "dead", 2),
 )
+
+LEGEND = """\
+  err, copy   error of predictions, and of copying the last frame
+  dim         effective dimension of the codes
+  on, dead    share of units that are active, and that never are
+  act, tv     what other actions change, and what differs between frames"""
 
 
 def progress_line(
@@ -68,7 +71,7 @@ class Progress:
             self._live.refresh()
         elif self._spoke is None or step >= self.total or self._clock() - self._spoke >= _QUIET:
             self._spoke = self._clock()
-            self._plain(self.line(_columns()))
+            self._plain(self.line(_WIDTH))
 
     def say(self, message: str) -> None:
         if self._live is None:
@@ -93,43 +96,27 @@ class Progress:
             return None
         from rich.console import Console
         from rich.live import Live
+        from rich.text import Text
 
         console = Console(file=self._stream)
         if console.is_dumb_terminal or not console.is_terminal:
             return None
-        live = Live(_Line(self), console=console, refresh_per_second=2, redirect_stdout=False)
+
+        def draw() -> Text:  # fits the terminal of that moment
+            text = Text(self.line(console.width), no_wrap=True, overflow="crop")
+            text.highlight_words([*(label for _, label, _ in _SHOWN), "ETA"], "dim")
+            return text
+
+        live = Live(get_renderable=draw, console=console, refresh_per_second=2, redirect_stdout=False)
         live.start()
         return live
-
-
-class _Line:
-    """Computes the line when it is drawn, so that it fits the terminal of that moment."""
-
-    def __init__(self, progress: Progress) -> None:
-        self._progress = progress
-
-    def __rich_console__(self, console: Any, options: Any) -> Any:
-        from rich.text import Text
-
-        text = Text(self._progress.line(options.max_width), no_wrap=True, overflow="crop")
-        text.highlight_words([*(label for _, label, _ in _SHOWN), "ETA"], "dim")
-        yield text
 
 
 def _validation(numbers: Mapping[str, float]) -> str:
     """The held-out errors at the first and the last depth, with the copy predictor's."""
     depths = [int(n.rpartition("_")[2]) for n in numbers if n.startswith("error_depth_")]
     shown = [
-        f"depth {d} err {numbers[f'error_depth_{d}']:.2g}"
-        + (f" copy {copy:.2g}" if (copy := numbers.get(f"copy_error_depth_{d}")) is not None else "")
+        f"depth {d} err {numbers[f'error_depth_{d}']:.2g} copy {numbers.get(f'copy_error_depth_{d}', math.nan):.2g}"
         for d in sorted({min(depths), max(depths)} if depths else ())
     ]
-    rest = [f"{name} {value:.3g}" for name, value in list(numbers.items())[:4]]
-    return "held-out  " + "  ".join(shown or rest)
-
-
-def _columns() -> int:
-    try:
-        return max(10, int(os.environ["COLUMNS"]))
-    except (KeyError, ValueError):
-        return _WIDTH
+    return "  ".join(["held-out", *shown])

@@ -6,24 +6,26 @@ training.json     how long each stretch of training took, where, and by which co
 checkpoints/      step-00001000/ …; each also loads as a pretrained model
 """
 
-from __future__ import annotations
-
 import contextlib
-import json
+import hashlib
 import math
+import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from lpwm import worlds
-from lpwm.core.config import from_dict, to_dict
+from lpwm.core.config import to_dict
 from lpwm.core.errors import UserError
 from lpwm.core.files import make_folder, write_whole
-from lpwm.core.provenance import add_session
+from lpwm.core.json import dump_json
+from lpwm.core.lock import LEASE, Writer, one_writer
+from lpwm.core.provenance import LOG, SESSIONS, Record, last_record, sessions, write_sessions
 from lpwm.core.version import __version__
 from lpwm.data import ActionStats, EpisodeData, ResidentClips, StreamedClips, open_clips, world_of
 from lpwm.data.frames import StoredFrames
@@ -34,14 +36,30 @@ from lpwm.model import WorldModel
 from lpwm.optim import build, initialize
 from lpwm.train import checkpoint
 from lpwm.train.cost import Cost
-from lpwm.train.depth import depth_errors, held_out_clips, held_out_range
 from lpwm.train.distributed import Ranks
-from lpwm.train.log import LOG, Logger, read_log
+from lpwm.train.health import Health, concerns
+from lpwm.train.loaded import Bounds, Use
+from lpwm.train.log import Logger
 from lpwm.train.loop import Callbacks, train
+from lpwm.train.monitors import ActivityWindow, depth_errors, held_out_clips
 from lpwm.train.prepare import prepare_data
-from lpwm.train.run_config import RunConfig, half_precision, read_record, run_hash
+from lpwm.train.run_config import RUN, RunConfig, RunRecord, Start, half_precision, read_record, run_hash
 from lpwm.train.step import Stepper
-from lpwm.worlds import WorldSpec
+from lpwm.train.weights import check_shapes
+
+
+@dataclass(frozen=True)
+class Result:
+    """The last logged numbers, and where the model is."""
+
+    run: str
+    hash: str
+    step: int
+    train: Record
+    held_out: Record
+
+    def to_json(self) -> dict[str, Any]:
+        return vars(self) | {"train": self.train.to_json(), "held_out": self.held_out.to_json()}
 
 
 @dataclass
@@ -52,6 +70,8 @@ class Run:
     folder: Path
     data: EpisodeData
     hash: str
+    start: Start | None = None
+    weights: dict[str, Tensor] | None = None  # of the model that it starts from
 
     @classmethod
     def create(
@@ -61,38 +81,59 @@ class Run:
         name: str = "run",
         progress: Callable[[int], None] | None = None,
         ranks: Ranks | None = None,
-    ) -> Run:
-        """The folder ROOT/NAME-HASH; one that is there already is the same run and is continued."""
+        weights: str | Path | None = None,
+        start: Start | None = None,
+    ) -> "Run":
+        """The folder ROOT/NAME-HASH; one that is there already is the same run and is continued. weights: a run,
+        checkpoint, folder or hub name whose weights it starts from, in place of fresh ones."""
         ranks = ranks or Ranks()
-        data = prepare_data(config.data, root / "data", progress) if ranks.first else None
+        side = config.model.encoder.image_size
+        data = prepare_data(config.data, root / "data", progress, side) if ranks.first else None
         ranks.wait()
-        data = data or prepare_data(config.data, root / "data")
-        code = run_hash(config, data.digest)
-        folder = root / f"{name.replace('/', '-')}-{code}"
+        data = data or prepare_data(config.data, root / "data", None, side)
+        tensors = None
+        if weights is not None:
+            model = WorldModel.from_pretrained(weights)
+            tensors, step, total = model.state_dict(), Use.of(model, str(weights)).step, hashlib.sha256()
+            for key, tensor in sorted(tensors.items()):
+                total.update(key.encode() + tensor.contiguous().numpy().tobytes())
+            start = Start(Path(weights).name, total.hexdigest()[:12], step, further=False)
+        code = run_hash(config, data.digest, start)
+        folder = root / f"{name.replace('/', '-')}{start.label if start else ''}-{code}"
         if ranks.first:
             make_folder(folder)
-            record = {
-                "hash": code,
-                "name": name,
-                "data": data.digest,
-                "version": __version__,
-                "config": to_dict(config),
-            }
-            write_whole(folder / "run.json", json.dumps(record, indent=2))
+            record = to_dict(RunRecord(code, name, data.digest, __version__, config, start))
+            write_whole(folder / RUN, dump_json({k: v for k, v in record.items() if v is not None}, indent=2))
         ranks.wait()
-        return cls(config, folder, data, code)
+        return cls(config, folder, data, code, start, tensors)
 
     @classmethod
-    def open(cls, folder: Path) -> Run:
+    def open(cls, folder: Path) -> "Run":
         record = read_record(folder)
-        config = from_dict(RunConfig, record["config"])
-        data = prepare_data(config.data, folder.parent / "data")
-        if data.digest != record["data"]:
-            raise UserError(
-                f"the data of {folder} changed (digest {data.digest[:12]}, the run had {record['data'][:12]}): "
-                "restore the file, or start a new run."
-            )
-        return cls(config, folder, data, record["hash"])
+        config = record.config
+        data = prepare_data(config.data, folder.parent / "data", None, config.model.encoder.image_size)
+        if data.digest != record.data:
+            raise UserError(f"the data of {folder} changed ({record.data[:12]} to {data.digest[:12]}): restore them.")
+        return cls(config, folder, data, record.hash, record.start)
+
+    @classmethod
+    def further(cls, folder: Path, steps: int, ranks: Ranks | None = None) -> "Run":
+        """A run of `steps` steps in all that goes on from the last checkpoint of another, which stays as it is."""
+        ranks, record, last = ranks or Ranks(), read_record(folder), checkpoint.latest(folder)
+        if last.step >= steps:
+            raise UserError(f"{folder} has {last.step} steps behind it: give more as --train.steps, or leave it out.")
+        cls.open(folder)  # its data are what they were
+        config = replace(record.config, train=replace(record.config.train, steps=steps))
+        start = Start(folder.name, record.hash, last.step, further=True)
+        run = cls.create(config, folder.parent, record.name, ranks=ranks, start=start)
+        if ranks.first and not checkpoint.existing(run.folder):
+            with one_writer(run.folder, "a training"):
+                for name in (LOG, SESSIONS):
+                    if (folder / name).exists():
+                        shutil.copyfile(folder / name, run.folder / name)
+                checkpoint.adopt(last, run.folder)
+        ranks.wait()
+        return run
 
     def world(self) -> worlds.World | None:
         """The world that renders the states; None where stored frames are used."""
@@ -105,32 +146,20 @@ class Run:
             return world_of(data) if data.spec is not None else None
         return None
 
+    def clip_options(self) -> dict[str, Any]:
+        """How clips are cut, of either split."""
+        c = self.config.data
+        return {"source": c.source, "world": self.world(), "frameskip": c.frameskip, "holdout": c.holdout}
+
     def source(
         self, device: torch.device, ranks: Ranks | None = None, split: str = "train", **changes: Any
     ) -> ResidentClips | StreamedClips:
         """Clips of a split, from memory or streamed: as data.source says, or as they fit."""
         c, ranks = self.config, ranks or Ranks()
-        options: dict[str, Any] = {
-            "clip_length": c.frames,
-            "batch": c.train.batch,
-            "seed": c.train.seed,
-            "image_size": c.model.encoder.image_size,
-            "rank": ranks.rank,
-            "ranks": ranks.ranks,
-            "compiled": c.train.compile in ("auto", "on"),
-            **changes,
-        }
-        return open_clips(
-            self.data,
-            source=c.data.source,
-            world=self.world(),
-            frameskip=c.data.frameskip,
-            split=split,
-            holdout=c.data.holdout,
-            device=device,
-            workers=c.data.workers or None,
-            **options,
-        )
+        options: dict[str, Any] = {"clip_length": c.frames, "batch": c.train.batch, "seed": c.train.seed}
+        options |= {"image_size": c.model.encoder.image_size, "compiled": c.train.compile in ("auto", "on")}
+        options |= {"rank": ranks.rank, "ranks": ranks.ranks, "workers": c.data.workers or None, **changes}
+        return open_clips(self.data, split=split, device=device, **self.clip_options(), **options)
 
     def build_model(self, device: torch.device) -> WorldModel:
         """Fresh weights, a function of the seed alone (and, with pixels="data", of the training frames)."""
@@ -147,7 +176,7 @@ class Run:
         return {
             "world": to_dict(self.data.spec) if self.data.spec else None,
             "normalization": stats.as_dict(),
-            "action_bounds": action_bounds(self.data),
+            "action_bounds": to_dict(Bounds.of(self.data)),
             "frameskip": self.config.data.frameskip,
             "image": self.config.model.encoder.image_size,
             "data_digest": self.data.digest,
@@ -162,202 +191,178 @@ class Run:
         console: bool = True,
         wandb: str | None = None,
         report: Callable[[str], None] = lambda sentence: None,
+        lease: float = LEASE,
+        fresh: bool = False,
     ) -> WorldModel:
-        """Train to the end, from the last good checkpoint if there is one. `report` gets sentences for the user."""
-        ranks, c = ranks or Ranks(), self.config
+        """Train to the end, from the last good checkpoint if there is one. `report` gets sentences for the user.
+
+        One process trains in a folder: another is refused (`Busy`) with who it is and since when.
+        fresh: delete the checkpoints that are there and start over.
+        """
+        ranks, writer = ranks or Ranks(), None
+        with contextlib.ExitStack() as held:
+            if ranks.first:
+                writer = held.enter_context(one_writer(self.folder, "a training", lease))
+                if fresh:
+                    checkpoint.erase(self.folder)
+            ranks.wait()
+            return self._train(device, ranks, writer, console, wandb, report)
+
+    def _train(
+        self,
+        device: torch.device,
+        ranks: Ranks,
+        writer: Writer | None,
+        console: bool,
+        wandb: str | None,
+        report: Callable[[str], None],
+    ) -> WorldModel:
+        c = self.config
         cost, local = c.check_fits(device, ranks, self.data.actions.shape[1])
         model = self.build_model(device)
         source = self.source(device, ranks)
-        graphed = device.type == "cuda" and c.train.compile != "off" and ranks.alone and c.train.accumulate == 1
-        options = {"fused": True, **({"capturable": True} if device.type == "cuda" else {})}
-        optimizer = build(model, c.optim, **options)
-        start = self.restore(model, optimizer, report)
+        on_gpu = device.type == "cuda"
+        optimizer = build(model, c.optim, fused=True, capturable=on_gpu)
+        start, metric, seen = self.restore(model, optimizer, report)
         if start >= c.train.steps:
+            if ranks.first:
+                checkpoint.tidy(self.folder, start, c.train.keep)  # a kill may have come in between
             report(f"{self.folder} is already trained to step {start}.")
             return model.eval()
         objective = Objective(c.objective, c.model.sparse)
-        stepper = Stepper(
-            model,
-            objective,
-            optimizer,
-            c.train.batch,
-            c.train.seed,
-            c.optim.clip,
-            torch.bfloat16 if half_precision(c.train.precision, device) else torch.float32,
-            compiled=c.train.compile == "on" or (c.train.compile == "auto" and device.type == "cuda"),
-            graphed=graphed,
-            kernels=c.train.kernels == "auto",
-            accumulate=c.train.accumulate,
-            ranks=ranks,
-        )
-        world = world_of(self.data) if self.data.spec is not None else None
-        health = c.train.health.for_world(getattr(world, "degrees_of_freedom", 0))
-        settings, least = replace(c.train, health=health), self.regularizer_floor()
+        precision = torch.bfloat16 if half_precision(c.train.precision, device) else torch.float32
+        engine: dict[str, Any] = {
+            "compiled": c.train.compile == "on" or (c.train.compile == "auto" and on_gpu),
+            "graphed": on_gpu and c.train.compile != "off" and ranks.alone and c.train.accumulate == 1,
+            "kernels": c.train.kernels == "auto",
+            "accumulate": c.train.accumulate,
+        }
+        numbers = (c.train.batch, c.train.seed, c.optim.clip)
+        stepper = Stepper(model, objective, optimizer, *numbers, precision, ranks=ranks, **engine)
+        stepper.activity.unpack(seen)
+        least, health = self.regularizer_floor(), Health(c.train.health, self._freedom())
         logger = None
         if ranks.first:
             shown: dict[str, Any] = {"console": console, "wandb": wandb, "config": to_dict(c)}
             logger = Logger(self.folder, total_steps=c.train.steps, start_step=start, **shown)
-        began = time.perf_counter()
+        began, earlier = time.perf_counter(), sessions(self.folder)
+
+        def note(step: int) -> None:
+            """At every checkpoint, so that a killed stretch is on record too."""
+            if ranks.first:
+                spent = time.perf_counter() - began
+                write_sessions(self.folder, earlier, start, step, spent, device, ranks.ranks)
+
         try:
             with _out_of_memory(cost, local, device):
-                callbacks = self.callbacks(model, optimizer, source, ranks)
-                train(model, source, objective, stepper, settings, c.optim, logger, callbacks, start, least)
+                callbacks = self.callbacks(model, optimizer, source, ranks, writer, note, stepper.activity)
+                if self.weights is not None and callbacks.save is not None and not checkpoint.existing(self.folder):
+                    callbacks.save(0, None)  # so that --resume finds them
+                train(
+                    model, source, objective, stepper, c.train, c.optim, logger, callbacks, start, least, health, metric
+                )
         finally:
             source.close()
             if logger is not None:
                 logger.close()
-                last = read_log(self.folder, "train") if (self.folder / LOG).exists() else []
-                end, seconds = last[-1]["step"] if last else start, time.perf_counter() - began
-                add_session(self.folder, start, end, seconds, device, ranks.ranks)
+                note(last_record(self.folder, "train").step or start)
         return model.eval()
 
-    def restore(self, model: WorldModel, optimizer: torch.optim.Optimizer, report: Callable[[str], None]) -> int:
-        if not (self.folder / "checkpoints").exists():
-            return 0
-        try:
-            last = checkpoint.latest(self.folder)
-        except UserError as error:
-            report(f"{error} Starting from the beginning.")
-            return 0
+    def restore(
+        self, model: WorldModel, optimizer: torch.optim.Optimizer, report: Callable[[str], None]
+    ) -> tuple[int, float | None, str]:
+        """The step to go on from, the metric of the last evaluation, and the units active since the last record."""
+        if not checkpoint.existing(self.folder):
+            if self.weights is not None:
+                shapes = {name: tuple(t.shape) for name, t in self.weights.items()}
+                check_shapes(Path(self.start.run if self.start else ""), shapes, model)
+                model.load_state_dict(self.weights)
+            elif self.start is not None:
+                how = "--resume {} --train.steps {}" if self.start.further else "RECIPE --weights {}"
+                again = how.format(self.start.run, self.config.train.steps)
+                raise UserError(f"{self.folder} holds nothing of {self.start.run} yet: run lpwm train {again} again.")
+            return 0, None, ""
+        last = checkpoint.latest(self.folder)
         for sentence in last.refused:
             report(sentence)
-        return checkpoint.restore(last, model, optimizer)
+        return checkpoint.restore(last, model, optimizer), last.metric, last.seen
 
     def callbacks(
-        self, model: WorldModel, optimizer: torch.optim.Optimizer, source: ResidentClips | StreamedClips, ranks: Ranks
+        self,
+        model: WorldModel,
+        optimizer: torch.optim.Optimizer,
+        source: ResidentClips | StreamedClips,
+        ranks: Ranks,
+        writer: Writer | None = None,
+        note: Callable[[int], None] = lambda step: None,
+        activity: ActivityWindow | None = None,
     ) -> Callbacks:
         c = self.config
-        # Held-out clips are needed now and then: two readers do.
-        held_out = held_out_clips(
-            self.data,
-            source=c.data.source,
-            workers=min(c.data.workers or 2, 2),
-            world=self.world(),
-            frameskip=c.data.frameskip,
-            holdout=c.data.holdout,
-            device=source.device,
-            image_size=c.model.encoder.image_size,
-            batch=min(c.train.batch, 64),
-            stats=source.stats,
-        )
-        spec = self.data.spec
+        how: dict[str, Any] = {"device": source.device, "stats": source.stats, "batch": min(c.train.batch, 64)}
+        how["workers"] = min(c.data.workers or 2, 2)  # they are needed now and then: two readers do
+        held_out = held_out_clips(self.data, **self.clip_options(), image_size=c.model.encoder.image_size, **how)
 
         def evaluate(step: int) -> dict[str, Any]:
             errors = depth_errors(model, held_out, batches=c.train.eval_batches)
-            if spec is not None and spec.proprio:  # how far the latent distance keeps growing with the state's
-                errors |= held_out_range(model, held_out, spec.proprio, spec.frame)
             held_out.close()
             return errors
 
         def save(step: int, metric: float | None) -> None:
+            if writer is not None:
+                writer.check()
+            note(step)
+            seen = activity.pack(ranks.reduce) if activity else ""
             if ranks.first:
-                checkpoint.save(
-                    self.folder,
-                    model=model,
-                    optimizer=optimizer,
-                    step=step,
-                    run={**to_dict(c), "seed": c.train.seed},
-                    run_hash=self.hash,
-                    meta=self.meta(source.stats) | {"step": step},
-                    metric=metric,
-                    keep=c.train.keep,
-                )
+                self.save(model, optimizer, step, source.stats, metric, seen)
             ranks.wait()
 
         return Callbacks(evaluate=evaluate if ranks.first else None, save=save)
 
-    def result(self) -> dict[str, Any]:
-        """The last logged numbers, and where the model is."""
-        train_log, held_out = read_log(self.folder, "train"), read_log(self.folder, "val")
-        return {
-            "run": str(self.folder),
-            "hash": self.hash,
-            "step": train_log[-1]["step"] if train_log else 0,
-            "train": train_log[-1] if train_log else {},
-            "held_out": held_out[-1] if held_out else {},
-        }
+    def save(
+        self,
+        model: WorldModel,
+        optimizer: torch.optim.Optimizer,
+        step: int,
+        stats: ActionStats,
+        metric: float | None = None,
+        seen: str = "",
+    ) -> Path:
+        """A sealed checkpoint of this run; `metric` decides which is the best."""
+        c = self.config
+        state: dict[str, Any] = {"model": model, "optimizer": optimizer, "step": step, "metric": metric, "seen": seen}
+        run, meta = {**to_dict(c), "seed": c.train.seed}, self.meta(stats) | {"step": step}
+        return checkpoint.save(self.folder, **state, run=run, run_hash=self.hash, meta=meta, keep=c.train.keep)
+
+    def result(self) -> Result:
+        last, held_out = last_record(self.folder, "train"), last_record(self.folder, "val")
+        return Result(str(self.folder), self.hash, last.step, last, held_out)
 
     def summary(self) -> str:
         r = self.result()
-        error, copy = (r["held_out"].get("error_depth", [math.nan]), r["held_out"].get("copy_error_depth", [math.nan]))
+        error, copy = (r.held_out.by_depth(name) or [math.nan] for name in ("error_depth", "copy_error_depth"))
         return (
-            f"{r['run']}: step {r['step']}, held-out relative error {error[0]:.4f} at depth 1 (copying the last frame: "
+            f"{r.run}: step {r.step}, held-out relative error {error[0]:.4f} at depth 1 (copying the last frame: "
             f"{copy[0]:.4f}) and {error[-1]:.4f} at depth {len(error)} (copying: {copy[-1]:.4f}), "
-            f"active fraction {r['train'].get('active_fraction', math.nan):.2f}"
+            f"active fraction {r.train.number('active_fraction'):.2f}"
         )
+
+    def concerns(self) -> list[str]:
+        """One line for each monitor that looks bad at the end: what it means, and what helps."""
+        record = last_record(self.folder, "train")
+        numbers = {name: value for name, value in record.values.items() if isinstance(value, float)}
+        return concerns(numbers, self.config.train.health, self._freedom())
+
+    def _freedom(self) -> int:
+        """The world's degrees of freedom; 0 where they are not known."""
+        world = world_of(self.data) if self.data.spec is not None else None
+        return getattr(world, "degrees_of_freedom", 0)
 
     def regularizer_floor(self) -> float:
         """What RDMReg costs at a perfect match with this batch and width; 0 for other regularizers."""
         c = self.config
         if c.objective.regularizer != "rdmreg":
             return 0.0
-        return floor(c.objective.rdmreg, c.train.batch, c.model.latent, (0,), c.model.sparse).match
-
-
-@dataclass
-class Loaded:
-    """A trained model with what is needed to use it."""
-
-    model: WorldModel
-    config: RunConfig
-    spec: WorldSpec
-    world: worlds.World | None  # None: trained on recordings of a world that is not known
-    stats: ActionStats
-    frameskip: int
-    image: int
-    run_hash: str
-    step: int
-    path: Path
-    holdout: float
-
-    def episodes(self) -> EpisodeData:
-        """The run's data set."""
-        return Run.open(self.path).data
-
-
-def load(path: str | Path, device: str | torch.device = "cpu", checkpoint: str = "latest") -> Loaded:
-    """The model of a run folder, ready to plan with."""
-    folder = Path(path)
-    record = read_record(folder)
-    config = from_dict(RunConfig, record["config"])
-    model = WorldModel.from_pretrained(str(folder), device=str(device), checkpoint=checkpoint)
-    meta = model.meta
-    spec = spec_of(meta)
-    return Loaded(
-        model=model,
-        config=config,
-        spec=spec,
-        world=worlds.make_world(spec.name, **spec.options) if meta["world"] is not None else None,
-        stats=ActionStats.from_dict(meta["normalization"]),
-        frameskip=meta["frameskip"],
-        image=meta["image"],
-        run_hash=record["hash"],
-        step=int(meta.get("step", 0)),
-        path=folder,
-        holdout=config.data.holdout,
-    )
-
-
-def spec_of(meta: Mapping[str, Any]) -> WorldSpec:
-    """The spec of a model's world; for recordings of an unknown one, what is known: the bounds of its actions."""
-    if meta["world"] is not None:
-        return from_dict(WorldSpec, meta["world"])
-    bounds = meta.get("action_bounds")
-    if bounds is None:  # as written by version 0.1.0: most of what was recorded
-        stats = ActionStats.from_dict(meta["normalization"])
-        low, high = ([m + k * s for m, s in zip(stats.mean, stats.std, strict=True)] for k in (-3, 3))
-    else:
-        low, high = bounds["low"], bounds["high"]
-    names = tuple(f"action {i}" for i in range(len(low)))
-    return WorldSpec("recordings", {}, (), names, tuple(low), tuple(high), meta["image_size"], episode=0)
-
-
-def action_bounds(data: EpisodeData) -> dict[str, list[float]]:
-    """The world's, or the least and the largest recorded."""
-    if data.spec is not None:
-        return {"low": list(data.spec.action_low), "high": list(data.spec.action_high)}
-    rows = data.actions[torch.isfinite(data.actions).all(1)]
-    return {"low": rows.amin(0).tolist(), "high": rows.amax(0).tolist()}
+        return floor(c.objective.rdmreg, c.train.batch, c.model.latent, (0,), c.model.sparse)
 
 
 @contextlib.contextmanager

@@ -1,9 +1,5 @@
-"""One training step: a pure loss on a clip, and the engines that apply it.
-
-Legend: B clips of the global batch, b of this rank, T frames, K positions, D latent width, A action block.
-"""
-
-from __future__ import annotations
+"""One training step: a pure loss on a clip, and the engines that apply it. Legend: B clips of the global batch, b of
+this rank, T frames, K positions, D latent width, A action block."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -36,10 +32,8 @@ def clip_loss(
     group: Group = ALONE,
     share: float = 1.0,
 ) -> Terms:
-    """loss = mean((ẑ−z)²) + λR(z) [+ …] of this rank's clips, with the codes z and predictions ẑ.
-
-    The predictor is causal over k positions and is trained at each of them.
-    """
+    """loss = mean((ẑ−z)²) + λR(z) [+ …] of this rank's clips, with the codes z and predictions ẑ. The predictor is
+    causal over k positions and is trained at each of them."""
     z = model.encode(pixels_bTchw)
     terms, zhat = _predict(model, objective, z, actions_bTA, draw, group, share)
     return {**terms, "z": z.detach(), "zhat": zhat.detach()}
@@ -48,20 +42,16 @@ def clip_loss(
 def _predict(
     model: WorldModel, objective: Objective, z: Tensor, actions: Tensor, draw: Draw, group: Group, share: float
 ) -> tuple[Terms, Tensor]:
-    K = min(model.config.predictor.history, z.shape[1] - 1)
+    K, n = min(model.config.predictor.history, z.shape[1] - 1), objective.config.rollout_steps
     zhat = model.predict(z[:, :K], actions[:, :K])
-    n, multistep = objective.config.rollout_steps, None
-    if n > 1:
-        multistep = model.rollout(z[:, :1], actions[:, None, :n]).squeeze(1)
+    multistep = model.rollout(z[:, :1], actions[:, None, :n]).squeeze(1) if n > 1 else None
     return objective(z, zhat, draw, multistep, group, share), zhat
 
 
 def compiled(f: Callable[..., Any]) -> Callable[..., Any]:
-    """`f` compiled for static shapes, with the gradients that it has eagerly.
-
-    Left to itself torch switches autocast on again for the compiled backward pass, and so rounds the gradients of what
-    was kept in float32: the regularizer's, the projector's.
-    """
+    """`f` compiled for static shapes, with the gradients that it has eagerly. Left to itself torch switches autocast on
+    again for the compiled backward pass, and so rounds the gradients of what was kept in float32: the regularizer's,
+    the projector's."""
     fast = torch.compile(f, dynamic=False)
     if not hasattr(functorch, "backward_pass_autocast"):
         return fast
@@ -75,11 +65,9 @@ def compiled(f: Callable[..., Any]) -> Callable[..., Any]:
 
 @dataclass
 class Stepper:
-    """Forward, backward, average over ranks, clip, update: `stepper(pixels, actions, draw, factor, step)`.
-
-    On CUDA the forward and backward passes are compiled and the whole update is captured once as a CUDA graph, whose
-    inputs are fixed buffers; randomness (the draw, dropout's seed) stays outside. On CPU the same code runs eagerly.
-    """
+    """Forward, backward, average over ranks, clip, update: `stepper(pixels, actions, draw, factor, step)`. On CUDA the
+    forward and backward passes are compiled and the whole update is captured once as a CUDA graph, whose inputs are
+    fixed buffers; randomness (the draw, dropout's seed) stays outside. On CPU the same code runs eagerly."""
 
     model: WorldModel
     objective: Objective
@@ -142,20 +130,22 @@ class Stepper:
 
     def _observe(self, actions: Tensor, out: Terms) -> Terms:
         with self.autocast():
-            values = observe(self.model, out["z"], actions)
+            values = observe(self.model, out["z"], actions, self._group)
         if "gradient_norm" not in out:  # the step needs it only when it clips; the gradients are still there
-            values["gradient_norm"] = nn.utils.get_total_norm([p.grad for p in self.parameters if p.grad is not None])
+            values["gradient_norm"] = self._norm()
         return values
+
+    def _norm(self) -> Tensor:
+        return nn.utils.get_total_norm([p.grad for p in self.parameters if p.grad is not None])
 
     def _update(self, pixels: Tensor, actions: Tensor, draw: Draw) -> Terms:
         self.optimizer.zero_grad(set_to_none=True)
         backward = self._accumulated if self.accumulate > 1 else self._whole
         terms = backward(pixels, actions, draw)
         self.ranks.average_gradients(self.parameters)
-        if self.clip:  # the gradients stay in place: without clipping their norm is taken where it is logged
-            norm = nn.utils.get_total_norm([p.grad for p in self.parameters if p.grad is not None], foreach=True)
-            nn.utils.clip_grads_with_norm_(self.parameters, self.clip, norm, foreach=True)
-            terms["gradient_norm"] = norm
+        if self.clip:
+            terms["gradient_norm"] = self._norm()
+            nn.utils.clip_grads_with_norm_(self.parameters, self.clip, terms["gradient_norm"])
         self.optimizer.step()
         self.activity.update(terms["z"])
         return terms
@@ -167,12 +157,9 @@ class Stepper:
         return {k: v.detach() for k, v in terms.items()}
 
     def _accumulated(self, pixels: Tensor, actions: Tensor, draw: Draw) -> Terms:
-        """The same gradient in less memory: two passes over micro-batches.
-
-        The regularizer needs all codes at once, but only the codes. Pass one encodes without gradient and takes
-        dR/dz; pass two encodes again, piece by piece, and adds ⟨dR/dz, z⟩ to the piece's own
-        prediction loss, whose gradient is then exactly that of the whole.
-        """
+        """The same gradient in less memory: two passes over micro-batches. The regularizer needs all codes at once, but
+        only the codes. Pass one encodes without gradient and takes dR/dz; pass two encodes again, piece by piece, and
+        adds ⟨dR/dz, z⟩ to the piece's own prediction loss, whose gradient is then exactly that of the whole."""
         lam, b = self.objective.config.lam, pixels.shape[0]
         pieces = [slice(i * b // self.accumulate, (i + 1) * b // self.accumulate) for i in range(self.accumulate)]
         if any(p.stop == p.start for p in pieces):

@@ -8,8 +8,6 @@ config.json: format, model (its config), action_dim, proprio_dim, history, world
 and whatever else the caller's `meta` holds.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -25,17 +23,15 @@ from torch import Tensor, nn
 from lpwm.core.config import renamed, to_dict
 from lpwm.core.errors import UserError
 from lpwm.core.files import fingerprint
+from lpwm.core.json import Reader, read_json
 from lpwm.core.provenance import versions
-from lpwm.core.version import __version__
 from lpwm.model.world_model import WorldModel
 
 T = TypeVar("T")
 FORMAT = 1
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
-_REQUIRED = {"model": dict, "action_dim": int, "proprio_dim": int}
 _OPTIONAL = {"world": None, "normalization": None, "frameskip": None, "run_hash": None}
-_HALF = (torch.float16, torch.bfloat16)
 
 
 class Damaged(UserError):
@@ -52,7 +48,7 @@ def unwrap(model: nn.Module) -> nn.Module:
 
 def stored_dtype(tensor: Tensor) -> torch.dtype:
     """Half precisions are stored as float32, which holds them exactly; all others as they are."""
-    return torch.float32 if tensor.dtype in _HALF else tensor.dtype
+    return torch.float32 if tensor.dtype in (torch.float16, torch.bfloat16) else tensor.dtype
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
@@ -94,6 +90,8 @@ def read_shapes(path: Path) -> dict[str, tuple[int, ...]]:
 
 
 def _safely(path: Path, read: Callable[[], T]) -> T:
+    if path.exists() and not path.is_file():
+        raise UserError(f"{path} is not a regular file: give the file itself.")
     try:
         return read()
     except FileNotFoundError:
@@ -108,17 +106,16 @@ def _safely(path: Path, read: Callable[[], T]) -> T:
 def check_shapes(where: Path, shapes: Mapping[str, tuple[int, ...]], model: nn.Module) -> None:
     """The names and shapes of a file are those of the model; otherwise the first difference, as a sentence."""
     wanted = {name: tuple(t.shape) for name, t in unwrap(model).state_dict().items()}
-    for name, shape in wanted.items():
+    for name in [*wanted, *shapes]:
         if name not in shapes:
-            raise UserError(f"{where} has no {name!r}, which the model has: they are of different configurations.")
-        if shapes[name] != shape:
-            raise UserError(
-                f"{name!r} has shape {shapes[name]} in {where} but {shape} in the model: they are of different "
-                "configurations."
-            )
-    for name in shapes:
-        if name not in wanted:
-            raise UserError(f"{where} has {name!r}, which the model lacks: they are of different configurations.")
+            wrong = f"{where} has no {name!r}, which the model has"
+        elif name not in wanted:
+            wrong = f"{where} has {name!r}, which the model lacks"
+        elif shapes[name] != wanted[name]:
+            wrong = f"{name!r} has shape {shapes[name]} in {where} but {wanted[name]} in the model"
+        else:
+            continue
+        raise UserError(f"{wrong}: they are of different configurations.")
 
 
 def dump(value: dict[str, Any]) -> bytes:
@@ -126,19 +123,16 @@ def dump(value: dict[str, Any]) -> bytes:
     return (json.dumps(value, indent=1) + "\n").encode()
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    if not path.is_file():  # reading a pipe would wait for ever
-        raise Damaged(f"{path} is missing.")
+def read_object(path: Path) -> Reader:
+    """A JSON file of this format; else Damaged."""
     try:
-        value = json.loads(path.read_bytes())
-    except (ValueError, RecursionError):
-        raise Damaged(f"{path} is not JSON: it is cut or altered, or no file of LpWM.") from None
-    if not isinstance(value, dict):
-        raise Damaged(f"{path} is no file of LpWM: it holds a {type(value).__name__} instead of an object.")
-    return value
+        return Reader(read_json(path), str(path))
+    except UserError as error:
+        raise Damaged(str(error)) from None
 
 
-def check_size(folder: Path, name: str, wanted: Any) -> None:
+def check_file(folder: Path, name: str, wanted: Any, content: bool = True) -> None:
+    """Damaged unless `folder/name` has the size and, with `content`, the SHA-256 of its fingerprint."""
     path = folder / name
     if Path(name).name != name or not path.is_file():
         raise Damaged(f"{path} is missing.")
@@ -146,13 +140,8 @@ def check_size(folder: Path, name: str, wanted: Any) -> None:
     if size != bytes_:
         what = "truncated" if isinstance(bytes_, int) and size < bytes_ else "not what was written"
         raise Damaged(f"{path} is {what}: {size} bytes instead of {bytes_}.")
-
-
-def check_file(folder: Path, name: str, wanted: Any) -> None:
-    """Damaged unless `folder/name` has the size and the SHA-256 of its fingerprint."""
-    check_size(folder, name, wanted)
-    if fingerprint(folder / name) != wanted:
-        raise Damaged(f"{folder / name} was altered after it was written: its checksum differs.")
+    if content and fingerprint(path) != wanted:
+        raise Damaged(f"{path} was altered after it was written: its checksum differs.")
 
 
 def write_model(
@@ -161,17 +150,9 @@ def write_model(
     """Write model.safetensors, then config.json, which holds the fingerprint of the former."""
     inner = unwrap(model)
     assert isinstance(inner, WorldModel), type(inner)
-    config = {
-        **_OPTIONAL,
-        "image_size": inner.config.encoder.image_size,
-        **to_dict(dict(meta or {})),
-        "format": FORMAT,
-        "model": to_dict(inner.config),
-        "action_dim": inner.action_dim,
-        "proprio_dim": inner.proprio_dim,
-        "history": inner.history,
-        "versions": versions(),
-    }
+    config = {**_OPTIONAL, "image_size": inner.config.encoder.image_size, **to_dict(dict(meta or {}))}
+    config |= {"format": FORMAT, "model": to_dict(inner.config), "action_dim": inner.action_dim}
+    config |= {"proprio_dim": inner.proprio_dim, "history": inner.history, "versions": versions()}
     if run_hash is not None:
         config["run_hash"] = run_hash
     try:
@@ -183,19 +164,12 @@ def write_model(
     (folder / CONFIG).write_bytes(dump(config))
 
 
-def read_config(folder: Path) -> dict[str, Any]:
-    """config.json with its required fields tested and its optional ones filled with null."""
-    path = folder / CONFIG
-    config = read_json(path)
-    if "format" not in config:
-        raise UserError(f"{path} is not of an LpWM world model: it has no 'format'.")
-    if config["format"] != FORMAT:
-        raise UserError(
-            f"{path} is of format {config['format']!r}, and this lpwm ({__version__}) reads {FORMAT}: upgrade lpwm."
-        )
-    for name, kind in _REQUIRED.items():
-        if name not in config:
-            raise UserError(f"{path} lacks the field {name!r}: save the model again with save_pretrained.")
-        if type(config[name]) is not kind or (kind is int and config[name] < 0):
-            raise UserError(f"{path}: {name} = {config[name]!r} must be of type {kind.__name__}.")
-    return {**_OPTIONAL, **renamed(config)}
+def read_config(folder: Path) -> Reader:
+    """config.json with its format tested and its optional fields filled with null."""
+    config = read_object(folder / CONFIG)
+    version = config.get("format", default=None)
+    if version is None:
+        raise UserError(f"{config.where} is not of an LpWM world model: it has no 'format'.")
+    if version != FORMAT:
+        raise UserError(f"{config.where} is of format {version!r}, and this lpwm reads {FORMAT}: upgrade lpwm.")
+    return Reader({**_OPTIONAL, **renamed(config.record)}, config.where)

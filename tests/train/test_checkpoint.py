@@ -3,7 +3,6 @@
 import hashlib
 import json
 import os
-import pickle
 import random
 import re
 import shutil
@@ -14,8 +13,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from tools import refused
 
-from lpwm.core.errors import UserError
 from lpwm.model import EncoderConfig, ModelConfig, PredictorConfig, ProjectorConfig, WorldModel
 from lpwm.optim import mup
 from lpwm.train import checkpoint
@@ -80,6 +79,7 @@ def test_resumed_training_equals_uninterrupted_training_bit_for_bit(tmp_path, op
     model, optimizer = make(optim=optim, **options)
     assert len(optimizer.param_groups) > 2
     train(model, optimizer, range(4))
+    optimizer.param_groups[1].update(eps=3e-7, betas=(0.8, 0.95), weight_decay=0.1 + 0.2)
     before = everything(model, optimizer)
     save(tmp_path, model, optimizer, 4)
     assert everything(model, optimizer) == before
@@ -93,17 +93,8 @@ def test_resumed_training_equals_uninterrupted_training_bit_for_bit(tmp_path, op
     assert any(k.endswith("/step") for k in before) and any("running_var" in k for k in before)
     train(other, its, range(4, 8))
     assert everything(other, its) == everything(model, optimizer)
-
-
-def test_every_hyperparameter_of_every_group_comes_back(tmp_path):
-    model, optimizer = make()
-    train(model, optimizer, range(3))
-    optimizer.param_groups[1].update(eps=3e-7, betas=(0.8, 0.95), weight_decay=0.1 + 0.2)
-    save(tmp_path, model, optimizer, 3)
-    other, its = make(seed=1)
-    checkpoint.restore(checkpoint.latest(tmp_path), other, its)
-    for ours, theirs in zip(optimizer.param_groups, its.param_groups, strict=True):
-        assert {k: v for k, v in ours.items() if k != "params"} == {k: v for k, v in theirs.items() if k != "params"}
+    ours, theirs = ([{**g, "params": None} for g in o.param_groups] for o in (optimizer, its))
+    assert ours == theirs  # every hyperparameter of every group
 
 
 def test_before_the_first_step_there_is_no_state_and_a_stale_one_is_dropped(tmp_path):
@@ -116,44 +107,18 @@ def test_before_the_first_step_there_is_no_state_and_a_stale_one_is_dropped(tmp_
     assert not any(its.state.values())
 
 
-def test_rates_in_tensors_and_existing_states_are_filled_in_place(tmp_path):
-    """A captured graph reads fixed addresses; its implementation flags are not those of the checkpoint."""
+def test_rates_stay_tensors_and_the_implementation_is_not_the_checkpoints(tmp_path):
+    """A captured graph reads a rate from memory; whether an optimizer is fused is a matter of the device."""
     model, optimizer = make()
     train(model, optimizer, range(3))
     save(tmp_path, model, optimizer, 3)
     other, its = make(seed=1, fused=True)
     for group in its.param_groups:
         group["lr"] = torch.tensor(group["lr"])
-    train(other, its, range(2))
-    rates = [group["lr"] for group in its.param_groups]
-    moments = {n: its.state[p]["exp_avg"] for n, p in other.named_parameters()}
-    weights = {n: p.data_ptr() for n, p in other.named_parameters()}
     checkpoint.restore(checkpoint.latest(tmp_path), other, its)
     assert everything(other, its) == everything(model, optimizer)
-    for group, old, ours in zip(its.param_groups, rates, optimizer.param_groups, strict=True):
-        assert group["lr"] is old and old == torch.tensor(ours["lr"])
-        assert group["fused"] is True
-    for name, p in other.named_parameters():
-        assert its.state[p]["exp_avg"] is moments[name] and p.data_ptr() == weights[name]
-
-
-def test_the_count_of_steps_goes_where_the_optimizer_wants_it(tmp_path):
-    """On another device: moments follow the parameter; Adam's count only when the optimizer is capturable or fused."""
-    model, optimizer = make()
-    train(model, optimizer, range(2))
-    save(tmp_path, model, optimizer, 2)
-    for capturable in (False, True):
-        with torch.device("meta"):
-            other = WorldModel(TINY, action_dim=4)
-        its = torch.optim.AdamW(mup.groups(other, mup.OptimConfig()), capturable=False)
-        for group in its.param_groups:
-            group["capturable"] = capturable
-        checkpoint.restore(checkpoint.latest(tmp_path), other, its)
-        states = list(its.state.values())
-        assert len(states) == len(list(other.parameters()))
-        assert {s["exp_avg"].device.type for s in states} == {"meta"}
-        assert {s["step"].device.type for s in states} == {"meta" if capturable else "cpu"}
-        assert {s["step"].dtype for s in states} == {torch.float32}
+    for group, ours in zip(its.param_groups, optimizer.param_groups, strict=True):
+        assert torch.equal(group["lr"], torch.tensor(ours["lr"])) and group["fused"] is True
 
 
 @pytest.mark.gpu
@@ -216,8 +181,6 @@ def test_what_is_in_the_folder(tmp_path):
     state = json.loads((folder / "state.json").read_text())
     assert (state["step"], state["run_hash"], state["metric"]) == (1234, "cafe", 0.5)
     assert state["run"] == {"seed": 5, "note": "λ"}
-    assert state["rng"] == {"seed": 5, "step": 1234}
-    assert state["best"] == {"step": 1234, "metric": 0.5}
     assert set(state["versions"]) == {"lpwm", "torch", "python"}
     assert set(state["files"]) == set(FILES) - {"state.json"}
     assert all((folder / n).stat().st_size == f["bytes"] for n, f in state["files"].items())
@@ -239,18 +202,11 @@ def test_the_last_ones_and_the_best_are_kept(tmp_path):
         known = [(m, -s) for s, m in metrics.items() if s <= step and m is not None and m == m]
         found = checkpoint.best(tmp_path)
         assert (found.metric, -found.step) == min(known)
-        assert checkpoint.latest(tmp_path).state["best"] == {"step": found.step, "metric": found.metric}
     save(tmp_path, model, optimizer, 10, keep=1)
     assert steps_of(tmp_path) == [10, 7]
-    with pytest.raises(UserError, match="keep = 0"):
-        save(tmp_path, model, optimizer, 11, keep=0)
-
-
-def test_best_needs_a_metric(tmp_path):
-    model, optimizer = make()
-    save(tmp_path, model, optimizer, 1)
-    with pytest.raises(UserError, match="has a metric"):
-        checkpoint.best(tmp_path)
+    only = save(tmp_path / "other", model, optimizer, 1).parent
+    refused("has a metric", checkpoint.best, only)
+    refused("keep = 0", save, tmp_path, model, optimizer, 11, keep=0)
 
 
 def damages(path):
@@ -300,35 +256,26 @@ def test_a_damaged_newer_one_neither_blocks_nor_crowds_out_what_is_saved_after_r
     assert checkpoint.latest(tmp_path).refused == []
 
 
-def test_one_set_aside_by_a_kill_counts_after_its_successor(tmp_path):
+def test_one_set_aside_by_a_kill_counts_after_its_successor_and_a_renamed_one_not_at_all(tmp_path):
     model, optimizer = make()
     folder = save(tmp_path, model, optimizer, 3)
     shutil.copytree(folder, folder.with_name("step-00000003.old"))
     assert checkpoint.latest(tmp_path).folder == folder
+    shutil.copytree(folder, folder.with_name("step-00000008"))
+    found = checkpoint.latest(tmp_path)
+    assert found.folder == folder and "renamed" in found.refused[0]
     (folder / "config.json").write_bytes(b"")
     found = checkpoint.latest(tmp_path)
-    assert (found.folder.name, found.step, len(found.refused)) == ("step-00000003.old", 3, 1)
+    assert (found.folder.name, found.step, len(found.refused)) == ("step-00000003.old", 3, 2)
 
 
 def test_no_checkpoint_and_none_left(tmp_path):
-    with pytest.raises(UserError, match="has no checkpoint: "):
-        checkpoint.latest(tmp_path)
+    refused("has no checkpoint: ", checkpoint.latest, tmp_path)
     model, optimizer = make()
     folder = save(tmp_path, model, optimizer, 3)
     (folder / "model.safetensors").write_bytes(b"")
-    with pytest.raises(UserError, match=r"no usable checkpoint .*step-00000003.*truncated") as caught:
-        checkpoint.latest(tmp_path)
-    assert "\n" not in str(caught.value)
-    with pytest.raises(UserError, match="truncated"):
-        checkpoint.read(folder)
-
-
-def test_a_renamed_folder_is_not_another_step(tmp_path):
-    model, optimizer = make()
-    folder = save(tmp_path, model, optimizer, 3)
-    shutil.copytree(folder, folder.with_name("step-00000008"))
-    found = checkpoint.latest(tmp_path)
-    assert found.step == 3 and "renamed" in found.refused[0]
+    refused(r"no usable checkpoint .*step-00000003.*truncated", checkpoint.latest, tmp_path)
+    refused("truncated", checkpoint.verify, folder)
 
 
 def forge(folder, **changes):
@@ -346,9 +293,9 @@ def forge(folder, **changes):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"step": ...}, "lacks the field 'step'"),
-        ({"files": ...}, "lacks the field 'files'"),
-        ({"run": [1]}, "'run' of the wrong type"),
+        ({"step": ...}, "step is missing"),
+        ({"files": ...}, "files is missing"),
+        ({"metric": "low"}, "metric = 'low'"),
         ({"files": {}}, "does not list model.safetensors"),
         ({"files": {"model.safetensors": 3, "config.json": 3}}, "not what was written"),
         ({"format": 99}, "use the version of lpwm that wrote it"),
@@ -360,9 +307,7 @@ def test_foreign_or_incomplete_states_are_one_sentence(tmp_path, changes, words)
     forge(folder)
     assert checkpoint.latest(tmp_path).step == 3  # the forger knows the format
     forge(folder, **changes)
-    with pytest.raises(UserError, match=re.escape(words)) as caught:
-        checkpoint.latest(tmp_path)
-    assert "\n" not in str(caught.value)
+    refused(re.escape(words), checkpoint.latest, tmp_path)
 
 
 def test_names_in_a_state_cannot_point_elsewhere(tmp_path):
@@ -371,17 +316,7 @@ def test_names_in_a_state_cannot_point_elsewhere(tmp_path):
     files = json.loads((folder / "state.json").read_text())["files"]
     (tmp_path / "other").write_bytes((folder / "config.json").read_bytes())
     forge(folder, files={**files, "../../other": files["config.json"]})
-    with pytest.raises(UserError, match="other is missing"):
-        checkpoint.latest(tmp_path)
-
-
-@pytest.mark.parametrize("content", [b"[1, 2]", b"\xff\xfe", b"null", b"[" * 100_000, b""])
-def test_json_of_another_kind_is_one_sentence(tmp_path, content):
-    model, optimizer = make()
-    folder = save(tmp_path, model, optimizer, 3)
-    (folder / "state.json").write_bytes(content)
-    with pytest.raises(UserError, match=r"state\.json is no"):
-        checkpoint.latest(tmp_path)
+    refused("other is missing", checkpoint.latest, tmp_path)
 
 
 def other_model(**changes):
@@ -401,8 +336,7 @@ def test_the_first_difference_is_named_and_nothing_is_changed(tmp_path):
     ]
     for wrong, words in cases:
         before = {n: bits(t) for n, t in wrong.state_dict().items()}
-        with pytest.raises(UserError, match=words):
-            checkpoint.restore(found, wrong)
+        refused(words, checkpoint.restore, found, wrong)
         assert before == {n: bits(t) for n, t in wrong.state_dict().items()}
 
     right, _ = make(seed=1)
@@ -419,8 +353,7 @@ def test_the_first_difference_is_named_and_nothing_is_changed(tmp_path):
     name = next(n for n, p in right.named_parameters() if p is last)
     optimizers.append((torch.optim.AdamW(groups), rf"group 0 has '{re.escape(name)}' in .* has None"))
     for wrong_optimizer, words in optimizers:
-        with pytest.raises(UserError, match=words):
-            checkpoint.restore(found, right, wrong_optimizer)
+        refused(words, checkpoint.restore, found, right, wrong_optimizer)
     assert before == {n: bits(t) for n, t in right.state_dict().items()}
 
 
@@ -428,38 +361,8 @@ def test_weights_alone_cannot_be_resumed(tmp_path):
     model, _ = make()
     save(tmp_path, model, None, 1)
     other, its = make(seed=1)
-    with pytest.raises(UserError, match="no optimizer"):
-        checkpoint.restore(checkpoint.latest(tmp_path), other, its)
+    refused("no optimizer", checkpoint.restore, checkpoint.latest(tmp_path), other, its)
     assert checkpoint.restore(checkpoint.latest(tmp_path), other) == 1
-
-
-class Bomb:
-    def __init__(self, target):
-        self.target = target
-
-    def __reduce__(self):
-        return (os.mkdir, (str(self.target),))
-
-
-def test_a_pickle_in_disguise_is_refused_and_not_run(tmp_path):
-    """Even with a right checksum: for the weights and for the optimizer."""
-    model, optimizer = make()
-    target = tmp_path / "ran"
-    data = pickle.dumps(Bomb(target))
-    pickle.loads(data)
-    assert target.is_dir()  # it is armed
-    target.rmdir()
-    for name in ("model.safetensors", "optimizer.safetensors"):
-        folder = save(tmp_path, model, optimizer, 3)
-        files = json.loads((folder / "state.json").read_text())["files"]
-        for suffix in (data, b"\0" * 64 + data):
-            (folder / name).write_bytes(suffix)
-            forge(folder, files={**files, name: checkpoint.fingerprint(folder / name)})
-            found = checkpoint.latest(tmp_path)
-            assert found.refused == []
-            with pytest.raises(UserError, match=f"{re.escape(name)} is not a whole safetensors file"):
-                checkpoint.restore(found, model, optimizer)
-            assert not target.exists()
 
 
 def test_a_full_disk_leaves_what_was_there(tmp_path, monkeypatch):
@@ -470,8 +373,7 @@ def test_a_full_disk_leaves_what_was_there(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(checkpoint, "write_tensors", full)
-    with pytest.raises(OSError, match="No space left"):
-        save(tmp_path, model, optimizer, 2)
+    refused("step-.*: the disk is full", lambda: save(tmp_path, model, optimizer, 2))
     assert [p.name for p in (tmp_path / "checkpoints").iterdir()] == ["step-00000001"]
     assert checkpoint.latest(tmp_path).step == 1
 
@@ -508,7 +410,7 @@ import torch
 torch.set_num_threads(1)
 os.fsync = lambda _: None  # a killed process loses no written pages; another test sees to the flushing
 from pathlib import Path
-sys.path.insert(0, sys.argv[1])
+sys.path[:0] = sys.argv[1], sys.argv[1] + "/../helpers"
 from test_checkpoint import make, save, train
 from lpwm.train import checkpoint
 
