@@ -3,8 +3,7 @@
 B episodes, R executed blocks, A block size (raw action size × frameskip), D latent width, S state entries.
 """
 
-from __future__ import annotations
-
+import functools
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,11 +15,12 @@ from torch import Tensor
 
 from lpwm.core.errors import UserError
 from lpwm.data import ActionStats
-from lpwm.data.normalize import from_blocks
+from lpwm.data.normalize import from_blocks, to_blocks
+from lpwm.evaluate.episodes import Actor
 from lpwm.evaluate.goals import EpisodeSet
 from lpwm.evaluate.results import EvaluatedRun, Provenance
-from lpwm.plan import MPC, ConsensusProblem, LatentProblem, MPCConfig, Plan, Problem, Solver
-from lpwm.worlds.base import World
+from lpwm.plan import MPC, ConsensusProblem, LatentProblem, MPCConfig, Problem, Solver
+from lpwm.worlds.base import World, WorldSpec
 
 FRAMES = 256  # rendered and encoded at a time
 
@@ -67,55 +67,36 @@ class Agent:
 
     def entry(self) -> EvaluatedRun:
         """As it stands in a result."""
+        same = ("name", "method", "seed", "path", "run_hash", "step", "weights", "frameskip", "images")
         return EvaluatedRun(
             **vars(self.provenance),
-            name=self.name,
-            method=self.method,
-            seed=self.seed,
-            path=self.path,
-            run_hash=self.run_hash,
-            step=self.step,
-            weights=self.weights,
-            frameskip=self.frameskip,
-            images=self.images,
+            **{field: getattr(self, field) for field in same},
             normalization=self.stats,
             vote=self.vote if len(self.models) > 1 else None,
         )
 
-    def _proprio(self, model: Any) -> None:
-        if getattr(model, "proprio_dim", 0):
+    @torch.no_grad()
+    def codes(self, frames: Callable[[int], Tensor]) -> list[Tensor]:
+        """One code (B, D) per member; `frames` gives uint8 (B, 3, h, w) for the size of a picture."""
+        if any(getattr(model, "proprio_dim", 0) for model in self.models):
             raise UserError(f"{self.name} was trained with proprioception, which evaluation does not feed yet.")
+        drawn = {image: frames(image) for image in set(self.images)}
+        return [model.encode(drawn[image]) for model, image in zip(self.models, self.images, strict=True)]
 
-    @torch.no_grad()
     def see(self, world: World, state_BS: Tensor) -> Tensor:
-        """The codes of the members side by side, (B, ΣD)."""
-        return torch.cat([torch.cat(self.codes(world, s), -1) for s in state_BS.split(FRAMES)])
+        """The codes of the members next to one another, (B, ΣD)."""
+        parts = state_BS.split(FRAMES)
+        return torch.cat([torch.cat(self.codes(functools.partial(world.render, s)), -1) for s in parts])
 
-    @torch.no_grad()
-    def codes(self, world: World, state_BS: Tensor) -> list[Tensor]:
-        """One code (B, D) per member."""
-        frames: dict[int, Tensor] = {}
-        codes = []
-        for model, image in zip(self.models, self.images, strict=True):
-            self._proprio(model)
-            if image not in frames:
-                frames[image] = world.render(state_BS, image)
-            codes.append(model.encode(frames[image]))
-        return codes
-
-    @torch.no_grad()
     def see_image(self, image_CHW: Tensor, device: torch.device | str = "cpu") -> Tensor:
         """The code of a given picture, (ΣD,). It must have the size the model reads: it is never resized silently."""
-        codes = []
-        for model, image in zip(self.models, self.images, strict=True):
-            self._proprio(model)
+        for image in self.images:
             if image_CHW.dtype != torch.uint8 or tuple(image_CHW.shape) != (3, image, image):
                 raise UserError(
                     f"the goal image is {image_CHW.dtype} of shape {tuple(image_CHW.shape)}, but {self.name} reads "
                     f"uint8 frames of shape (3, {image}, {image}): resize it to {image}×{image} pixels."
                 )
-            codes.append(model.encode(image_CHW.to(device)[None])[0])
-        return torch.cat(codes)
+        return torch.cat(self.codes(lambda _: image_CHW.to(device)[None]), -1)[0]
 
 
 def consensus(agents: Sequence[Agent], vote: str = "borda", name: str = "") -> Agent:
@@ -129,22 +110,40 @@ def consensus(agents: Sequence[Agent], vote: str = "borda", name: str = "") -> A
                 f"{first.name} and {other.name} scale actions differently: a consensus needs runs on the same data "
                 "with the same frameskip."
             )
+    method = f"consensus of {len(agents)} ({vote})"
     return Agent(
-        name=name or f"consensus of {len(agents)} ({vote})",
+        name=name or method,
         models=tuple(m for a in agents for m in a.models),
         images=tuple(i for a in agents for i in a.images),
         stats=first.stats,
         frameskip=first.frameskip,
         seed="+".join(str(a.seed) for a in agents),
-        method=f"consensus of {len(agents)} ({vote})",
+        method=method,
         vote=vote,
         run_hash="+".join(a.run_hash for a in agents),
         step=max(a.step for a in agents),
-        path="",
     )
 
 
-class PlanActor:
+@dataclass(frozen=True, eq=False)
+class Projection:
+    """Normalized blocks (…, frameskip·A) as they are executed: within the world's bounds, or one-hot."""
+
+    spec: WorldSpec
+    stats: ActionStats
+    frameskip: int
+
+    def __call__(self, blocks: Tensor) -> Tensor:
+        raw = from_blocks(self.stats.denormalize(blocks)[..., None, :], self.frameskip)
+        if self.spec.discrete:
+            raw = torch.zeros_like(raw).scatter_(-1, raw.argmax(-1, keepdim=True), 1.0)
+        else:
+            low, high = (raw.new_tensor(bound) for bound in (self.spec.action_low, self.spec.action_high))
+            raw = raw.clamp(low, high)
+        return self.stats.normalize(to_blocks(raw, self.frameskip)[..., 0, :])
+
+
+class PlanActor(Actor):
     """Receding-horizon planning as an Actor. A subclass says what a frame is and what is minimized."""
 
     def __init__(
@@ -152,6 +151,8 @@ class PlanActor:
     ) -> None:
         self.mpc, self.stats, self.frameskip, self.seed = mpc, stats, frameskip, seed
         self.on_plan = on_plan
+        self.project: Projection | None = None
+        self.blocks: int | None = None  # of an episode, where plans are to arrive at its end
         self._pending: list[Tensor] = []
 
     def see(self, state_BS: Tensor) -> Tensor:
@@ -161,10 +162,12 @@ class PlanActor:
         raise NotImplementedError
 
     def begin(self, episodes: EpisodeSet, state_BS: Tensor) -> None:
-        self.mpc.begin(self.see(state_BS))
+        self.mpc.begin(self.see(state_BS), self.blocks)
 
     def act(self) -> Tensor:
         blocks_BRA = self.mpc.plan(self.problem, self.seed)
+        if self.project is not None:
+            blocks_BRA = self.project(blocks_BRA)
         self._pending = list(blocks_BRA.unbind(1))
         if self.on_plan is not None:
             self.on_plan()
@@ -173,14 +176,23 @@ class PlanActor:
     def observe(self, state_BS: Tensor) -> None:
         self.mpc.observe(self.see(state_BS), self._pending.pop(0))
 
-    def traces(self) -> Mapping[str, Tensor]:
-        return {}
+
+class _Shown:
+    """What live simulators show now, as a world whose states are their rows."""
+
+    def __init__(self, live: Any) -> None:
+        self.live = live
+        self.frames: dict[int, Tensor] = {}
+
+    def render(self, rows: Tensor, size: int) -> Tensor:
+        if size not in self.frames:
+            self.frames[size] = self.live.frames(size).to(rows.device)
+        return self.frames[size][rows]
 
 
 class LatentActor(PlanActor):
-    """Plans with the agent's model. Traces, K blocks: `latent` (B, K + 1), the RMS distance ‖z − z_goal‖/√D of
-    every frame seen, and `predicted` (B, K), what the plan in force had forecast for it.
-    """
+    """Plans with the agent's model. Traces, K blocks: `latent` (B, K + 1), the RMS distance ‖z − z_goal‖/√D of every
+    frame seen, and `predicted` (B, K), what the plan in force had forecast for it."""
 
     def __init__(
         self,
@@ -199,21 +211,32 @@ class LatentActor(PlanActor):
         self.agent, self.world, self.autocast = agent, world, autocast
         self.latent: list[Tensor] = []
         self.predicted: list[Tensor] = []
+        self.live: Any = None
+        if getattr(world, "live_frames", False):
+            self.project = Projection(world.spec, agent.stats, agent.frameskip)
+
+    def attach(self, live: Any) -> None:
+        """Simulators that show more than their state draw themselves."""
+        self.live = live if getattr(self.world, "live_frames", False) else None
 
     def begin(self, episodes: EpisodeSet, state_BS: Tensor) -> None:
         device = state_BS.device
         self.number_B = episodes.number_B.to(device)
         if episodes.image is not None:
-            goal = self.agent.see_image(episodes.image, device).expand(len(episodes), -1)
+            self.goal_BD = self.agent.see_image(episodes.image, device).expand(len(episodes), -1)
         else:
-            goal = self.agent.see(self.world, episodes.goal_BS.to(device))
-        self.goal_BD = goal
-        self.widths = [z.shape[-1] for z in self.agent.codes(self.world, state_BS[:1])]
+            self.goal_BD = self.agent.see(self.world, episodes.goal_BS.to(device))
+        one = functools.partial(self.world.render, state_BS[:1])
+        self.widths = [z.shape[-1] for z in self.agent.codes(one)]
         self.latent, self.predicted = [], []
         super().begin(episodes, state_BS)
 
     def see(self, state_BS: Tensor) -> Tensor:
-        z_BD = self.agent.see(self.world, state_BS)
+        if self.live is not None:
+            rows = torch.arange(len(state_BS), device=state_BS.device)
+            z_BD = self.agent.see(_Shown(self.live), rows)  # type: ignore[arg-type]
+        else:
+            z_BD = self.agent.see(self.world, state_BS)
         self.latent.append(self._distance(z_BD, self.goal_BD))
         return z_BD
 
@@ -223,9 +246,7 @@ class LatentActor(PlanActor):
         return torch.stack([(a - b).square().mean(-1).sqrt() for a, b in pairs]).mean(0)
 
     def problem(self, frames_BC: Tensor, past_BPA: Tensor | None, horizon: int) -> Problem:
-        width = len(self.stats.mean) * self.frameskip
-        frames = frames_BC.split(self.widths, -1)
-        goals = self.goal_BD.split(self.widths, -1)
+        frames, goals = frames_BC.split(self.widths, -1), self.goal_BD.split(self.widths, -1)
         members = [
             LatentProblem(
                 model,
@@ -233,29 +254,27 @@ class LatentActor(PlanActor):
                 goal.contiguous(),
                 past_BPA,
                 horizon,
-                action_dim=width,
+                action_dim=len(self.stats.mean) * self.frameskip,
                 env_ids=self.number_B,
                 autocast=self.autocast,
                 path_discount=self.mpc.config.path_discount,
+                project=self.project,
             )
             for model, z, goal in zip(self.agent.models, frames, goals, strict=True)
         ]
-        self._last_members = members
+        self._members = members
         return members[0] if len(members) == 1 else ConsensusProblem(members, self.agent.vote)
 
     def act(self) -> Tensor:
         raw = super().act()
         assert self.mpc.last is not None
-        self.predicted += self._forecast(self.mpc.last)[: self.mpc.config.receding]
+        plan_B1HA = self.mpc.last.actions_BHA[:, None]
+        if self.project is not None:
+            plan_B1HA = self.project(plan_B1HA)
+        z = [m.model.rollout(m.z_BCD, plan_B1HA, past_BPA=m.past_BPA, last_only=False)[:, 0] for m in self._members]
+        expected_BH = self._distance(torch.cat(z, -1), self.goal_BD[:, None])
+        self.predicted += expected_BH[:, : self.mpc.config.receding].unbind(1)
         return raw
-
-    def _forecast(self, plan: Plan) -> list[Tensor]:
-        """The latent distance the plan expects after each of its blocks, H tensors (B,)."""
-        z = [
-            m.model.rollout(m.z_BCD, plan.actions_BHA[:, None], past_BPA=m.past_BPA, last_only=False)[:, 0]
-            for m in self._last_members
-        ]
-        return list(self._distance(torch.cat(z, -1), self.goal_BD[:, None]).unbind(1))
 
     def traces(self) -> Mapping[str, Tensor]:
         blocks = len(self.latent) - 1

@@ -1,8 +1,6 @@
 """The protocol: which episodes, which planners, which controls, and when success counts (method §5, §10)."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from lpwm.core.errors import UserError, choose
@@ -32,6 +30,7 @@ class EvalConfig:
     warm: bool = True  # the next mean is the shifted tail of the last plan
     context: int = 0  # real frames a plan starts from; 0 is the model's own history
     path_discount: float = 0.0  # the path cost (see MPCConfig); 0 is the paper
+    arrive: bool = False  # no plan reaches beyond the last budget: the goal is to be reached at the end; not the paper
     test: Literal["step", "plan"] = "step"  # when success counts: after each raw step, or each executed plan
     planner_seeds: int = 3
     solver: str = "cem"
@@ -39,24 +38,21 @@ class EvalConfig:
     controls: tuple[str, ...] = CONTROLS
     oracle_seeds: int = 1  # planner seeds of the oracle, the most expensive control
     oracle_options: dict[str, Any] = field(default_factory=dict)  # what differs from the planner's, to reduce it
-    live_oracle_options: dict[str, Any] = field(
-        default_factory=lambda: dict(LIVE_ORACLE)
-    )  # the same in worlds of live simulators, where every candidate step is a step of physics
+    # the same in worlds of live simulators, where every candidate step is a step of physics
+    live_oracle_options: dict[str, Any] = field(default_factory=lambda: dict(LIVE_ORACLE))
     curve: int = STATES  # states behind the distance curve; 0 leaves it out
     precision: Literal["float32", "bfloat16"] = "float32"  # in which candidates are scored
 
     def __post_init__(self) -> None:
-        for kind in self.goals:
-            choose("kind of goals", kind, dict.fromkeys(KINDS))
-        for name in self.controls:
-            choose("control", name, dict.fromkeys(CONTROLS))
+        for what, names, known in (("kind of goals", self.goals, KINDS), ("control", self.controls, CONTROLS)):
+            for name in names:
+                choose(what, name, dict.fromkeys(known))
         for what in ("goals", "budgets", "horizons", "receding"):
             values = getattr(self, what)
             if not values or len(set(values)) != len(values):
                 raise UserError(f"{what} = {list(values)}: give at least one, none of them twice.")
-        for what in ("budgets", "horizons"):
-            if min(getattr(self, what)) < 1:
-                raise UserError(f"{what} = {list(getattr(self, what))}: give positive numbers.")
+            if what in ("budgets", "horizons") and min(values) < 1:
+                raise UserError(f"{what} = {list(values)}: give positive numbers.")
         for what, least in (("planner_seeds", 1), ("oracle_seeds", 1), ("episodes", 1), ("context", 0)):
             if getattr(self, what) < least:
                 raise UserError(f"{what} = {getattr(self, what)}: give at least {least}.")
@@ -64,10 +60,8 @@ class EvalConfig:
         if min(self.receding) < 0:
             raise UserError("receding counts executed blocks: give 1 or more, or 0 for the whole horizon.")
         if not self.pairs():
-            raise UserError(
-                f"{min(self.receding)} blocks are to be executed of plans of {max(self.horizons)}: lengthen the "
-                "horizon or execute fewer."
-            )
+            least, most = min(self.receding), max(self.horizons)
+            raise UserError(f"{least} blocks are to be executed of plans of {most}: lengthen the horizon.")
         for name, options in ((self.solver, self.options), self.oracle_planner(), self.oracle_planner(live=True)):
             solver_config(name, **options)
 
@@ -76,22 +70,19 @@ class EvalConfig:
         pairs = [(h, r or h) for h in self.horizons for r in self.receding if (r or h) <= h]
         return list(dict.fromkeys(pairs))
 
-    def build_solver(self) -> Solver:
+    def build_solver(self) -> "Solver":
         return solver_config(self.solver, **self.options).build()
 
     def oracle_planner(self, live: bool = False) -> tuple[str, dict[str, Any]]:
-        """Name and options of the oracle's solver.
-
-        LQR knows only linear latent dynamics: its oracle is CEM. So is that of live simulators, whatever the
-        solver: they have no gradients and no batch, and its budget is reduced.
-        """
+        """Name and options of the oracle's solver. LQR knows only linear latent dynamics: its oracle is CEM. So is that
+        of live simulators, whatever the solver: they have no gradients and no batch, and its budget is reduced."""
         if live:
             return "cem", {**self.live_oracle_options, **self.oracle_options}
         if self.solver == "lqr":
             return "cem", dict(self.oracle_options)
         return self.solver, {**self.options, **self.oracle_options}
 
-    def build_oracle_solver(self, live: bool = False) -> Solver:
+    def build_oracle_solver(self, live: bool = False) -> "Solver":
         name, options = self.oracle_planner(live)
         return solver_config(name, **options).build()
 
@@ -114,8 +105,3 @@ PRESETS: dict[str, EvalConfig] = {
 def preset(name: str) -> EvalConfig:
     """A preset by its name; `stay` is what 0.1.0 called `path`."""
     return choose("preset", "path" if name == "stay" else name, PRESETS)
-
-
-def solo(config: EvalConfig, **changes: Any) -> EvalConfig:
-    """Without controls and curve, as a callback during training needs it."""
-    return replace(config, controls=(), curve=0, **changes)

@@ -1,8 +1,6 @@
 """Controls on the same episodes, through the same loop: no action, random actions, planning in the true simulator."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,13 +9,14 @@ from torch import Tensor
 from lpwm.core import rng
 from lpwm.data import ActionStats
 from lpwm.evaluate.agent import PlanActor
+from lpwm.evaluate.episodes import Actor
 from lpwm.evaluate.goals import EpisodeSet
 from lpwm.plan import LiveOracleProblem, MPCConfig, OracleProblem, Problem, Solver
 from lpwm.worlds.base import Live, World
 from lpwm.worlds.policies import Random
 
 
-class Nothing:
+class Nothing(Actor):
     """The zero action, or the nearest the world allows."""
 
     def __init__(self, world: World, frameskip: int) -> None:
@@ -26,49 +25,34 @@ class Nothing:
     def begin(self, episodes: EpisodeSet, state_BS: Tensor) -> None:
         spec = self.world.spec
         low, high = (state_BS.new_tensor(x) for x in (spec.action_low, spec.action_high))
-        still = state_BS.new_zeros(spec.action_dim).clamp(low, high)
+        still = state_BS.new_tensor(getattr(self.world, "still", (0.0,) * spec.action_dim)).clamp(low, high)
         self.block = still.expand(len(episodes), self.frameskip, spec.action_dim)
 
     def act(self) -> Tensor:
         return self.block
 
-    def observe(self, state_BS: Tensor) -> None:
-        pass
 
-    def traces(self) -> Mapping[str, Tensor]:
-        return {}
-
-
-class RandomActions:
+class RandomActions(Nothing):
     """Uniform within the world's bounds; episode e's action at step t is a function of (seed, e, t)."""
 
     def __init__(self, world: World, frameskip: int, seed: int = 0) -> None:
-        self.policy, self.frameskip, self.seed = Random(world), frameskip, seed
+        super().__init__(world, frameskip)
+        self.policy, self.seed = Random(world), seed
 
     def begin(self, episodes: EpisodeSet, state_BS: Tensor) -> None:
         self.keys = rng.fold(rng.seed_of(self.seed, "random control"), episodes.number_B.to(state_BS.device))
         self.state, self.t = state_BS, 0
 
     def act(self) -> Tensor:
-        actions = []
-        for _ in range(self.frameskip):
-            action, _ = self.policy.act(self.state, self.state, self.state[:, :0], self.keys, self.t)
-            actions.append(action)
-            self.t += 1
-        return torch.stack(actions, 1)
-
-    def observe(self, state_BS: Tensor) -> None:
-        pass
-
-    def traces(self) -> Mapping[str, Tensor]:
-        return {}
+        steps = range(self.t, self.t + self.frameskip)
+        self.t += self.frameskip
+        empty = self.state[:, :0]
+        return torch.stack([self.policy.act(self.state, self.state, empty, self.keys, t)[0] for t in steps], 1)
 
 
 class Oracle(PlanActor):
-    """The same planner with the true simulator as its model: the ceiling of this planner, not of all of them.
-
-    In a world of live simulators its candidates branch off the episodes' own, hidden state included.
-    """
+    """The same planner with the true simulator as its model: the ceiling of this planner, not of all of them. In a
+    world of live simulators its candidates branch off the episodes' own, hidden state included."""
 
     def __init__(
         self,

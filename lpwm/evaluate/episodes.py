@@ -1,44 +1,51 @@
-"""The one episode loop. Planners, the oracle, random actions and doing nothing all act through it.
-
-B episodes side by side on one device, T raw steps, K blocks, A raw action size, S state entries.
+"""The one episode loop, through which planners, the oracle, random actions and doing nothing all act; and its store.
 
 The loop always runs to the last budget and records success after every raw step; actors are not told of it.
-A protocol says where in the record success counts:
-  test every raw step (support pipeline)      latched: any step up to the budget; terminal: the step at it
-  test after executed plans (ladder)          the same, at the ends of plans only
+Success counts at every raw step, or only at the ends of executed plans: latched at any of them, terminal at the last.
+
+B episodes next to one another on one device, T raw steps, K blocks, A raw action size, S state entries.
 """
 
-from __future__ import annotations
-
+import hashlib
+import io
+import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from lpwm.core.config import to_dict
 from lpwm.core.errors import UserError
+from lpwm.core.files import make_folder, read_npz, write_whole
+from lpwm.core.version import __version__
 from lpwm.evaluate.goals import EpisodeSet
 
+MOST = 2**30  # bytes of a stored record, unpacked
+SCHEME = 1  # part of every stored key: raise it when the loop or a control changes its meaning
+ARRAYS = ("states_BTS", "actions_BTA", "success_BT", "distance_BT")  # of a record
 
-class Actor(Protocol):
+
+class Actor:
     """Chooses raw actions. It sees states; rendering and encoding them is its own affair."""
 
-    def begin(self, episodes: EpisodeSet, state_BS: Tensor) -> None: ...
+    def begin(self, episodes: EpisodeSet, state_BS: Tensor) -> None:
+        raise NotImplementedError
 
     def act(self) -> Tensor:
         """The raw actions to execute next, (B, n·frameskip, A)."""
-        ...
+        raise NotImplementedError
 
     def observe(self, state_BS: Tensor) -> None:
         """A whole block of frameskip raw steps was executed."""
-        ...
 
     def traces(self) -> Mapping[str, Tensor]:
         """What it recorded, (B, …) each."""
-        ...
+        return {}
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,12 +69,10 @@ class Record:
     def _tests(self, budget: int | None) -> np.ndarray:
         """The success at each test up to the budget, (B, tests)."""
         budget = self.steps if budget is None else budget
-        if not 0 < budget <= self.steps:
-            raise UserError(f"a budget of {budget} steps: the episodes were run for {self.steps}, give 1 to that.")
-        if budget < self.tested:
+        if not self.tested <= budget <= self.steps:
             raise UserError(
-                f"a budget of {budget} raw steps ends before the first plan of {self.tested} is executed: give at "
-                f"least {self.tested}."
+                f"a budget of {budget} raw steps: the episodes were run for {self.steps} and first tested after "
+                f"{self.tested}, give a number between."
             )
         return self.success_BT[:, :budget][:, self.tested - 1 :: self.tested]
 
@@ -89,27 +94,20 @@ class Record:
 
     def arrays(self) -> dict[str, np.ndarray]:
         """For np.savez; `Record.of_arrays` reads it back."""
-        out = {f"trace_{name}": values for name, values in self.traces.items()}
-        for name in ("states_BTS", "actions_BTA", "success_BT", "distance_BT"):
-            out[name] = getattr(self, name)
-        out["ids"] = np.array(self.ids)
-        out["numbers"] = np.array([self.frameskip, self.tested, self.wall_s])
-        return out
+        return {
+            **{name: getattr(self, name) for name in ARRAYS},
+            **{f"trace_{name}": values for name, values in self.traces.items()},
+            "ids": np.array(self.ids),
+            "numbers": np.array([self.frameskip, self.tested, self.wall_s]),
+        }
 
     @classmethod
-    def of_arrays(cls, arrays: Mapping[str, np.ndarray]) -> Record:
+    def of_arrays(cls, arrays: Mapping[str, np.ndarray]) -> "Record":
         frameskip, tested, wall_s = arrays["numbers"].tolist()
-        return cls(
-            ids=tuple(arrays["ids"].tolist()),
-            states_BTS=arrays["states_BTS"],
-            actions_BTA=arrays["actions_BTA"],
-            success_BT=arrays["success_BT"],
-            distance_BT=arrays["distance_BT"],
-            frameskip=int(frameskip),
-            tested=int(tested),
-            traces={n.removeprefix("trace_"): arrays[n] for n in arrays if n.startswith("trace_")},
-            wall_s=wall_s,
-        )
+        traces = {n.removeprefix("trace_"): x for n, x in arrays.items() if n.startswith("trace_")}
+        own: dict[str, Any] = {name: arrays[name] for name in ARRAYS}
+        own |= {"frameskip": int(frameskip), "tested": int(tested), "traces": traces, "wall_s": wall_s}
+        return cls(ids=tuple(arrays["ids"].tolist()), **own)
 
 
 class _Pure:
@@ -118,9 +116,8 @@ class _Pure:
     def __init__(self, world: Any, state_BS: Tensor) -> None:
         self.world, self.states = world, state_BS
 
-    def step(self, action_BA: Tensor) -> Tensor:
+    def step(self, action_BA: Tensor) -> None:
         self.states = self.world.step(self.states, action_BA)
-        return self.states
 
     def close(self) -> None:
         pass
@@ -133,10 +130,8 @@ def is_live(world: Any) -> bool:
 
 def open_world(world: Any, state_BS: Tensor, actor: Any = None, workers: int | None = 1) -> Any:
     """A handle that steps: the world's own simulators where it has hidden state, else its pure step function.
-
     Simulators start from bare states, which is approximate where something was in motion or in touch. An actor that
-    looks ahead with them (`attach`) is given them.
-    """
+    looks ahead with them (`attach`) is given them."""
     if not is_live(world):
         return _Pure(world, state_BS)
     live = world.open(state_BS.cpu(), workers)
@@ -156,10 +151,8 @@ def run_episodes(
     device: torch.device | str = "cpu",
     workers: int | None = 1,
 ) -> Record:
-    """Every episode, all at once, for `steps` raw steps; success never changes what happens.
-
-    workers: processes for live simulators, None for one per core; outcomes do not depend on it.
-    """
+    """Every episode, all at once, for `steps` raw steps; success never changes what happens. workers: processes for
+    live simulators, None for one per core; outcomes do not depend on it."""
     if steps < 1:
         raise UserError(f"episodes of {steps} raw steps: give at least 1.")
     began = time.perf_counter()
@@ -196,3 +189,55 @@ def run_episodes(
         traces={name: t.cpu().numpy() for name, t in actor.traces().items()},
         wall_s=time.perf_counter() - began,
     )
+
+
+def read_record(path: Path) -> Record | None:
+    """A stored record; None where the file is absent, damaged, or under another name than its key gives it."""
+    try:
+        arrays = read_npz(path, MOST)
+        return Record.of_arrays(arrays) if _name(str(arrays["key"])) == path.stem else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _name(key: str) -> str:
+    return hashlib.sha256(key.encode()).hexdigest()[:24]
+
+
+class Store:
+    """Records, one file each, that carry the key they belong to. Without a folder nothing is stored."""
+
+    def __init__(self, folder: str | Path | None, fresh: bool = False) -> None:
+        self.folder, self.fresh = None if folder is None else Path(folder), fresh
+
+    @staticmethod
+    def key(depends: Mapping[str, Any]) -> str:
+        about = {"scheme": SCHEME, "lpwm": __version__, "torch": torch.__version__, **to_dict(dict(depends))}
+        return json.dumps(about, sort_keys=True)
+
+    @classmethod
+    def name(cls, depends: Mapping[str, Any]) -> str:
+        return _name(cls.key(depends))
+
+    def _path(self, depends: Mapping[str, Any]) -> Path:
+        assert self.folder is not None
+        return self.folder / f"{self.name(depends)}.npz"
+
+    def has(self, depends: Mapping[str, Any]) -> bool:
+        return self.folder is not None and not self.fresh and self._path(depends).exists()
+
+    def load(self, depends: Mapping[str, Any]) -> Record | None:
+        return read_record(self._path(depends)) if self.has(depends) else None
+
+    def record(self, depends: Mapping[str, Any], make: Callable[[], Record]) -> tuple[Record, bool]:
+        """The stored record and True, or a new one (stored) and False."""
+        stored = self.load(depends)
+        if stored is not None:
+            return stored, True
+        record = make()
+        if self.folder is not None:
+            make_folder(self.folder)
+            packed = io.BytesIO()
+            np.savez_compressed(packed, key=np.array(self.key(depends)), **record.arrays())  # type: ignore[arg-type]
+            write_whole(self._path(depends), packed.getvalue())
+        return record, False

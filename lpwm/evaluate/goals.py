@@ -1,16 +1,12 @@
 """Episode sets: where episodes start and what they must reach.
 
-A set is a pure function of (the data's digest or the world, seed), and the first n of a longer set are the
-set of n: results on 50 and on 200 episodes share their first 50. Nothing random is drawn from the position
-in a batch: an episode carries its own number.
-
-B episodes, S state entries.
+A set is a pure function of (the data's digest or the world, seed), and the first n of a longer set are the set of n.
+An episode carries its own number: nothing random depends on its place in a batch. B episodes, S state entries.
 """
-
-from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from dataclasses import dataclass, replace
 
 import torch
@@ -27,10 +23,8 @@ from lpwm.worlds.base import World
 
 @dataclass(frozen=True, eq=False)
 class EpisodeSet:
-    """start_BS and goal_BS float32 on the CPU; `number_B` int64 keys the planner's noise; ids name episodes.
-
-    An image goal has no known state: goal_BS is NaN (which no state is near) and `image` holds the picture.
-    """
+    """start_BS and goal_BS float32 on the CPU; `number_B` int64 keys the planner's noise; ids name episodes. An image
+    goal has no known state: goal_BS is NaN (which no state is near) and `image` holds the picture."""
 
     kind: str  # "random", "dataset" or "image"
     start_BS: Tensor
@@ -41,21 +35,20 @@ class EpisodeSet:
     seed: int
     image: Tensor | None = None  # uint8 (3, h, w)
 
+    def __post_init__(self) -> None:
+        if not self.ids:
+            raise UserError("0 episodes show nothing: give at least 1.")
+
     def __len__(self) -> int:
         return len(self.ids)
 
-    def select(self, rows: Tensor | list[int]) -> EpisodeSet:
+    def select(self, rows: Tensor | list[int]) -> "EpisodeSet":
         """Some of the episodes; what happens in them does not change."""
         rows = torch.as_tensor(rows)
         if rows.dtype == torch.bool:
             rows = rows.nonzero()[:, 0]
-        return replace(
-            self,
-            start_BS=self.start_BS[rows],
-            goal_BS=self.goal_BS[rows],
-            number_B=self.number_B[rows],
-            ids=tuple(self.ids[i] for i in rows.tolist()),
-        )
+        picked = {name: getattr(self, name)[rows] for name in ("start_BS", "goal_BS", "number_B")}
+        return replace(self, ids=tuple(self.ids[i] for i in rows.tolist()), **picked)
 
     @property
     def digest(self) -> str:
@@ -74,21 +67,12 @@ class EpisodeSet:
         )
 
 
-def _check_count(n: int) -> None:
-    if n < 1:
-        raise UserError(f"{n} episodes show nothing: give at least 1.")
-
-
 def dataset_goals(
     data: EpisodeData, n: int, *, seed: int = 0, offset: int = OFFSET, holdout: float = 0.1, horizon_steps: int = 0
 ) -> EpisodeSet:
-    """Start at a frame of a held-out trajectory, goal `offset` raw steps later in it.
-
-    No start is used twice, and no trajectory twice before every one was used once: two starts a few steps
-    apart are nearly the same episode. `horizon_steps`: the raw steps a plan spans, refused where it is longer
-    than every held-out trajectory.
-    """
-    _check_count(n)
+    """Start at a frame of a held-out trajectory, goal `offset` raw steps later in it. No start is used twice, and no
+    trajectory twice before every one was used once. `horizon_steps`: the raw steps a plan spans, refused where it is
+    longer than every held-out trajectory."""
     if offset < 1:
         raise UserError(f"goals {offset} steps ahead: give at least 1.")
     if data.states.shape[1] == 0:
@@ -105,69 +89,38 @@ def dataset_goals(
             )
     starts = clip_starts(data.lengths[held], data.offsets[held], offset)
     if n > len(starts):
-        raise UserError(
-            f"{n} episodes are wanted, but the held-out trajectories have only {len(starts)} starts with a "
-            f"goal {offset} steps ahead: evaluate fewer, or hold out more."
-        )
+        raise UserError(f"held-out trajectories have only {len(starts)} starts with such a goal, not {n}: take fewer.")
     rows = starts[permutation(len(starts), rng.seed_of("goals", data.digest, seed), "cpu")]
     trajectory = torch.searchsorted(data.offsets[held], rows, right=True) - 1
-    rows = rows[_occurrence(trajectory).sort(stable=True).indices][:n]
+    used: Counter[int] = Counter()
+    turn = []  # how many starts of its trajectory come before each
+    for e in trajectory.tolist():
+        turn.append(used[e])
+        used[e] += 1
+    rows = rows[torch.tensor(turn).sort(stable=True).indices][:n]
     trajectory = held[torch.searchsorted(data.offsets[held], rows, right=True) - 1]
     step = rows - data.offsets[trajectory]
-    return EpisodeSet(
-        kind="dataset",
-        start_BS=data.states[rows].clone(),
-        goal_BS=data.states[rows + offset].clone(),
-        number_B=torch.arange(n),
-        ids=tuple(f"{e}@{t}+{offset}" for e, t in zip(trajectory.tolist(), step.tolist(), strict=True)),
-        source=f"data {data.digest}",
-        seed=seed,
-    )
-
-
-def _occurrence(x: Tensor) -> Tensor:
-    """How many equal entries stand before each: [5, 3, 5, 5] -> [0, 0, 1, 2]."""
-    values, order = x.sort(stable=True)
-    place = torch.arange(len(x))
-    first = torch.searchsorted(values, values)  # where the run of equal values begins
-    out = torch.empty_like(place)
-    out[order] = place - first
-    return out
+    start, goal = data.states[rows].clone(), data.states[rows + offset].clone()
+    ids = tuple(f"{e}@{t}+{offset}" for e, t in zip(trajectory.tolist(), step.tolist(), strict=True))
+    return EpisodeSet("dataset", start, goal, torch.arange(n), ids, f"data {data.digest}", seed)
 
 
 def random_goals(world: World, n: int, *, seed: int = 0) -> EpisodeSet:
     """Start and goal anywhere in the arena, independent of one another."""
-    _check_count(n)
-    return EpisodeSet(
-        kind="random",
-        start_BS=world.sample_state(n, (seed, "evaluate")),
-        goal_BS=world.sample_goal(n, (seed, "evaluate")),
-        number_B=torch.arange(n),
-        ids=tuple(f"random/{seed}/{i}" for i in range(n)),
-        source=_named(world),
-        seed=seed,
-    )
+    start, goal = world.sample_state(n, (seed, "evaluate")), world.sample_goal(n, (seed, "evaluate"))
+    ids = tuple(f"random/{seed}/{i}" for i in range(n))
+    return EpisodeSet("random", start, goal, torch.arange(n), ids, _named(world), seed)
 
 
 def image_goals(world: World, image: Tensor, n: int, *, seed: int = 0) -> EpisodeSet:
     """Random starts, one picture as the goal of all: uint8 (3, h, w). Success cannot be tested."""
-    _check_count(n)
     if image.dtype != torch.uint8 or image.dim() != 3 or image.shape[0] != 3:
-        raise UserError(
-            f"the goal image is {image.dtype} of shape {tuple(image.shape)}: give uint8 of shape (3, h, w)."
-        )
+        raise UserError(f"the goal image is {image.dtype} of shape {tuple(image.shape)}: give uint8 (3, h, w).")
     start = world.sample_state(n, (seed, "evaluate"))
     name = hashlib.sha256(image.contiguous().numpy().tobytes()).hexdigest()[:8]
-    return EpisodeSet(
-        kind="image",
-        start_BS=start,
-        goal_BS=torch.full_like(start, torch.nan),
-        number_B=torch.arange(n),
-        ids=tuple(f"image/{name}/{seed}/{i}" for i in range(n)),
-        source=_named(world),
-        seed=seed,
-        image=image.contiguous(),
-    )
+    ids = tuple(f"image/{name}/{seed}/{i}" for i in range(n))
+    unknown = torch.full_like(start, torch.nan)
+    return EpisodeSet("image", start, unknown, torch.arange(n), ids, _named(world), seed, image.contiguous())
 
 
 def _named(world: World) -> str:
@@ -185,12 +138,6 @@ def episode_sets(
             continue
         if data is None:
             raise UserError("dataset goals need the data set: give it, or evaluate on random goals.")
-        sets[kind] = dataset_goals(
-            data,
-            config.episodes,
-            seed=config.seed,
-            offset=config.offset,
-            holdout=holdout,
-            horizon_steps=max(config.horizons) * frameskip,
-        )
+        spans = {"offset": config.offset, "horizon_steps": max(config.horizons) * frameskip}
+        sets[kind] = dataset_goals(data, config.episodes, seed=config.seed, holdout=holdout, **spans)
     return sets

@@ -1,12 +1,7 @@
-"""What an evaluation measured: typed, to and from JSON.
+"""What an evaluation measured: typed, to and from JSON. A cell is one kind of goals with one plan length (horizon H)
+and one number of executed blocks (receding R). S training seeds, P planner seeds, E episodes."""
 
-A cell is one kind of goals with one plan length (horizon H) and one number of executed blocks (receding R).
-S training seeds, P planner seeds, E episodes.
-"""
-
-from __future__ import annotations
-
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,6 +20,7 @@ from lpwm.train.run_config import RunConfig
 KIND = "lpwm evaluation"
 VERSION = 2  # of the file; files of lpwm 0.1.0 have no number and count as 1
 MEASURES = ("latched", "terminal")
+OMIT = {"omit": True}  # left out of the file where it is empty
 
 SuccessSPE = tuple[tuple[tuple[int, ...], ...], ...]
 FloatsSPE = tuple[tuple[tuple[float, ...], ...], ...]
@@ -41,7 +37,7 @@ class Rate:
     unit: str
 
     @classmethod
-    def of(cls, interval: Interval) -> Rate:
+    def of(cls, interval: Interval) -> "Rate":
         return cls(interval.estimate, interval.low, interval.high, interval.level, interval.unit)
 
     @property
@@ -77,7 +73,7 @@ class Row:
     mean_latent_distance: dict[str, FloatsSPE]  # "latent": of every frame seen; "predicted": as the plan forecast it
     wall_s: float
     stored_records: int = 0  # of S × P, those that were kept from an earlier call
-    records: tuple[tuple[str, ...], ...] = field(default=(), metadata={"omit": True})  # their names in the store
+    records: tuple[tuple[str, ...], ...] = field(default=(), metadata=OMIT)  # their names in the store
 
     def at(self, budget: int) -> Outcome:
         return self.budgets[str(budget)]
@@ -87,14 +83,8 @@ class Row:
         return np.array(self.at(budget).success[measure], dtype=bool)
 
     def result(self, measure: str, budget: int, episodes: Sequence[str]) -> Result:
-        return Result.of(
-            self.name,
-            self.success(measure, budget),
-            episodes=episodes,
-            seeds=self.seeds,
-            planner_seeds=self.planner_seeds,
-            control=self.control,
-        )
+        success = self.success(measure, budget)
+        return Result.of(self.name, success, episodes=episodes, seeds=self.seeds, control=self.control)
 
 
 @dataclass(frozen=True)
@@ -114,25 +104,13 @@ class Group:
 
 
 @dataclass(frozen=True)
-class CheckpointPair(Rate):
-    """Two checkpoints on the same episodes, by McNemar's test: it says nothing about their methods."""
-
-    a: str
-    b: str
-    only_a: int
-    only_b: int
-    p: float
-
-
-@dataclass(frozen=True)
 class Compared:
-    """The rows of a cell against one another; or why that cannot be, and then the checkpoints one by one."""
+    """The rows of a cell against one another; or why that cannot be."""
 
-    rates: tuple[RateRow, ...] = field(default=(), metadata={"omit": True})
-    differences: tuple[Difference, ...] = field(default=(), metadata={"omit": True})
-    text: tuple[str, ...] = field(default=(), metadata={"omit": True})  # one sentence per difference
-    refused: str = field(default="", metadata={"omit": True})
-    checkpoints: tuple[CheckpointPair, ...] = field(default=(), metadata={"omit": True})
+    rates: tuple[RateRow, ...] = field(default=(), metadata=OMIT)
+    differences: tuple[Difference, ...] = field(default=(), metadata=OMIT)
+    text: tuple[str, ...] = field(default=(), metadata=OMIT)  # one sentence per difference
+    refused: str = field(default="", metadata=OMIT)
 
 
 @dataclass(frozen=True)
@@ -152,19 +130,14 @@ class Cell:
     def budgets(self) -> list[int]:
         return sorted(int(b) for b in self.rows[0].budgets)
 
-    def row(self, name: str) -> Row | None:
-        return next((r for r in self.rows if r.name == name), None)
-
     def compared(self, measure: str, budget: int) -> Compared:
         return self.comparisons.get(measure, {}).get(str(budget), Compared())
 
 
 @dataclass(frozen=True)
 class Curve:
-    """Latent distance against state distance.
-
-    Bin i holds pairs of states with edges[i] ≤ distance < edges[i + 1]; the last bin is "far" and the unit.
-    """
+    """Latent distance against state distance. Bin i holds pairs of states with edges[i] ≤ distance < edges[i + 1]; the
+    last bin is "far" and the unit."""
 
     edges: tuple[float, ...]  # bins + 1, in the world's unit
     relative: tuple[float, ...]  # mean latent distance / that of the far bin; NaN for an empty bin
@@ -186,10 +159,8 @@ class Curve:
 
     def text(self) -> str:
         """`latent distance, far = 1: 0–10 .22, 10–25 .54, …`."""
-        cells = []
-        for i, value in enumerate(self.relative):
-            to = f"–{self.edges[i + 1]:.3g}" if i < len(self.relative) - 1 else "+"
-            cells.append(f"{self.edges[i]:.3g}{to} {value:.2f}")
+        to = [f"–{edge:.3g}" for edge in self.edges[1:-1]] + ["+"]
+        cells = [f"{low:.3g}{t} {v:.2f}" for low, t, v in zip(self.edges[:-1], to, self.relative, strict=True)]
         return f"latent distance (far = 1) at state distance {', '.join(cells)}; rank correlation {self.spearman:.2f}"
 
 
@@ -209,10 +180,10 @@ class Training:
 class Provenance:
     """What a run folder tells of its training; all of it empty where there is no run folder."""
 
-    recipe: str = field(default="", metadata={"omit": True})
-    data: str = field(default="", metadata={"omit": True})  # digest
-    config: RunConfig | None = field(default=None, metadata={"omit": True})
-    monitors: dict[str, float | tuple[float, ...]] = field(default_factory=dict, metadata={"omit": True})  # the last
+    recipe: str = field(default="", metadata=OMIT)
+    data: str = field(default="", metadata=OMIT)  # digest
+    config: RunConfig | None = field(default=None, metadata=OMIT)
+    monitors: dict[str, float | tuple[float, ...]] = field(default_factory=dict, metadata=OMIT)  # the last
     events: tuple[str, ...] = ()
     training: Training | None = None  # None for runs that recorded nothing
 
@@ -281,8 +252,8 @@ class Evaluation:
     curves: dict[str, Curve]
     predicted_s: float | None
     wall_s: float
-    missing: tuple[str, ...] = field(default=(), metadata={"omit": True})  # left out because it is not finished
-    repeats: Repetition | None = field(default=None, metadata={"omit": True})
+    missing: tuple[str, ...] = field(default=(), metadata=OMIT)  # left out because it is not finished
+    repeats: Repetition | None = field(default=None, metadata=OMIT)
     played: Any = field(default=None, repr=False, compare=False, metadata={"json": False})
 
     def to_json(self, path: str | Path | None = None) -> dict[str, Any]:
@@ -293,22 +264,23 @@ class Evaluation:
         return record
 
     @classmethod
-    def from_json(cls, record: Any, where: str = KIND) -> Evaluation:
+    def from_json(cls, record: Any, where: str = KIND) -> "Evaluation":
         """From plain values, of this version or of 0.1.0."""
         evaluation = from_json(cls, record, where)
         if evaluation.kind != KIND:
             raise UserError(f"{where} is not an evaluation that lpwm eval wrote: its kind is {evaluation.kind!r}.")
         if evaluation.version > VERSION:
-            raise UserError(
-                f"{where} is of version {evaluation.version}, and this lpwm reads up to {VERSION}: update lpwm."
-            )
+            raise UserError(f"{where} is of version {evaluation.version}, lpwm here reads up to {VERSION}: update it.")
         for i, cell in enumerate(evaluation.cells):
             if not cell.rows or cell.goals not in evaluation.episode_sets:
                 raise UserError(f"{where}: cells[{i}] has no rows, or goals that are not in episode_sets.")
+            budgets = set(cell.rows[0].budgets)
+            if not all(b.isdecimal() for b in budgets) or any(set(row.budgets) != budgets for row in cell.rows):
+                raise UserError(f"{where}: the rows of cells[{i}] need the same budgets, in raw steps.")
         return evaluation
 
     @classmethod
-    def read(cls, path: str | Path) -> Evaluation:
+    def read(cls, path: str | Path) -> "Evaluation":
         return cls.from_json(read_json(path, kind=KIND), str(path))
 
     @property
@@ -322,10 +294,6 @@ class Evaluation:
             }
         )
 
-    def result(self, cell: Cell, row: Row, measure: str, budget: int) -> Result:
-        """The successes of a row for `lpwm.stats`."""
-        return row.result(measure, budget, self.episode_sets[cell.goals].ids)
-
     def table(self) -> str:
         """For people, at most 80 columns wide."""
         from lpwm.evaluate.table import table
@@ -335,27 +303,24 @@ class Evaluation:
 
 def differences(before: Evaluation, after: Evaluation) -> list[str]:
     """Where two evaluations have other successes, one line each; [] when the second repeats the first."""
-    out = []
-    for kind, old in before.episode_sets.items():
-        new = after.episode_sets.get(kind)
-        if new is None or new.digest != old.digest:
-            out.append(f"{kind} goals: not the same episodes")
-    old_all, new_all = _successes(before), _successes(after)
-    for where, success in old_all.items():
-        if where not in new_all:
+    digests = {kind: episodes.digest for kind, episodes in after.episode_sets.items()}
+    out = [f"{k} goals: not the same episodes" for k, s in before.episode_sets.items() if digests.get(k) != s.digest]
+    old, new = _successes(before), _successes(after)
+    for where, a in old.items():
+        b = new.get(where)
+        if b is None:
             out.append(f"{where}: not evaluated again")
-        elif new_all[where] != success:
-            a, b = np.array(success), np.array(new_all[where])
+        elif not np.array_equal(a, b):
             count = int((a != b).sum()) if a.shape == b.shape else "all"
             out.append(f"{where}: {count} of {a.size} outcomes differ")
     return out
 
 
-def _successes(evaluation: Evaluation) -> Mapping[str, SuccessSPE]:
+def _successes(evaluation: Evaluation) -> dict[str, np.ndarray]:
     return {
-        f"{cell.goals} goals, H={cell.horizon}, R={cell.receding}, {row.name}, {budget} steps, {measure}": success
+        f"{cell.goals} goals, H={cell.horizon}, R={cell.receding}, {row.name}, {budget} steps, {m}": np.array(success)
         for cell in evaluation.cells
         for row in cell.rows
         for budget, outcome in row.budgets.items()
-        for measure, success in outcome.success.items()
+        for m, success in outcome.success.items()
     }

@@ -1,30 +1,31 @@
 """From run folders to agents, and what a result says about the training of each."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from lpwm.core.config import from_dict
 from lpwm.core.errors import UserError
-from lpwm.core.json import Reader, read_json
 from lpwm.core.provenance import sessions
 from lpwm.data import EpisodeData
 from lpwm.evaluate.agent import Agent
 from lpwm.evaluate.results import Provenance, Training
+from lpwm.train.loaded import load
 from lpwm.train.log import LOG, read_log
-from lpwm.train.run import load
-from lpwm.train.run_config import RunConfig, method_digest
+from lpwm.train.run_config import method_digest, read_record
+from lpwm.worlds import make_world
 
 MONITORS = (
     *("active_fraction", "dead_units", "effective_dimension"),
     *("relative_error", "copy_error", "temporal_variation", "action_sensitivity"),
 )
 HELD_OUT = ("error_depth", "copy_error_depth")
+
+
+class NoWorld(UserError):
+    """A run on recordings alone, which `lpwm.interpret.recorded` evaluates."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,29 +40,28 @@ class Team:
 
 def agent_of(loaded: Any) -> Agent:
     """Runs whose configs differ in the training seed alone are one method."""
-    folder = Path(loaded.path)
-    label = folder.name.removesuffix(f"-{loaded.run_hash}")
-    config = loaded.config
-    return Agent(
-        name=folder.name,
-        models=(loaded.model,),
-        images=(loaded.image,),
-        stats=loaded.stats,
-        frameskip=loaded.frameskip,
-        seed=config.train.seed,
-        method=f"{label} {method_digest(config)[:4]}",
-        run_hash=loaded.run_hash,
-        step=loaded.step,
-        path=str(loaded.path),
-        provenance=of_run(folder),
-    )
+    folder, same = Path(loaded.path), ("stats", "frameskip", "run_hash", "step")
+    known: dict[str, Any] = {name: getattr(loaded, name) for name in same}
+    known |= {"seed": loaded.config.train.seed, "method": method_of(loaded), "path": str(folder)}
+    return Agent(folder.name, (loaded.model,), (loaded.image,), **known, provenance=of_run(folder))
+
+
+def method_of(loaded: Any) -> str:
+    """The run's name with four digits for its config but the seed."""
+    label = Path(loaded.path).name.removesuffix(f"-{loaded.run_hash}")
+    return f"{label} {method_digest(loaded.config)[:4]}"
 
 
 def load_team(
-    paths: Sequence[str | Path], *, device: torch.device | str = "cpu", checkpoint: str = "latest", data: bool = True
+    paths: Sequence[str | Path],
+    *,
+    device: torch.device | str = "cpu",
+    checkpoint: str = "latest",
+    data: bool = True,
+    options: Mapping[str, Any] | None = None,
 ) -> Team:
     """The agents of these run folders. They must share a world; with `data` also a data set, whose trajectories
-    held out by all of them give the goals."""
+    held out by all of them give the goals. options: of the world, where they are to differ from the runs'."""
     if not paths:
         raise UserError("there is nothing to evaluate: give at least one run folder.")
     resolved = [Path(p).resolve() for p in paths]
@@ -71,23 +71,22 @@ def load_team(
     first = loaded[0]
     for one in loaded:
         if one.world is None:
-            raise UserError(f"{one.path} was trained on recordings of a world that is not known here: it cannot act.")
+            raise NoWorld(f"{one.path} was trained on recordings of a world that is not known here: it cannot act.")
         if (one.spec.name, one.spec.options) != (first.spec.name, first.spec.options):
             raise UserError(
                 f"{first.path} was trained in {first.spec.name} {first.spec.options} and {one.path} in "
                 f"{one.spec.name} {one.spec.options}: evaluate the runs of one world at a time."
             )
-    episodes = None
-    if data:
-        each = [one.episodes() for one in loaded]
-        episodes = each[0]
-        for one, other in zip(loaded, each, strict=True):
-            if other.digest != episodes.digest:
-                raise UserError(
-                    f"{first.path} and {one.path} were trained on different data, so their held-out goals differ: "
-                    "evaluate them on --goals random, or one at a time."
-                )
-    return Team(_named(tuple(agent_of(one) for one in loaded)), first.world, episodes, min(x.holdout for x in loaded))
+    episodes = first.episodes() if data else None
+    for one in loaded[1:]:
+        if episodes is not None and one.episodes().digest != episodes.digest:
+            raise UserError(f"{first.path} and {one.path} were trained on different data: use --goals random.")
+    world: Any = first.world
+    if options:
+        world = make_world(first.spec.name, **{**first.spec.options, **options})
+    if episodes is not None and hasattr(world, "remember"):
+        world.remember(episodes.states, episodes.actions)
+    return Team(_named(tuple(map(agent_of, loaded))), world, episodes, min(x.holdout for x in loaded))
 
 
 def _named(agents: tuple[Agent, ...]) -> tuple[Agent, ...]:
@@ -102,28 +101,19 @@ def of_run(folder: str | Path) -> Provenance:
     """Recipe, config, data, the last monitors, and how it was trained; empty where run.json cannot be read."""
     folder = Path(folder)
     try:
-        run = Reader(read_json(folder / "run.json"), str(folder / "run.json"))
-        recipe, data = run.str("name"), run.str("data")
-        config = from_dict(RunConfig, run.dict("config"), f"{run.where}: config.")
+        run = read_record(folder)
     except UserError:
         return Provenance()
     records = read_log(folder) if (folder / LOG).exists() else []
-    monitors: dict[str, Any] = {}
-    for kind, names in (("train", MONITORS), ("val", HELD_OUT)):
-        last: dict[str, Any] = next((r for r in reversed(records) if r["kind"] == kind), {})
-        monitors |= {name: last[name] for name in names if name in last}
-    events = tuple(str(r["message"]) for r in records if r["kind"] == "event" and r.get("message"))
+    last = {r.kind: r.values for r in records}
+    named = [(last.get("train", {}), MONITORS), (last.get("val", {}), HELD_OUT)]
+    monitors = {name: values[name] for values, names in named for name in names if name in values}
+    events = tuple(r.message for r in records if r.kind == "event" and r.message)
+    training, stretches = None, sessions(folder)
+    if stretches:
+        minutes, last_one = round(sum(s.seconds for s in stretches) / 60, 2), vars(stretches[-1])
+        of_last = ("device", "processes", "commit", "source", "versions")
+        training = Training(minutes, *(last_one[name] for name in of_last))
     return Provenance(
-        recipe=recipe, data=data, config=config, monitors=monitors, events=events, training=_training(folder)
-    )
-
-
-def _training(folder: Path) -> Training | None:
-    stretches = [Reader(s, str(folder)) for s in sessions(folder)]
-    if not stretches:
-        return None
-    last = stretches[-1]
-    return Training(
-        minutes=round(sum(s.float("seconds") for s in stretches) / 60, 2),
-        **{k: last.get(k, default=None) for k in ("device", "processes", "commit", "source", "versions")},
+        recipe=run.name, data=run.data, config=run.config, monitors=monitors, events=events, training=training
     )

@@ -1,13 +1,12 @@
 """An evaluation for people to read, 80 columns wide."""
 
-from __future__ import annotations
-
 import io
 import statistics
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from lpwm.evaluate.results import MEASURES, Cell, Evaluation, Rate, Row
@@ -40,14 +39,13 @@ def _cell(evaluation: Evaluation, cell: Cell) -> str:
     c = evaluation.settings
     start = "warm" if c.warm and cell.receding < cell.horizon else "cold"
     path = f", path discount {c.path_discount:g}" if c.path_discount else ""
+    path += ", arriving at the end" if c.arrive else ""
     lines = [f"{cell.goals} goals, horizon {cell.horizon}, executes {cell.receding} ({start}{path})"]
     if cell.goals == "image":
         return "\n".join([*lines, *_image(cell)])
     for budget in cell.budgets:
         rows = {row.name: {m: row.at(budget).rate(m) for m in MEASURES} for row in cell.rows}
-        lines.append(
-            _rates(f"{budget} steps", rows, {row.name: (_seeds(row), _median(row, budget)) for row in cell.rows})
-        )
+        lines.append(_rates(f"{budget} steps", rows, {row.name: _more(row, budget) for row in cell.rows}))
     lines += _oracle(cell)
     for name, group in cell.groups.items():
         lines.append(f"  only {name}: {group.episodes} episodes")
@@ -59,27 +57,42 @@ def _cell(evaluation: Evaluation, cell: Cell) -> str:
 def _rates(
     title: str, rows: Mapping[str, Mapping[str, Rate]], more: Mapping[str, tuple[str, str]] | None = None
 ) -> str:
-    grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="")
-    grid.add_column(title, overflow="fold")
-    for head in ("seeds", *MEASURES, "steps") if more else MEASURES:
-        grid.add_column(head, width=19 if head in MEASURES else 5)  # 100.0 [92.9, 100.0]
+    heads = ("seeds", *MEASURES, "steps") if more else MEASURES
+    cells = []
     for name, rates in rows.items():
-        cells = [rates[m].interval.text().replace(" %", "") for m in MEASURES]
-        seeds, median = (more or {}).get(name, ("", ""))
-        grid.add_row(name, *((seeds, *cells, median) if more else cells))
-    out = io.StringIO()
-    Console(file=out, width=WIDTH, highlight=False, color_system=None).print(grid)
-    return "\n".join(line.rstrip() for line in out.getvalue().rstrip().splitlines())
+        values = [rates[m].interval.text().replace(" %", "") for m in MEASURES]
+        cells.append([name, more[name][0], *values, more[name][1]] if more else [name, *values])
+    widths = [19 if head in MEASURES else 5 for head in heads]  # 100.0 [92.9, 100.0]
+    return columns([title, *heads], cells, widths=[None, *widths])
 
 
-def _seeds(row: Row) -> str:
-    return "" if row.control else str(len(row.seeds))
+def columns(
+    heads: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    width: int = WIDTH,
+    title: str = "",
+    widths: Sequence[int | None] = (),
+) -> str:
+    """Rows under heads as text, no line longer than `width`; `widths` of the columns, where they are fixed."""
+    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="")
+    for i, head in enumerate(heads):
+        if widths:
+            made.add_column(head, overflow="fold", width=widths[i])
+        else:
+            made.add_column(head, no_wrap=i == 0)
+    for row in rows:
+        made.add_row(*map(escape, row))  # what is missing at the end stays empty
+    console = Console(width=width, file=io.StringIO(), color_system=None)
+    with console.capture() as capture:
+        console.print(made)
+    lines = [textwrap.fill(line, width) for line in title.splitlines()]
+    return "\n".join(lines + [line.rstrip() for line in capture.get().splitlines()])
 
 
-def _median(row: Row, budget: int) -> str:
-    """Of the raw steps to the first success, where there was one."""
+def _more(row: Row, budget: int) -> tuple[str, str]:
+    """How many training seeds, and the median of the raw steps to the first success, where there was one."""
     steps = [s for line in row.at(budget).steps_to_success for run in line for s in run if s > 0]
-    return str(statistics.median_high(steps)) if steps else "–"
+    return "" if row.control else str(len(row.seeds)), str(statistics.median_high(steps)) if steps else "–"
 
 
 def _oracle(cell: Cell) -> list[str]:
@@ -89,10 +102,8 @@ def _oracle(cell: Cell) -> list[str]:
     for row in cell.rows:
         options = row.planner.get("options")
         if row.control and options and options not in planners:
-            text = ", ".join(f"{k}={v}" for k, v in options.items())
-            lines.append(
-                _wrapped(f"{row.name}: another budget than the methods', {row.planner.get('solver')} {text}", "  ")
-            )
+            text = f"{row.planner.get('solver')} {', '.join(f'{k}={v}' for k, v in options.items())}"
+            lines.append(_wrapped(f"{row.name}: another budget than the methods', {text}", "  "))
     return lines
 
 
@@ -104,16 +115,8 @@ def _compared(cell: Cell) -> list[str]:
     budget = cell.budgets[-1]
     compared = cell.compared("terminal", budget)
     lines = [compared.refused] if compared.refused else []
-    for pair in compared.checkpoints:
-        if pair.a.rpartition(", seed ")[0] == pair.b.rpartition(", seed ")[0]:
-            continue
-        lines.append(
-            f"{pair.a} − {pair.b}: {100 * pair.rate:+.1f} % [{100 * pair.low:+.1f}, {100 * pair.high:+.1f}], McNemar "
-            f"p = {pair.p:.3f}: these two checkpoints, not their methods"
-        )
-    for row, text in zip(compared.differences, compared.text, strict=True):
-        if {row.a, row.b} <= names:
-            lines.append(text)
+    pairs = zip(compared.differences, compared.text, strict=True)
+    lines += [text for row, text in pairs if {row.a, row.b} <= names]
     return [f"  terminal after {budget} steps:", *(_wrapped(line, "    ") for line in lines)]
 
 

@@ -1,20 +1,14 @@
 """Studies side by side: sparse next to dense, over training seeds where there are several."""
 
-from __future__ import annotations
-
-import io
-import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from lpwm.core.errors import UserError
 from lpwm.core.json import fields_json
+from lpwm.evaluate.table import columns
 from lpwm.interpret.config import ProbeConfig
 from lpwm.interpret.probes import accuracy, bootstrap, r_squared, share
 from lpwm.interpret.results import Estimate, Floats, Score, Study, clipped
@@ -131,16 +125,15 @@ def compare(studies: Sequence[Study]) -> Comparison:
 def check_comparable(studies: Sequence[Study]) -> None:
     if not studies:
         raise UserError("there is nothing to compare: give at least one study.")
-    first = studies[0]
-    seen = set()
+    first, seen = studies[0], set()
     for study in studies:
         for what in ("g", "scale", "visible"):
             a, b = first.world.options[what], study.world.options[what]
             if a != b:
+                more = ", or draw the zones alike with --visible or --hidden" if what == "visible" else ""
                 raise UserError(
                     f"{first.run.name} and {study.run.name} were inspected in worlds with {what} = {a} and {b}: "
-                    "compare the runs of one world"
-                    + (", or draw the zones alike with --visible or --hidden." if what == "visible" else ".")
+                    f"compare the runs of one world{more}."
                 )
         if study.run.hash in seen:
             raise UserError(f"the run {study.run.name} is given twice: name each once.")
@@ -151,22 +144,21 @@ def _summary(measure: Measure, group: list[Study]) -> Summary:
     each = [measure.of(s) for s in group]
     values = tuple(e.estimate for e in each)
     whole = each[0] if len(each) == 1 else Estimate.of(clipped(t_interval(values), measure.least))
-    return Summary(whole.estimate, whole.low, whole.high, whole.level, whole.unit, values)
+    return Summary(**vars(whole), values=values)
 
 
 def _difference(key: str, measure: Measure, a: list[Study], b: list[Study]) -> Gap:
-    by_seed_a, by_seed_b = ({s.run.seed: s for s in group} for group in (a, b))
+    by_seed_a, by_seed_b = ({s.run.seed: measure.of(s).estimate for s in group} for group in (a, b))
     shared = sorted(by_seed_a.keys() & by_seed_b.keys())
-    gap: Interval | None = None
+    gap: Interval | Estimate | None = None
     if len(shared) > 1:
-        gaps = [measure.of(by_seed_a[s]).estimate - measure.of(by_seed_b[s]).estimate for s in shared]
+        gaps = [by_seed_a[s] - by_seed_b[s] for s in shared]
         gap = clipped(t_interval(gaps), measure.least - 1, 1 - measure.least)
     elif len(a) == len(b) == 1 and measure.rescore is not None:
         gap = _paired(key, measure, a[0], b[0])
-    if gap is not None:
-        return Gap(gap.estimate, gap.low, gap.high, gap.level, gap.unit, key, a[0].run.method, b[0].run.method)
-    mean = float(np.mean([measure.of(s).estimate for s in a]) - np.mean([measure.of(s).estimate for s in b]))
-    return Gap(mean, measure=key, a=a[0].run.method, b=b[0].run.method)
+    if gap is None:
+        gap = Estimate(float(np.mean([*by_seed_a.values()]) - np.mean([*by_seed_b.values()])))
+    return Gap(**vars(Estimate.of(gap)), measure=key, a=a[0].run.method, b=b[0].run.method)
 
 
 def _paired(key: str, measure: Measure, a: Study, b: Study) -> Interval | None:
@@ -192,53 +184,29 @@ def _paired(key: str, measure: Measure, a: Study, b: Study) -> Interval | None:
 
 def number(value: Estimate, percent: bool = False, signed: bool = False) -> str:
     """`98.4 % [97.9, 99.0]` or `0.331 [0.284, 0.379]`; without brackets where nothing is known of the spread."""
-    scale, digits = (100, 1) if percent else (1, 3)
-    sign = "+" if signed else ""
+    scale, digits, sign = (100, 1, " %") if percent else (1, 3, "")
 
     def one(x: float) -> str:
-        return f"{round(scale * x, digits) + 0.0:{sign}.{digits}f}"
+        return f"{round(scale * x, digits) + 0.0:{'+' if signed else ''}.{digits}f}"
 
-    text = one(value.estimate) + (" %" if percent else "")
     bounds = "" if value.low is None or value.high is None else f" [{one(value.low)}, {one(value.high)}]"
-    return text + bounds
+    return one(value.estimate) + sign + bounds
 
 
 def table(compared: Comparison, studies: Sequence[Study], width: int = 80) -> str:
     methods = compared.methods
     heads = [f"{m.method}, {LABEL[m.sparse]}{f', {len(m.seeds)} seeds' if len(m.seeds) > 1 else ''}" for m in methods]
     body = [[m.title, *(number(row.measures[key], m.percent) for row in methods)] for key, m in MEASURES.items()]
-    body += _counts(methods, studies)
+    groups = [[s for h in m.runs for s in studies if s.run.hash == h] for m in methods]  # counts have no interval
+    dead = [", ".join(f"{s.supports.dead_units} of {s.run.latent}" for s in group) for group in groups]
+    distinct = [", ".join(f"{s.supports.distinct} in {s.supports.frames}" for s in group) for group in groups]
+    body += [["dead units", *dead], ["distinct supports", *distinct]]
     gaps = compared.differences
     if len({(d.a, d.b) for d in gaps}) == 1:  # one sparse method next to one dense one
         heads.append("sparse − dense")
         for line, d in zip(body, gaps, strict=False):
             line.append(number(d, MEASURES[d.measure].percent, signed=True))
     return columns(["", *heads], body, width)
-
-
-def columns(heads: Sequence[str], rows: Sequence[Sequence[str]], width: int = 80, title: str = "") -> str:
-    """Rows under heads as text, no line longer than `width`."""
-    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="")
-    for i, head in enumerate(heads):
-        made.add_column(head, no_wrap=i == 0)
-    for row in rows:
-        made.add_row(*map(escape, row))  # what is missing at the end stays empty
-    console = Console(width=width, file=io.StringIO(), color_system=None)
-    with console.capture() as capture:
-        console.print(made)
-    lines = [textwrap.fill(line, width) for line in title.splitlines()]
-    return "\n".join(lines + [line.rstrip() for line in capture.get().splitlines()])
-
-
-def _counts(methods: Sequence[Method], studies: Sequence[Study]) -> list[list[str]]:
-    """Dead units and distinct supports: counts, so without an interval."""
-    by_hash = {s.run.hash: s for s in studies}
-    rows = [["dead units"], ["distinct supports"]]
-    for method in methods:
-        group = [by_hash[h] for h in method.runs]
-        rows[0].append(", ".join(f"{s.supports.dead_units} of {s.run.latent}" for s in group))
-        rows[1].append(", ".join(f"{s.supports.distinct} in {s.supports.frames}" for s in group))
-    return rows
 
 
 def heading(first: Study) -> str:

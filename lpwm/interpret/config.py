@@ -1,7 +1,5 @@
 """Settings of interpretation, without torch."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from lpwm.core.errors import UserError
@@ -44,3 +42,34 @@ class ContactConfig:
 
     def probe(self) -> ProbeConfig:
         return ProbeConfig(resamples=self.resamples, level=self.level, seed=self.seed)
+
+
+@dataclass(frozen=True)
+class FactorConfig:
+    frames: int = 5000  # of training trajectories, and of held-out ones, at most
+    factors: tuple[str, ...] = ()  # those to probe; none: all that vary
+    angles: tuple[str, ...] = ()  # those that are angles; none: by their names, or because they jump by a turn
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.frames < 1:
+            raise UserError("probes need at least 1 frame.")
+
+
+@dataclass(frozen=True)
+class DecoderConfig:
+    side: int = 64  # frames are decoded at most this large
+    frames: int = 4096  # training frames
+    components: int = 256  # principal components of the frames that the network predicts
+    hidden: int = 256
+    steps: int = 700
+    batch: int = 256
+    lr: float = 1e-2
+    depths: int = 8
+    clips: int = 256  # held-out clips
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("side", "frames", "components", "hidden", "steps", "batch", "depths", "clips"):
+            if getattr(self, name) < 1:
+                raise UserError(f"decoder.{name} = {getattr(self, name)} must be at least 1.")

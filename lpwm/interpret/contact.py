@@ -10,35 +10,21 @@ other two comes with each, and as a control the correlation when every episode g
 The world must name its factors: effector_x, effector_y, effector_z, cube_x, cube_y, cube_z, contact.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 import numpy as np
 import torch
 
 from lpwm.core.errors import UserError
 from lpwm.data import EpisodeData
-from lpwm.interpret.codes import Episode, held_out, held_out_episodes, need_support
-from lpwm.interpret.compare import columns
+from lpwm.evaluate.table import columns
 from lpwm.interpret.config import ContactConfig
 from lpwm.interpret.probes import bootstrap, shuffle_trajectories
-from lpwm.interpret.results import (
-    Bools,
-    Contact,
-    ContactNumbers,
-    Correlation,
-    Example,
-    Floats,
-    Ints,
-    Packed,
-    WorldInfo,
-    rounded,
-    values_of,
-)
+from lpwm.interpret.results import Bools, Floats, Ints, Packed, Result, WorldInfo, rounded
 from lpwm.interpret.study import made
-from lpwm.interpret.supports import instability
+from lpwm.interpret.supports import held_out, held_out_episodes, instability, need_support
 from lpwm.stats import Interval
 from lpwm.train import Loaded
 
@@ -50,6 +36,48 @@ NAMES = {
 }
 LEAST = 8  # episodes: an interval over fewer says nothing
 PAIRS = [(i, j) for i in range(4) for j in range(i, 4)]  # of (instability, effector, cube, contact)
+
+
+@dataclass(frozen=True)
+class Correlation(Interval):
+    partial: Interval  # given the other two factors
+    shuffled: Interval  # with the factors of another episode
+
+
+@dataclass(frozen=True)
+class Example:
+    """One episode, block by block."""
+
+    episode: int
+    frameskip: int
+    instability: tuple[float, ...]
+    effector: tuple[float, ...]
+    cube: tuple[float, ...]
+    contact: tuple[float, ...]
+    windows: tuple[tuple[float, ...], ...]  # (begin, end) of contact, in blocks
+    correlations: dict[str, float | None]
+    supports: Packed
+    unit_order: tuple[int, ...]  # units that prefer contact first
+
+
+@dataclass(frozen=True)
+class ContactNumbers:
+    episodes: int
+    blocks: int
+    instability: float
+    active_fraction: float
+    correlations: dict[str, Correlation | None]  # by factor; None where one never varies
+    example: Example
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contact(ContactNumbers, Result):
+    """What changes the supports of one sparse run."""
+
+    KIND: ClassVar[str] = "lpwm contact"
+
+    tj_weight: float
+    settings: ContactConfig = field(default_factory=ContactConfig)
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,16 +93,13 @@ class Track:
 
     def blocks(self) -> Floats:
         """(T − 1, 4): instability, effector motion, cube motion, share of contact."""
-        T, k = len(self.active_TD), self.frameskip
-        rows = np.arange(T) * k
-
-        def motion(path_L3: Floats) -> Floats:
-            return np.linalg.norm(np.diff(path_L3[rows], axis=0), axis=1)
-
-        contact = [float(self.contact_L[a : a + k + 1].mean()) for a in rows[:-1]]
-        return np.stack(
-            (instability(self.active_TD), motion(self.effector_L3), motion(self.cube_L3), np.array(contact)), axis=1
+        k = self.frameskip
+        rows = np.arange(len(self.active_TD)) * k
+        effector, cube = (
+            np.linalg.norm(np.diff(path[rows], axis=0), axis=1) for path in (self.effector_L3, self.cube_L3)
         )
+        contact = np.array([float(self.contact_L[a : a + k + 1].mean()) for a in rows[:-1]])
+        return np.stack((instability(self.active_TD), effector, cube, contact), axis=1)
 
 
 def contact_study(loaded: Loaded, config: ContactConfig | None = None, data: EpisodeData | None = None) -> Contact:
@@ -84,13 +109,19 @@ def contact_study(loaded: Loaded, config: ContactConfig | None = None, data: Epi
     factors = factors_of(loaded)
     data = loaded.episodes() if data is None else data
     check_episodes(len(held_out(loaded, data)), str(loaded.path))
-    tracks = [track_of(e, factors) for e in held_out_episodes(loaded, data, config.frames, config.seed)]
+    tracks = []
+    for e in held_out_episodes(loaded, data, config.frames, config.seed):
+        values = factors(torch.from_numpy(e.states_LS))
+        effector, cube, contact = (
+            torch.stack([values[n].double() for n in names], -1).cpu().numpy() for names in NAMES.values()
+        )
+        tracks.append(Track(e.number, e.active_TD(), effector, cube, contact[:, 0] > 0, e.frameskip))
     return Contact(
         **made(loaded),
         world=WorldInfo(loaded.spec.name, dict(loaded.spec.options)),
         tj_weight=loaded.config.objective.tj_weight,
         settings=config,
-        **values_of(inspect_tracks(tracks, config, str(loaded.path))),
+        **vars(inspect_tracks(tracks, config, str(loaded.path))),
     )
 
 
@@ -98,14 +129,13 @@ def inspect_tracks(
     tracks: Sequence[Track], config: ContactConfig | None = None, name: str = "these codes"
 ) -> ContactNumbers:
     """The part of a study that needs no run: codes and episodes from anywhere."""
-    config = config or ContactConfig()
     check_episodes(len(tracks), name)
     return ContactNumbers(
         episodes=len(tracks),
         blocks=sum(len(t.active_TD) - 1 for t in tracks),
         instability=float(np.concatenate([t.blocks()[:, 0] for t in tracks]).mean()),
         active_fraction=float(np.mean([t.active_TD.mean() for t in tracks])),
-        correlations=correlations(tracks, config),
+        correlations=correlations(tracks, config or ContactConfig()),
         example=example(tracks),
     )
 
@@ -129,25 +159,6 @@ def factors_of(loaded: Loaded) -> Callable[[torch.Tensor], dict[str, torch.Tenso
     return loaded.world.factors
 
 
-def track_of(episode: Episode, factors: Callable[[torch.Tensor], dict[str, torch.Tensor]]) -> Track:
-    values = factors(torch.from_numpy(episode.states_LS))
-
-    def columns(what: str) -> Floats:
-        return torch.stack([values[n].double() for n in NAMES[what]], -1).cpu().numpy()
-
-    return Track(
-        episode.number,
-        episode.active_TD(),
-        columns("effector"),
-        columns("cube"),
-        columns("contact")[:, 0] > 0,
-        episode.frameskip,
-    )
-
-
-# Correlations -----------------------------------------------------------------------------------------------
-
-
 def correlations(tracks: Sequence[Track], config: ContactConfig) -> dict[str, Correlation | None]:
     blocks = [t.blocks() for t in tracks]
     label: Ints = np.repeat(np.arange(len(blocks)), [len(b) for b in blocks])
@@ -168,7 +179,7 @@ def correlations(tracks: Sequence[Track], config: ContactConfig) -> dict[str, Co
         # A partial correlation given a constant would divide by nothing: condition on what varies.
         given = [j for j in (1, 2, 3) if j != k and not still[j]]
         out[name] = Correlation(
-            **values_of(interval(together, pearson(k), name)),
+            **vars(interval(together, pearson(k), name)),
             partial=interval(together, partial(k, given), f"{name} partial"),
             shuffled=interval(mixed, pearson(k), f"{name} shuffled"),
         )
@@ -213,16 +224,11 @@ def partial(k: int, given: Sequence[int]) -> Callable[[Floats], Floats]:
     return score
 
 
-# One episode ------------------------------------------------------------------------------------------------
-
-
 def example(tracks: Sequence[Track]) -> Example:
     """The episode to show: of those whose contact begins and ends, the one whose share of contact is the median."""
     share = np.array([t.contact_L.mean() for t in tracks])
     changes = np.array([np.abs(np.diff(t.contact_L.astype(int))).sum() for t in tracks])
-    pool = np.flatnonzero(changes >= 2)
-    if not len(pool):
-        pool = np.arange(len(tracks))
+    pool = np.flatnonzero(changes >= (2 if changes.max() >= 2 else 0))
     chosen = tracks[int(pool[np.argsort(share[pool], kind="stable")[(len(pool) - 1) // 2]])]
     blocks = chosen.blocks()
     varies = blocks.std(0) > 1e-12
@@ -250,15 +256,10 @@ def unit_order(track: Track) -> Ints:
     """Units by how much more often they are on in contact than out of it, then by how often they are on."""
     contact = track.contact_L[np.arange(len(track.active_TD)) * track.frameskip]
     active = track.active_TD.astype(np.float64)
-    rate = active.mean(0)
+    rate = difference = active.mean(0)
     if contact.any() and not contact.all():
         difference = active[contact].mean(0) - active[~contact].mean(0)
-    else:
-        difference = np.zeros_like(rate)
     return np.lexsort((-rate, -difference))
-
-
-# Several runs -----------------------------------------------------------------------------------------------
 
 
 def sweep(studies: Sequence[Contact]) -> list[Contact]:

@@ -6,8 +6,6 @@ trajectory resemble one another, so a split by frame would score memory.
 Legend: N frames, E trajectories, D latent width, F features, S position entries, R resamples.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,7 +17,7 @@ from threadpoolctl import threadpool_limits
 from lpwm.core import rng
 from lpwm.core.errors import UserError
 from lpwm.interpret.config import ProbeConfig
-from lpwm.interpret.results import FEATURES, MAGNITUDES, SUPPORT, Bools, Floats, Ints, Probes, Score, rounded, values_of
+from lpwm.interpret.results import FEATURES, MAGNITUDES, SUPPORT, Bools, Floats, Ints, Probes, Score, rounded
 from lpwm.interpret.supports import support
 from lpwm.stats import Interval
 
@@ -52,12 +50,11 @@ def probe(frames: Frames, config: ProbeConfig | None = None) -> Probes:
 
     code         z
     support      s = 1[z > 0]; of a dense code its sign pattern
-    magnitudes   m = z − Ê[z | s]: what is left of z when its least-squares regression on (1, s), fitted on the
-                 training folds, is taken away. Linearly, m says nothing that the support says.
+    magnitudes   m = z − Ê[z | s], Ê the least-squares regression on (1, s) fitted on the training folds: linearly, m
+                 says nothing that the support says
 
-    Three more numbers keep these honest: zone from the true position, since linear scores of (x, y) already cut
-    the arena into zones; position given the support, 1 − SSE(s, m)/SSE(s), since m alone cannot say in which
-    zone it is; and each probe again with labels shuffled by whole trajectories.
+    and zone from the true position; position given the support, 1 − SSE(s, m)/SSE(s), since m alone cannot say in
+    which zone it is; and each probe again with labels shuffled by whole trajectories.
     """
     config = config or ProbeConfig()
     _check(frames, config)
@@ -82,8 +79,7 @@ def probe(frames: Frames, config: ProbeConfig | None = None) -> Probes:
 
 
 def _check(frames: Frames, config: ProbeConfig) -> None:
-    n = len(frames.z_ND)
-    if not (n == len(frames.zone_N) == len(frames.position_NS) == len(frames.trajectory_N)):
+    if not len(frames.z_ND) == len(frames.zone_N) == len(frames.position_NS) == len(frames.trajectory_N):
         raise UserError("probes need one zone, one position and one trajectory for every code.")
     if not np.isfinite(frames.z_ND).all():
         raise UserError("the codes are not finite: the run has diverged, so there is nothing to inspect in it.")
@@ -102,9 +98,6 @@ def _unique(trajectory_N: Ints) -> Ints:
     """Trajectories in the order in which they come."""
     _, first = np.unique(trajectory_N, return_index=True)
     return trajectory_N[np.sort(first)]
-
-
-# Features -------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,8 +124,8 @@ def features(frames: Frames, splits: list[tuple[Any, Any]]) -> dict[str, list[Fo
 
 
 def regressed(z_ND: Floats, s_ND: Floats, train: Ints) -> Floats:
-    """Ê[z | s] for all rows: least squares of z on (1, s) over the training rows, of least norm where units always
-    go together. Without a penalty, so that what is left is uncorrelated with the support to the last digits."""
+    """Ê[z | s] for all rows: least squares of z on (1, s) over the training rows, of least norm and without a penalty,
+    so that what is left is uncorrelated with the support to the last digits."""
     s, z = s_ND[train].mean(0), z_ND[train].mean(0)
     weights, *_ = np.linalg.lstsq(s_ND[train] - s, z_ND[train] - z, rcond=1e-6)
     return z + (s_ND - s) @ weights
@@ -142,9 +135,6 @@ def _standardized(x_NF: Floats, scale_F: Floats, train: Ints) -> Floats:
     """Centered on the training rows and divided by `scale_F`; a feature that does not vary there is 0 everywhere."""
     vary = x_NF[train].std(0) > 1e-6 * max(float(scale_F.max()), 1e-12)
     return np.where(vary, (x_NF - x_NF[train].mean(0)) / np.where(vary, scale_F, 1.0), 0.0)
-
-
-# Scores ---------------------------------------------------------------------------------------------------
 
 
 def _regress(seen: list[Fold], y_NS: Floats) -> Floats:
@@ -181,18 +171,18 @@ def _classify(seen: list[Fold], label_N: Ints) -> tuple[Ints, bool]:
 
 def _zone_score(seen: list[Fold], frames: Frames, config: ProbeConfig, name: str) -> Score:
     predicted, converged = _classify(seen, frames.zone_N)
-    tally = _sum_by(frames.trajectory_N, np.ones(len(predicted)), predicted == frames.zone_N)
+    tally = sum_by(frames.trajectory_N, np.ones(len(predicted)), predicted == frames.zone_N)
     control = np.zeros_like(tally)
     for k in range(config.shuffles):
         label = shuffle_trajectories(frames.zone_N, frames.trajectory_N, (config.seed, "zone", k))
-        control += _sum_by(frames.trajectory_N, np.ones(len(label)), _classify(seen, label)[0] == label)
+        control += sum_by(frames.trajectory_N, np.ones(len(label)), _classify(seen, label)[0] == label)
     return _score(tally, control, accuracy, config, ("zone", name), converged)
 
 
 def _position_score(seen: list[Fold], frames: Frames, config: ProbeConfig, name: str) -> Score:
     def tally(y_NS: Floats, predicted_NS: Floats) -> Floats:
         error_N = np.square(y_NS - predicted_NS).sum(1)
-        return _sum_by(frames.trajectory_N, np.ones(len(y_NS)), error_N, np.square(y_NS).sum(1), *y_NS.T)
+        return sum_by(frames.trajectory_N, np.ones(len(y_NS)), error_N, np.square(y_NS).sum(1), *y_NS.T)
 
     y_NS = frames.position_NS.astype(np.float64)
     keys = [(config.seed, "position", k) for k in range(config.shuffles)]
@@ -212,7 +202,7 @@ def _partial(seen: dict[str, list[Fold]], frames: Frames, config: ProbeConfig) -
         pairs = zip(seen[SUPPORT], seen[MAGNITUDES], strict=True)
         both = [Fold(s.train, s.test, np.hstack((s.x_NF, m.x_NF[rows_N]))) for s, m in pairs]
         error_N = np.square(y_NS - _regress(both, y_NS)).sum(1)
-        return _sum_by(frames.trajectory_N, np.ones(len(y_NS)), error_N, alone_N)
+        return sum_by(frames.trajectory_N, np.ones(len(y_NS)), error_N, alone_N)
 
     own = np.arange(len(y_NS))
     keys = [(config.seed, "magnitudes", k) for k in range(config.shuffles)]
@@ -225,14 +215,12 @@ def _score(
 ) -> Score:
     interval = bootstrap(tally_E, rescore, config, key)
     shuffled = bootstrap(control_E, rescore, config, (*key, "shuffled"))
-    return Score(**values_of(interval), shuffled=shuffled, converged=converged, tally=rounded(tally_E, 3))
+    return Score(**vars(interval), shuffled=shuffled, converged=converged, tally=rounded(tally_E, 3))
 
 
 def shuffle_trajectories(values_N: Any, trajectory_N: Ints, key: Key) -> Any:
-    """Every trajectory gets the values of another, in their order (cyclically, where it is longer).
-
-    So what is shuffled varies along a trajectory as it did, and only its tie to the frames is cut.
-    """
+    """Every trajectory gets the values of another, in their order (cyclically, where it is longer): only their tie to
+    the frames is cut."""
     draw = np.random.default_rng(rng.seed_of("shuffle trajectories", *key))
     ring = draw.permutation(_unique(trajectory_N))  # each gives to the next, so that none keeps its own
     rows = {t: np.flatnonzero(trajectory_N == t) for t in ring}
@@ -242,10 +230,7 @@ def shuffle_trajectories(values_N: Any, trajectory_N: Ints, key: Key) -> Any:
     return out
 
 
-# Tallies and intervals ------------------------------------------------------------------------------------
-
-
-def _sum_by(trajectory_N: Ints, *columns: Any) -> Floats:
+def sum_by(trajectory_N: Ints, *columns: Any) -> Floats:
     """Sums over the frames of each trajectory, in the order in which they come: (E, columns)."""
     _, first, label = np.unique(trajectory_N, return_index=True, return_inverse=True)
     sums: Floats = np.stack([np.bincount(label, np.asarray(c, dtype=np.float64)) for c in columns], -1)
@@ -269,15 +254,11 @@ def share(sums: Floats) -> Floats:
 
 
 def bootstrap(tally_E: Floats, rescore: Rescore, config: ProbeConfig, key: Key = ()) -> Interval:
-    """The score of all trajectories, and its percentile interval when they are drawn with replacement.
-
-    The probes are not fitted again: the interval is about which trajectories were held out for scoring.
-    """
+    """The score of all trajectories, and its percentile interval when they are drawn with replacement. The probes are
+    not fitted again: the interval is about which trajectories were held out for scoring."""
     draw = np.random.default_rng(rng.seed_of("probe bootstrap", config.seed, *key))
     E = len(tally_E)
     weight_RE = draw.multinomial(E, np.full(E, 1 / E), size=config.resamples)
     values = rescore(weight_RE @ tally_E)
-    low, high = np.quantile(values, [(1 - config.level) / 2, (1 + config.level) / 2])
-    return Interval(
-        float(rescore(tally_E.sum(0))), float(low), float(high), config.level, "trajectories of one checkpoint"
-    )
+    low, high = np.quantile(values, [(1 - config.level) / 2, (1 + config.level) / 2]).tolist()
+    return Interval(float(rescore(tally_E.sum(0))), low, high, config.level, "trajectories of one checkpoint")

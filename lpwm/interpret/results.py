@@ -6,11 +6,9 @@ J = |a ∧ b| / |a ∨ b| with J(∅, ∅) = 1.
 Legend: n cells a side, D units, T steps of one episode, E trajectories.
 """
 
-from __future__ import annotations
-
 import base64
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -18,8 +16,8 @@ from numpy.typing import NDArray
 
 from lpwm.core.errors import UserError
 from lpwm.core.json import fields_json, from_json
-from lpwm.evaluate.results import Provenance
-from lpwm.interpret.config import ContactConfig, StudyConfig
+from lpwm.evaluate.results import OMIT, Provenance
+from lpwm.interpret.config import FactorConfig, StudyConfig
 from lpwm.stats import Interval
 
 Bools = NDArray[np.bool_]
@@ -49,7 +47,7 @@ class Estimate(Brief):
     unit: str | None = None
 
     @classmethod
-    def of(cls, value: Interval | Estimate) -> Estimate:
+    def of(cls, value: "Interval | Estimate") -> "Estimate":
         return cls(value.estimate, value.low, value.high, value.level, value.unit)
 
 
@@ -62,7 +60,7 @@ class Packed:
     bytes_per_row: int
 
     @classmethod
-    def of(cls, active: Bools) -> Packed:
+    def of(cls, active: Bools) -> "Packed":
         bits = np.packbits(active, axis=-1)
         return cls(base64.b64encode(bits.tobytes()).decode("ascii"), tuple(active.shape), int(bits.shape[-1]))
 
@@ -98,11 +96,17 @@ class WorldInfo(Brief):
         return f"{self.name} ({options})" if options else self.name
 
 
+KINDS: "dict[str, type[Result]]" = {}  # every kind of result that is defined
+
+
 @dataclass(frozen=True, kw_only=True)
 class Result:
     """What every result says about itself."""
 
     KIND: ClassVar[str]
+
+    def __init_subclass__(cls) -> None:
+        KINDS[cls.KIND] = cls
 
     run: RunInfo
     world: WorldInfo
@@ -122,9 +126,6 @@ class Result:
         if version != VERSION:
             raise UserError(f"{where or 'this'} is of version {version}, and this lpwm reads {VERSION}: update lpwm.")
         return from_json(cls, record, where)
-
-
-# Zones: supports on a grid, sharpness, probes -----------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -162,10 +163,8 @@ class ZoneSharpness:
 
 @dataclass(frozen=True)
 class Control:
-    """The same number with the zones put elsewhere: mean and central range of the copies.
-
-    p = (1 + copies at or above the true number) / (1 + copies), where that means something.
-    """
+    """The same number with the zones put elsewhere: mean and central range of the copies. p = (1 + copies at or above
+    the true number) / (1 + copies), where that means something."""
 
     mean: float
     low: float
@@ -244,6 +243,33 @@ class Raster:
     instability: tuple[float, ...]
 
 
+@dataclass(frozen=True)
+class Units:
+    """What each unit answers to: mean |z| over two factors, and over held-out frames sorted by zone.
+
+    Where a world has no zones, the quarters of the plane of the two factors stand in for them. Units stand in the
+    order of the zone they prefer. Values are bytes in base64, 255 for the largest common ones.
+    """
+
+    x: str
+    y: str
+    low: tuple[float, float]
+    high: tuple[float, float]
+    side: int  # bins a side
+    numbers: tuple[int, ...]  # of the units shown, U of D
+    prefers: tuple[int, ...]  # the zone of each
+    on: tuple[float, ...]  # the share of frames in which each is on; of a dense code, above a twentieth of the largest
+    maps: str  # (U, side, side), the first row at the top
+    empty: tuple[int, ...]  # bins without a frame
+    frames: str  # (F, U)
+    zones: tuple[int, ...]  # of these frames, F
+    zoned: bool  # zones of the world, not quarters
+
+    @property
+    def frames_FU(self) -> NDArray[np.uint8]:
+        return np.frombuffer(base64.b64decode(self.frames), np.uint8).reshape(len(self.zones), len(self.numbers))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Study(Result):
     """Supports in the arena, their sharpness, probes and statistics of one Piecewise run."""
@@ -257,6 +283,7 @@ class Study(Result):
     supports: Statistics
     raster: Raster | None = None
     seconds: float = 0.0
+    units: Units | None = field(default=None, metadata=OMIT)
 
     @property
     def zones_nn(self) -> Ints:
@@ -264,15 +291,9 @@ class Study(Result):
 
     def jaccard_map(self, row: int, col: int) -> Floats:
         """The Jaccard map of any reference cell, from the packed supports: (n, n)."""
-        from lpwm.interpret.supports import check_cell, jaccard
+        from lpwm.interpret.supports import jaccard_map
 
-        active = self.grid.supports.unpack()
-        check_cell(row, col, len(active))
-        n, _, units = active.shape
-        return jaccard(active[row, col][None], active.reshape(-1, units))[0].reshape(n, n)
-
-
-# Sparsity ---------------------------------------------------------------------------------------------------
+        return jaccard_map(self.grid.supports.unpack(), row, col)
 
 
 @dataclass(frozen=True)
@@ -292,9 +313,11 @@ class SampleSettings:
     seed: int
 
 
-@dataclass(frozen=True)
-class Activity:
-    """How sparse some codes are."""
+@dataclass(frozen=True, kw_only=True)
+class Sparsity(Result):
+    """The activity of one sparse run on its held-out trajectories, next to its target's."""
+
+    KIND: ClassVar[str] = "lpwm sparsity"
 
     active_fraction: Estimate  # over trajectories
     at_least: float  # E[z]²/E[z²]
@@ -305,69 +328,40 @@ class Activity:
     effective_dimension: float
     frames: int = 0
     trajectories: int = 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Sparsity(Activity, Result):
-    """The activity of one sparse run on its held-out trajectories, next to its target's."""
-
-    KIND: ClassVar[str] = "lpwm sparsity"
-
     rung: str
     history: int = 0
     target: Target | None  # None: the regularizer has none
     settings: SampleSettings | None = None
 
 
-# Contact ----------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
-class Correlation(Interval):
-    partial: Interval  # given the other two factors
-    shuffled: Interval  # with the factors of another episode
+class FactorScore:
+    """A linear probe of one factor; R² on held-out trajectories, also with shuffled labels."""
 
-
-@dataclass(frozen=True)
-class Example:
-    """One episode, block by block."""
-
-    episode: int
-    frameskip: int
-    instability: tuple[float, ...]
-    effector: tuple[float, ...]
-    cube: tuple[float, ...]
-    contact: tuple[float, ...]
-    windows: tuple[tuple[float, ...], ...]  # (begin, end) of contact, in blocks
-    correlations: dict[str, float | None]
-    supports: Packed
-    unit_order: tuple[int, ...]  # units that prefer contact first
-
-
-@dataclass(frozen=True)
-class ContactNumbers:
-    episodes: int
-    blocks: int
-    instability: float
-    active_fraction: float
-    correlations: dict[str, Correlation | None]  # by factor; None where one never varies
-    example: Example
+    name: str
+    angle: bool  # probed as sin and cos
+    r2: float
+    r2_low: float  # 95 %, over held-out trajectories
+    r2_high: float
+    shuffled: float
+    spread: float  # the standard deviation over training frames; of an angle that of (sin, cos)
+    low: float  # the range seen in training
+    high: float
+    frames: int
 
 
 @dataclass(frozen=True, kw_only=True)
-class Contact(ContactNumbers, Result):
-    """What changes the supports of one sparse run."""
+class FactorStudy(Result):
+    """Linear probes of every factor of one run; the probes themselves are kept with the run."""
 
-    KIND: ClassVar[str] = "lpwm contact"
+    KIND: ClassVar[str] = "lpwm factors"
 
-    tj_weight: float
-    settings: ContactConfig = field(default_factory=ContactConfig)
-
-
-KINDS: dict[str, type[Study] | type[Sparsity] | type[Contact]] = {c.KIND: c for c in (Study, Sparsity, Contact)}
+    settings: FactorConfig
+    scores: tuple[FactorScore, ...]
+    units: Units | None = field(default=None, metadata=OMIT)
 
 
-def results_of(data: Any, where: str = "") -> list[Study | Sparsity | Contact]:
+def results_of(data: Any, where: str = "") -> list[Any]:
     """Every result in a file of one or of several; [] for a file of something else."""
     if not isinstance(data, Mapping):
         return []
@@ -384,11 +378,6 @@ def results_of(data: Any, where: str = "") -> list[Study | Sparsity | Contact]:
 def clipped(interval: Interval, least: float, most: float = 1.0) -> Interval:
     """The part of an interval that can be: a t interval over few seeds knows no bounds."""
     return replace(interval, low=max(interval.low, least), high=min(interval.high, most))
-
-
-def values_of(part: Any) -> dict[str, Any]:
-    """The fields of a result as keyword arguments, for one that has more."""
-    return {f.name: getattr(part, f.name) for f in fields(part)}
 
 
 def rounded(values: Any, digits: int = 6) -> Any:

@@ -3,8 +3,6 @@
 Legend: n cells a side, M = n² cells, K zones, D units, P copies of the partition with moved borders.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -28,19 +26,16 @@ def sharpness(
 
         within(r) = mean of J(r, c) over the other cells c of Z      across(r) = mean of J(r, c) over all c outside Z
 
-    and the sharpness is the mean over all M reference cells of within(r) − across(r). It lies in [−1, 1]; 1: one
-    support a zone, nothing shared. It is positive for *any* code in which near positions share units, since the cells
-    of a zone are near. Two numbers say how much of it that is:
+    and the sharpness is the mean over all M reference cells of within(r) − across(r), in [−1, 1]; 1: one support a
+    zone, nothing shared. It is positive for *any* code in which near positions share units. How much of it that is:
 
-    translated   the same with all borders moved by whole cells, up to half a zone's side each way (`translations`).
-                 For a code that knows no zones it comes close to the true one, from below, as equal zones are the
-                 most compact; so it has no p.
+    translated   the same with all borders moved by whole cells, up to half a zone's side each way (`translations`):
+                 for a code that knows no zones close to the true one, from below, so it has no p
     matched      Σ_d w_d (mean J of same-zone pairs − mean J of other-zone pairs, both at displacement d) / Σ_d w_d,
-                 w_d = n_same·n_other/(n_same + n_other). It is 0 for every code whose overlap is a function of
-                 the displacement alone, and 1 for one support a zone. `matched_translated` is its control.
+                 w_d = n_same·n_other/(n_same + n_other): 0 for every code whose overlap is a function of the
+                 displacement alone, 1 for one support a zone. `matched_translated` is its control.
 
-    The interval resamples the D units with replacement (J with a unit counted as often as it was drawn). Grids finer
-    than about 30×30 are resampled less often; `copies` says how often.
+    The interval resamples the D units with replacement. Fine grids are resampled less often, as `copies` says.
     """
     zones_M = zones_nn.reshape(-1)
     M = len(zones_M)
@@ -58,8 +53,12 @@ def sharpness(
     shifted = translations(zones_nn, limit=resamples)
     matcher = _Matched(J, zones_nn.shape)
     true_matched = matcher(zones_M)
+    D = active_MD.shape[1]
+    weights = draw.multinomial(D, np.full(D, 1 / D), size=resamples)
+    values = [_value(weighted_jaccard(active_MD, active_MD, w), zones_M) for w in weights]
+    low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2]).tolist()
     return Sharpness(
-        sharpness=_over_units(active_MD, zones_M, value, draw, resamples, level),
+        sharpness=Interval(value, low, high, level, "units of one checkpoint"),
         within=float(within_M.mean()),
         across=float(across_M.mean()),
         zones=tuple(_zone(int(k), zones_M == k, within_M, across_M) for k in names),
@@ -91,10 +90,7 @@ def _zone(zone: int, cells_M: Bools, within_M: Floats, across_M: Floats) -> Zone
 
 def translations(zones_nn: Ints, limit: int = 200) -> Ints:
     """The partition with its borders moved by (i, j) cells, |i|, |j| ≤ half a zone's side, (0, 0) left out: (P, M).
-
-    Zones at the wall grow or shrink by as much; nothing wraps around, for a zone in two pieces would be less compact.
-    At most about `limit` copies, evenly chosen.
-    """
+    Zones at the wall grow or shrink by as much; nothing wraps around. At most `limit` copies, evenly chosen."""
     n = len(zones_nn)
     half = int(n / len(np.unique(zones_nn)) ** 0.5 / 2)
     steps = range(-half, half + 1)
@@ -132,18 +128,7 @@ class _Matched:
 
 def _control(values: list[float], level: float, true: float | None = None) -> Control:
     x = np.array(values)
-    low, high = np.quantile(x, [(1 - level) / 2, (1 + level) / 2])
-    p = None
-    if true is not None:  # rounding must not make an equal copy look smaller
-        p = (1 + int((x >= true - 1e-9).sum())) / (1 + len(x))
-    return Control(float(x.mean()), float(low), float(high), len(x), p)
-
-
-def _over_units(
-    active_MD: Bools, zones_M: Ints, value: float, draw: np.random.Generator, resamples: int, level: float
-) -> Interval:
-    D = active_MD.shape[1]
-    weights = draw.multinomial(D, np.full(D, 1 / D), size=resamples)
-    values = [_value(weighted_jaccard(active_MD, active_MD, w), zones_M) for w in weights]
-    low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2])
-    return Interval(value, float(low), float(high), level, "units of one checkpoint")
+    low, high = np.quantile(x, [(1 - level) / 2, (1 + level) / 2]).tolist()
+    # Rounding must not make an equal copy look smaller.
+    p = None if true is None else (1 + int((x >= true - 1e-9).sum())) / (1 + len(x))
+    return Control(float(x.mean()), low, high, len(x), p)

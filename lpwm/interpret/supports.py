@@ -1,25 +1,28 @@
-"""Which units are on: supports, their Jaccard index, and both on a grid of agent positions (the method's §7).
+"""Which units are on: codes of held-out trajectories, their supports and Jaccard index, and both on a grid of agent
+positions (the method's §7).
 
-Legend: N frames, T frames of one trajectory, n cells a side, M = n² cells, D latent width.
+Legend: N frames, T frames of one trajectory, n cells a side, D latent width.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from lpwm.core import rng
 from lpwm.core.errors import UserError
+from lpwm.data import EpisodeData, splits
+from lpwm.data.clips import resize
 from lpwm.interpret.results import Bools, Floats, Ints
 from lpwm.train import Loaded
 from lpwm.train.monitors import evaluating
+from lpwm.worlds.base import Renderer
 from lpwm.worlds.piecewise import BORDER, FRAME, Piecewise
 
 MAX_RESOLUTION = 64  # 1.7·10⁷ pairs of cells, 0.13 GB in float64
+BATCH = 256  # frames rendered and encoded at a time
 
 
 def support(z: Any, sparse: bool = True) -> Bools:
@@ -45,12 +48,18 @@ def jaccard(a_ND: Any, b_MD: Any) -> Floats:
 
 def weighted_jaccard(a_ND: Bools, b_MD: Bools, weight_D: NDArray[Any]) -> NDArray[Any]:
     """Jaccard where unit d counts `weight_D[d]` times. Whole weights below 2²⁴ are exact in float32."""
-    a, b = a_ND.astype(np.float32), b_MD.astype(np.float32)
-    w = weight_D.astype(np.float32)
+    a, b, w = (x.astype(np.float32) for x in (a_ND, b_MD, weight_D))
     both = (a * w) @ b.T
     either = (a @ w)[:, None] + (b @ w)[None, :] - both
     # float64 only for the ratio: a page that divides the same two counts gets the same number.
     return np.where(either > 0, both.astype(np.float64) / np.where(either > 0, either, 1), 1.0)
+
+
+def jaccard_map(active_nnD: Bools, row: int, col: int) -> Floats:
+    """Every cell against one reference cell: (n, n)."""
+    check_cell(row, col, len(active_nnD))
+    n, _, D = active_nnD.shape
+    return jaccard(active_nnD[row, col][None], active_nnD.reshape(-1, D)).reshape(n, n)
 
 
 def instability(active_TD: Any) -> Floats:
@@ -66,44 +75,6 @@ def _bools(rows: Any) -> Bools:
     if rows.ndim != 2 or rows.dtype != np.bool_:
         raise UserError("supports are boolean arrays (frames, units): threshold the codes with support(z).")
     return rows
-
-
-@dataclass(frozen=True, eq=False)
-class Grid:
-    """Codes on a grid of agent positions. Row 0 is the top (y grows downwards), column 0 the left."""
-
-    x_n: Floats  # cell centers, in pixels of the world's frame
-    y_n: Floats
-    zones_nn: Ints
-    z_nnD: NDArray[np.float32]
-    sparse: bool  # else `active` is the sign pattern
-
-    @property
-    def resolution(self) -> int:
-        return len(self.x_n)
-
-    @cached_property
-    def active_nnD(self) -> Bools:
-        return support(self.z_nnD, self.sparse)
-
-    @property
-    def active_MD(self) -> Bools:
-        return self.active_nnD.reshape(-1, self.active_nnD.shape[-1])
-
-    @property
-    def zones_M(self) -> Ints:
-        return self.zones_nn.reshape(-1)
-
-    @cached_property
-    def jaccard_MM(self) -> Floats:
-        """Every cell against every cell, row-major: 1 on the diagonal."""
-        return jaccard(self.active_MD, self.active_MD)
-
-    def map(self, row: int, col: int) -> Floats:
-        """The Jaccard map against one reference cell: (n, n)."""
-        check_cell(row, col, self.resolution)
-        n = self.resolution
-        return jaccard(self.active_nnD[row, col][None], self.active_MD)[0].reshape(n, n)
 
 
 def check_cell(row: int, col: int, resolution: int) -> None:
@@ -135,43 +106,103 @@ def piecewise_of(loaded: Loaded, visible: bool | None = None) -> Piecewise:
     return world if visible is None else replace(world, visible=visible)
 
 
-def encode_states(loaded: Loaded, world: Piecewise, states_NS: torch.Tensor, batch: int = 256) -> NDArray[np.float32]:
-    """The codes of these states as the model sees them drawn: (N, D) float32."""
+def encode(loaded: Loaded, render: Renderer, states_NS: torch.Tensor) -> NDArray[np.float32]:
+    """The codes of these states, or of what else `render` draws, as the model sees them: (N, D)."""
     device = next(loaded.model.parameters()).device
-    render = world.renderer(loaded.image, device)
-    parts = []
+    if getattr(loaded.model, "proprio_dim", 0):
+        raise UserError(f"{loaded.path} was trained with proprioception, which is not fed here yet.")
     with torch.no_grad(), evaluating(loaded.model):
-        for states in states_NS.split(batch):
-            parts.append(loaded.model.encode(render(states.to(device))).float().cpu())
+        parts = [loaded.model.encode(render(s.to(device))).float().cpu() for s in states_NS.split(BATCH)]
     return torch.cat(parts).numpy()
 
 
-def cell_centers(resolution: int) -> Floats:
-    """n cells of [14, 210), the span of the zones: 14 + (i + ½)·196/n, the same along x and y."""
-    return BORDER + (np.arange(resolution, dtype=np.float64) + 0.5) * ((FRAME - 2 * BORDER) / resolution)
+def encode_states(loaded: Loaded, world: Piecewise, states_NS: torch.Tensor) -> NDArray[np.float32]:
+    return encode(loaded, world.renderer(loaded.image, next(loaded.model.parameters()).device), states_NS)
 
 
-def cell_zones(world: Piecewise, resolution: int) -> Ints:
-    """The zone of every cell's center: (n, n)."""
-    return world.zone(_cell_states(resolution)).numpy().reshape(resolution, resolution)
-
-
-def _cell_states(resolution: int) -> torch.Tensor:
-    at = cell_centers(resolution)
+def cells(world: Piecewise, resolution: int) -> tuple[Floats, torch.Tensor, Ints]:
+    """n cells a side of [14, 210), the span of the zones: their centers 14 + (i + ½)·196/n, the same along x and y,
+    the states (n², 2) of an agent there, row by row from the top left (y grows downwards), and their zones (n, n)."""
+    at = BORDER + (np.arange(resolution, dtype=np.float64) + 0.5) * ((FRAME - 2 * BORDER) / resolution)
     y, x = np.meshgrid(at, at, indexing="ij")
-    return torch.from_numpy(np.stack((x, y), -1).reshape(-1, 2).astype(np.float32))
+    states = torch.from_numpy(np.stack((x, y), -1).reshape(-1, 2).astype(np.float32))
+    return at, states, world.zone(states).numpy().reshape(resolution, resolution)
 
 
-def grid(loaded: Loaded, resolution: int = 20, visible: bool | None = None) -> Grid:
-    """The run's codes at the centers of n×n cells; zones drawn as in the run's own world by default."""
-    world = piecewise_of(loaded, visible)
-    check_resolution(resolution, world.g)
-    z = encode_states(loaded, world, _cell_states(resolution))
-    at = cell_centers(resolution)
-    return Grid(
-        x_n=at,
-        y_n=at,
-        zones_nn=cell_zones(world, resolution),
-        z_nnD=z.reshape(resolution, resolution, -1),
-        sparse=loaded.config.model.sparse,
-    )
+@dataclass(frozen=True, eq=False)
+class Episode:
+    """One held-out trajectory: T frames one action block apart, and every raw state between them. states_LS has L = (T
+    − 1)·frameskip + 1 rows; frame t is row t·frameskip."""
+
+    number: int
+    z_TD: NDArray[np.float32]
+    states_LS: NDArray[np.float32]
+    frameskip: int
+
+    def active_TD(self) -> Bools:
+        return support(self.z_TD)
+
+
+def need_support(loaded: Loaded) -> None:
+    """One sentence where a dense code has no support."""
+    if not loaded.config.model.sparse:
+        raise UserError(
+            f"{loaded.path} is dense (link {loaded.config.model.link}), so it has no support: give runs with link relu "
+            "or reprelu."
+        )
+
+
+def held_out(loaded: Loaded, data: EpisodeData, split: str = "held-out") -> Ints:
+    return splits(data, loaded.holdout)[int(split == "held-out")].numpy()
+
+
+def drawn(
+    loaded: Loaded, data: EpisodeData, frames: int, seed: int, least: int = 1, split: str = "held-out"
+) -> list[tuple[int, int]]:
+    """Whole trajectories until there are `frames` frames, leaving out those of fewer than `least`. Each with its number
+    of frames, in an order drawn by key."""
+    out: list[tuple[int, int]] = []
+    total = 0
+    for e in np.random.default_rng(rng.seed_of("held-out frames", seed)).permutation(held_out(loaded, data, split)):
+        T = (int(data.lengths[e]) - 1) // loaded.frameskip + 1
+        if least > T:
+            continue
+        if out and total + T > frames:
+            break
+        out.append((int(e), T))
+        total += T
+    if not out:
+        raise UserError(
+            f"no {split} trajectory of {loaded.path} has {least} frames {loaded.frameskip} steps apart: use longer "
+            "episodes or a smaller frameskip."
+        )
+    return out
+
+
+def held_out_episodes(
+    loaded: Loaded, data: EpisodeData, frames: int, seed: int = 0, least: int = 2, split: str = "held-out"
+) -> list[Episode]:
+    """The trajectories of `drawn`, encoded: from recorded frames where there are some, else drawn anew."""
+    if data.pixels is None and loaded.world is None:
+        raise UserError(f"{loaded.path} has neither recorded frames nor a world to draw them.")
+    device, skip, out = next(loaded.model.parameters()).device, loaded.frameskip, []
+    # Built once: a simulator's renderer is slow to open.
+    render = loaded.world.renderer(loaded.image, device) if data.pixels is None and loaded.world is not None else None
+    for number, T in drawn(loaded, data, frames, seed, least, split):
+        start, span = int(data.offsets[number]), (T - 1) * skip + 1
+        states = data.states[start : start + span]
+        if render is None:
+            z = encode(loaded, lambda rows: _recorded(loaded, data, rows), torch.arange(start, start + span, skip))
+        else:
+            z = encode(loaded, render, states[::skip])
+        out.append(Episode(number, z, states.numpy(), skip))
+    return out
+
+
+def _recorded(loaded: Loaded, data: EpisodeData, rows: torch.Tensor) -> torch.Tensor:
+    """These frames as they were stored, at the size that the model reads: (n, 3, h, w) uint8."""
+    assert data.pixels is not None
+    low, high = int(rows[0]), int(rows[-1]) + 1
+    stored = np.ascontiguousarray(data.pixels[slice(low, high)][(rows.cpu() - low).numpy()])
+    frames = torch.from_numpy(stored).to(rows.device).permute(0, 3, 1, 2)
+    return resize(frames, (loaded.image, loaded.image))

@@ -1,7 +1,5 @@
 """A model that knows the truth: it reads the dot's position off the frame and rolls out the world itself."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from einops import rearrange

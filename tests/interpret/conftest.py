@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from lpwm.core.config import to_dict
+from lpwm import cli
 from lpwm.interpret import Frames
 from lpwm.model import ModelConfig, PredictorConfig
 from lpwm.model.encoder import EncoderConfig, ProjectorConfig
 from lpwm.optim import build
-from lpwm.train import DataConfig, Run, RunConfig, checkpoint
+from lpwm.train import DataConfig, Run, RunConfig
 
 UNITS = 64
 
@@ -71,6 +71,25 @@ def synthetic():
     return make
 
 
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    return tmp_path_factory.mktemp("runs")
+
+
+@pytest.fixture
+def call(capsys):
+    """call(words) -> status, output and errors of `lpwm interpret`."""
+
+    def run(*argv):
+        try:
+            status = cli.main(["interpret", *map(str, argv)])
+        except SystemExit as stop:  # tyro's own refusals
+            status = stop.code
+        return status, *capsys.readouterr()
+
+    return run
+
+
 @pytest.fixture(scope="session")
 def fresh_run():
     """fresh_run(root, name) -> the folder of a run with fresh weights, which no test needs to be good."""
@@ -93,17 +112,7 @@ def fresh_run():
             frames = world.render(world.sample_state(64, (seed, "center")), 28)
             bias = [p for p in fresh.encoder.parameters() if p.shape == (12,)][-1]
             bias.sub_(fresh.encoder(frames).mean(0))
-        checkpoint.save(
-            run.folder,
-            model=fresh,
-            optimizer=build(fresh, run.config.optim),
-            step=7,
-            run=to_dict(run.config),
-            run_hash=run.hash,
-            meta={**run.meta(run.source(torch.device("cpu")).stats), "step": 7},
-            metric=None,
-            keep=2,
-        )
+        run.save(fresh, build(fresh, run.config.optim), 7, run.source(torch.device("cpu")).stats)
         return run.folder
 
     return make

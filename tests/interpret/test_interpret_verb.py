@@ -9,15 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from lpwm import cli
 from lpwm.interpret import study
 
 SMALL = ["--resolution", "6", "--device", "cpu"]
-
-
-@pytest.fixture(scope="module")
-def root(tmp_path_factory):
-    return tmp_path_factory.mktemp("runs")
 
 
 @pytest.fixture(scope="module")
@@ -25,19 +19,10 @@ def runs(root, fresh_run):
     return [str(fresh_run(root, name, link, episodes=30)) for name, link in (("lewm", "identity"), ("lpwm", "reprelu"))]
 
 
-def call(capsys, *argv):
-    try:
-        status = cli.main(["interpret", *map(str, argv)])
-    except SystemExit as stop:  # tyro's own refusals
-        status = stop.code
-    printed = capsys.readouterr()
-    return status, printed.out, printed.err
-
-
-def test_sparse_beside_dense_in_a_table_with_a_json_and_pictures(runs, tmp_path, capsys, monkeypatch):
+def test_sparse_next_to_dense_in_a_table_with_a_json_and_pictures(runs, tmp_path, call, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     out, pictures = tmp_path / "deep" / "found.json", tmp_path / "pictures"
-    status, text, err = call(capsys, *runs, *SMALL, "--cell", 1, 4, "--out", out, "--pictures", pictures)
+    status, text, err = call(*runs, *SMALL, "--cell", 1, 4, "--out", out, "--pictures", pictures)
     assert status == 0 and err.count("wrote ") == 9
     head = text.splitlines()[2]
     assert head.index("lpwm") < head.index("lewm") < head.index("sparse − dense")  # whatever order was given
@@ -50,19 +35,19 @@ def test_sparse_beside_dense_in_a_table_with_a_json_and_pictures(runs, tmp_path,
     assert {p.suffix for p in pictures.iterdir()} == {".png", ".pdf"}
 
 
-def test_json_on_stdout_with_zones_drawn(runs, capsys):
-    status, out, _ = call(capsys, runs[1], *SMALL, "--visible", "--json")
+def test_json_on_stdout_with_zones_drawn(runs, call):
+    status, out, _ = call(runs[1], *SMALL, "--visible", "--json")
     found = json.loads(out)
     kept = list(Path(runs[1]).glob("interpret/*.json"))
     assert [json.loads(k.read_text()) for k in kept] == [found]  # where lpwm report finds it
     assert status == 0 and found["studies"][0]["world"]["options"]["visible"] is True
-    status, out, _ = call(capsys, runs[1], *SMALL, "--visible")
+    status, out, _ = call(runs[1], *SMALL, "--visible")
     assert status == 0 and "zones visible (not as in training)" in out
-    status, out, _ = call(capsys, runs[1], *SMALL, "--hidden")
+    status, out, _ = call(runs[1], *SMALL, "--hidden")
     assert status == 0 and "zones hidden;" in out
 
 
-def test_an_interruption_keeps_the_runs_that_were_read(runs, root, fresh_run, tmp_path, capsys, monkeypatch):
+def test_an_interruption_keeps_the_runs_that_were_read(runs, root, fresh_run, tmp_path, call, monkeypatch):
     """SIGTERM in the second of three: the first is in the file, and the same command does not read it again."""
     out, third, read = tmp_path / "found.json", str(fresh_run(root, "third", "relu", episodes=30)), []
 
@@ -73,17 +58,17 @@ def test_an_interruption_keeps_the_runs_that_were_read(runs, root, fresh_run, tm
         return study(one, config)
 
     monkeypatch.setattr("lpwm.interpret.study", stopping)
-    status, _, err = call(capsys, *runs, third, *SMALL, "--out", out)
+    status, _, err = call(*runs, third, *SMALL, "--out", out)
     assert status == 130 and "1 of 3: " in err and "1 of 3 runs were inspected: they are in" in err
     found = json.loads(out.read_text())
     assert [s["run"]["name"] for s in found["studies"]] == [Path(runs[0]).name]
     assert found["missing"] == [Path(runs[1]).name, Path(third).name] and found["comparison"]
     read[:] = ["not the second call's first"] * 2
-    status, _, err = call(capsys, *runs, third, *SMALL, "--out", out)
+    status, _, err = call(*runs, third, *SMALL, "--out", out)
     assert status == 0 and [Path(p) for p in read[2:]] == [Path(runs[1]), Path(third)] and "3 of 3: " in err
     again = json.loads(out.read_text())
     assert found["studies"][0] in again["studies"] and len(again["studies"]) == 3 and "missing" not in again
-    assert call(capsys, *runs, third, *SMALL, "--out", out)[0] == 0 and len(read) == 2 + 2 + 3  # anew
+    assert call(*runs, third, *SMALL, "--out", out)[0] == 0 and len(read) == 2 + 2 + 3  # anew
 
 
 @pytest.mark.parametrize(
@@ -98,18 +83,19 @@ def test_an_interruption_keeps_the_runs_that_were_read(runs, root, fresh_run, tm
         (["RUN", "--resolution", "6", "--folds", "20"], "only 9 held-out trajectories are there"),
         (["RUN", "--folds", "1"], "at least 2 folds"),
         (["RUN", "--frames", "0"], "at least 1 frame"),
-        (["WALL"], "has no zones"),
+        (["WALL", "--what", "zones"], "has no zones"),
+        (["WALL", "--resolution", "6"], "--resolution is about zones: leave it out with --what factors"),
         (["RUN", "--device", "tpu9"], "device"),
     ],
 )
-def test_mistakes_are_one_sentence(runs, root, fresh_run, capsys, argv, words):
+def test_mistakes_are_one_sentence(runs, root, fresh_run, call, argv, words):
     wall = fresh_run(root, "wall", world="wall", episodes=30) if "WALL" in argv else ""
-    status, out, err = call(capsys, *[{"RUN": runs[1], "WALL": wall}.get(a, a) for a in argv])
+    status, out, err = call(*[{"RUN": runs[1], "WALL": wall}.get(a, a) for a in argv])
     assert status == 2 and words in err and err.startswith("lpwm: ") and out == ""
 
 
-def test_a_folder_that_cannot_be_written_to_is_one_sentence(runs, tmp_path, capsys):
+def test_a_folder_that_cannot_be_written_to_is_one_sentence(runs, tmp_path, call):
     file = tmp_path / "file"
     file.write_text("")
-    status, _, err = call(capsys, runs[1], *SMALL, "--pictures", file)
+    status, _, err = call(runs[1], *SMALL, "--pictures", file)
     assert status == 2 and "is a file, not a folder" in err

@@ -8,7 +8,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 from lpwm.core.errors import UserError
 from lpwm.interpret import Frames, ProbeConfig, probe, probes
-from lpwm.interpret.probes import Fold, _classify, accuracy, bootstrap, r_squared, regressed, shuffle_trajectories
+from lpwm.interpret.probes import accuracy, bootstrap, r_squared, regressed, shuffle_trajectories
 
 QUICK = ProbeConfig(resamples=300)
 
@@ -186,11 +186,3 @@ def test_bad_input_is_one_sentence(synthetic, change, words):
         probe(Frames(**(given | change)), QUICK)
     with pytest.raises(UserError, match="2 folds"):
         ProbeConfig(folds=1)
-
-
-def test_a_fold_that_saw_one_zone_only_names_that_zone():
-    """Logistic regression refuses a single class; the probe goes on, and is wrong where it must be."""
-    label, x = np.array([2, 2, 2, 5, 5, 5]), np.arange(12.0).reshape(6, 2)
-    first, rest = np.array([0, 1, 2]), np.array([3, 4, 5])
-    found, converged = _classify([Fold(first, rest, x), Fold(rest, first, x)], label)
-    assert found.tolist() == [5, 5, 5, 2, 2, 2] and converged

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from lpwm.core.errors import UserError
-from lpwm.interpret import Grid, Packed, instability, jaccard, support
-from lpwm.interpret.supports import cell_centers, cell_zones
+from lpwm.interpret import Packed, instability, jaccard, support
+from lpwm.interpret.supports import cells, jaccard_map
 from lpwm.worlds import Piecewise
 
 
@@ -59,19 +59,16 @@ def test_a_dense_code_has_a_sign_pattern_and_no_support():
 
 
 def test_cells_lie_in_the_arena_and_know_their_zone():
-    at = cell_centers(4)
-    assert at.tolist() == [38.5, 87.5, 136.5, 185.5]
-    assert cell_zones(Piecewise(g=2), 4).tolist() == [[0, 0, 1, 1], [0, 0, 1, 1], [2, 2, 3, 3], [2, 2, 3, 3]]
-    zones = cell_zones(Piecewise(g=3), 20)  # borders that do not fall between cells
+    at, states, zones = cells(Piecewise(g=2), 4)
+    assert at.tolist() == [38.5, 87.5, 136.5, 185.5] and states[1].tolist() == [87.5, 38.5]
+    assert zones.tolist() == [[0, 0, 1, 1], [0, 0, 1, 1], [2, 2, 3, 3], [2, 2, 3, 3]]
+    *_, zones = cells(Piecewise(g=3), 20)  # borders that do not fall between cells
     assert zones[0].tolist() == [0] * 7 + [1] * 6 + [2] * 7 and zones[7, 0] == 3
 
 
 def test_maps_of_zone_coded_supports_are_the_zones(synthetic):
     made = synthetic("zone")
-    at = cell_centers(20)
-    cells = Grid(at, at, made.zones, made.grid_z.astype(np.float32), sparse=True)
     for row, col in ((0, 0), (3, 17), (19, 4), (10, 10)):
-        assert np.array_equal(cells.map(row, col), made.zones == made.zones[row, col])
-        assert np.array_equal(cells.jaccard_MM[row * 20 + col].reshape(20, 20), cells.map(row, col))
+        assert np.array_equal(jaccard_map(made.grid_z > 0, row, col), made.zones == made.zones[row, col])
     with pytest.raises(UserError, match="from 0 to 19"):
-        cells.map(20, 0)
+        jaccard_map(made.grid_z > 0, 20, 0)
