@@ -1,12 +1,11 @@
 """The curves of a report as data: what the page gives to plotly and the figures to matplotlib."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from lpwm.report.data import significant
-from lpwm.report.view import CellView, Report, RunView, short
+from lpwm.evaluate.results import Rate, Row
+from lpwm.report.gather import significant
+from lpwm.report.view import Report, RunView, short
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,8 @@ class Plot:
 
 def plots(report: Report) -> list[Plot]:
     """Every plot that has something to show."""
-    made = [*(_logged(report, *row) for row in LOGGED), _depth(report), *_distance(report), *_horizon(report)]
+    made = [*(_logged(report, *row) for row in LOGGED), _depth(report), _imagined(report)]
+    made += [*_distance(report), *_horizon(report)]
     return [p for p in made if p.traces]
 
 
@@ -84,6 +84,24 @@ def _depth(report: Report) -> Plot:
     )
 
 
+GUESSES = (("imagined", "solid"), ("nearest", "dash"), ("copy", "dot"), ("mean", "dashdot"))
+
+
+def _imagined(report: Report) -> Plot:
+    """Pixel errors by depth: imagined, and without a model."""
+    traces = []
+    for one in report.given.imagination:
+        label = report.label(one)
+        for name, dash in GUESSES:
+            values = [significant(v) for v in getattr(one, name)]
+            traces.append(
+                Trace(f"{label}, {name}", list(range(1, len(values) + 1)), values, report.color(one), dash, True)
+            )
+    last = f"At the greatest depth: {_last(t for t in traces if t.dash == 'solid')}." if traces else ""
+    title, y = "Pixel error by depth", "mean squared error"
+    return Plot("plot-imagined", title, "imagination", "blocks ahead", y, traces, True, summary=last)
+
+
 def _distance(report: Report) -> list[Plot]:
     """Latent against state distance, from the last evaluation that measured it."""
     measured = [e for e in report.given.evaluations if e.curves]
@@ -95,7 +113,7 @@ def _distance(report: Report) -> list[Plot]:
         title, color = (run.label, run.color) if run else (name, -1)
         middle = [(a + b) / 2 for a, b in zip(curve.edges[:-1], curve.edges[1:], strict=True)]
         low, high = (
-            [significant(v + sign * s) for v, s in zip(curve.relative, curve.sd, strict=True)] for sign in (-1, 1)
+            [significant(max(v + k * s, 0.0)) for v, s in zip(curve.relative, curve.sd, strict=True)] for k in (-1, 1)
         )
         x, y = [significant(m) or 0.0 for m in middle], [significant(v) for v in curve.relative]
         traces.append(Trace(title, x, y, color, markers=True, low=low, high=high))
@@ -107,58 +125,34 @@ def _distance(report: Report) -> list[Plot]:
     ]
 
 
-@dataclass(frozen=True)
-class _Series:
-    """Success against horizon of one row, executed in one manner."""
-
-    goals: str
-    executed: str  # "R = 1" or "R = H"
-    name: str
-    control: bool
-    evaluation: int
-    budget: int
-    points: dict[int, tuple[float, float, float]]
-
-
-def _series(every: Sequence[CellView]) -> list[_Series]:
-    """Where at least three H were run; rows that do not plan left out."""
-    series: dict[tuple[str, str, str], _Series] = {}
-    for view in every:
+def _horizon(report: Report) -> list[Plot]:
+    """Success against H of every row that plans, a plot per kind of goals, where at least three H were run."""
+    rates: dict[str, dict[tuple[str, str], dict[int, Rate]]] = {}
+    rows: dict[tuple[str, str, str], tuple[Row, int, int]] = {}  # a row, its evaluation, its budget
+    for view in report.cells:
         cell = view.cell
         for executed, fits in (("R = 1", cell.receding == 1), ("R = H", cell.receding == cell.horizon)):
             for row in cell.rows if fits and view.sweep else ():
-                if row.name in ("random actions", "do nothing"):
-                    continue
-                budget, key = cell.budgets[-1], (cell.goals, executed, row.name)
-                if key not in series:
-                    series[key] = _Series(*key, row.control, view.evaluation, budget, {})
-                value = row.at(budget).terminal
-                series[key].points[cell.horizon] = (value.rate, value.low, value.high)
-    return [s for s in series.values() if len(s.points) >= 3]
-
-
-def _horizon(report: Report) -> list[Plot]:
+                if row.name not in ("random actions", "do nothing"):
+                    key, budget = (executed, row.name), cell.budgets[-1]
+                    rows.setdefault((cell.goals, *key), (row, view.evaluation, budget))
+                    rates.setdefault(cell.goals, {}).setdefault(key, {})[cell.horizon] = row.at(budget).terminal
     out = []
-    swept = _series(report.cells)
-    for goals in dict.fromkeys(s.goals for s in swept):
+    for goals, lines in rates.items():
         traces = []
-        for one in (s for s in swept if s.goals == goals):
-            at = sorted(one.points)
-            rate, low, high = ([significant(100 * one.points[h][i]) for h in at] for i in range(3))
-            title, color = report.look(one, one.evaluation)
-            dash = "solid" if one.executed == "R = 1" else "dash"
-            traces.append(Trace(f"{title}, {one.executed}", at, rate, color, dash, True, low, high))
-        budget = next(s.budget for s in swept if s.goals == goals)
-        out.append(
-            Plot(
-                f"plot-horizon-{goals}",
-                f"{goals.capitalize()} goals",
-                "horizon",
-                "horizon H (blocks)",
-                f"terminal success at {budget} steps (%)",
-                traces,
-                range=(0.0, 100.0),
-                summary="Solid: one block executed of each plan; dashed: all of it. Bars are 95 % intervals.",
+        for (executed, name), points in lines.items():
+            if len(points) < 3:
+                continue
+            row, evaluation, budget = rows[goals, executed, name]
+            at = sorted(points)
+            rate, low, high = (
+                [significant(100 * getattr(points[h], of)) for h in at] for of in ("rate", "low", "high")
             )
-        )
+            title, color = report.look(row, evaluation)
+            dash = "solid" if executed == "R = 1" else "dash"
+            traces.append(Trace(f"{title}, {executed}", at, rate, color, dash, True, low, high))
+        y = f"terminal success at {budget} steps (%)" if traces else ""
+        told = "Solid: one block executed of each plan; dashed: all of it. Bars are 95 % intervals."
+        name, title = f"plot-horizon-{goals}", f"{goals.capitalize()} goals"
+        out.append(Plot(name, title, "horizon", "horizon H (blocks)", y, traces, range=(0.0, 100.0), summary=told))
     return out

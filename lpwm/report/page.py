@@ -4,14 +4,13 @@ Tables, notes and provenance come from the templates, so that they stand without
 are drawn in the browser from the data at the end of the file. Everything from files is escaped.
 """
 
-from __future__ import annotations
-
 import base64
 import gzip
 import json
 import platform
+import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
 from importlib import resources
@@ -21,25 +20,26 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
+from lpwm.core.config import to_dict
 from lpwm.core.errors import UserError
 from lpwm.core.files import make_folder, write_whole
 from lpwm.core.json import fields_json, to_json
 from lpwm.core.version import __version__
 from lpwm.interpret.contact import FACTORS, sweep
-from lpwm.interpret.results import Study
+from lpwm.interpret.results import FactorStudy, Study
 from lpwm.interpret.sparsity import arrange
-from lpwm.report import palette, view
+from lpwm.recipes import RECIPES, recipe
+from lpwm.report import palette, view, words
 from lpwm.report.curves import Plot, plots
-from lpwm.report.data import Gathered
 from lpwm.report.figures import of_contact, of_theory, png
 from lpwm.report.figures.codes import FEATURES
 from lpwm.report.figures.contact import TITLE as FACTOR_TITLES
-from lpwm.report.scene import scene
-from lpwm.report.scene import title as world_title
-from lpwm.report.view import Report
+from lpwm.report.gather import Gathered, RunFile, Shown
+from lpwm.report.view import Report, method_key
 
-SCRIPTS = ("base.js", "arena.js", "raster.js", "episodes.js", "plots.js", "start.js")
+SCRIPTS = ("base.js", "engine.js", "play.js", "arena.js", "units.js", "episodes.js", "plots.js", "start.js")
 LIMIT = 6_000_000  # bytes
+CONTACT = "What changes the support"
 
 
 @dataclass(frozen=True)
@@ -57,9 +57,13 @@ class Section:
 def write(
     out: str | Path, given: Gathered, *, title: str = "", commands: Sequence[str] = (), when: datetime | None = None
 ) -> Path:
-    """Write the page and return its path. commands: the command lines that made all this, for the footer."""
-    data = render(given, title=title, commands=commands, when=when).encode()
-    if len(data) > LIMIT:
+    """Write the page and return its path. commands: what made all this, for the footer; found out if not given."""
+    fewer = replace(given, episodes=given.episodes[:1])
+    for kept in (given, fewer, replace(fewer, play={})):  # what takes most room is left out first
+        data = render(kept, title=title, commands=commands, when=when).encode()
+        if len(data) <= LIMIT:
+            break
+    else:
         raise UserError(
             f"the page would have {len(data) / 1e6:.1f} MB, more than {LIMIT / 1e6:.0f}: report fewer runs at a time."
         )
@@ -75,81 +79,136 @@ def render(given: Gathered, *, title: str = "", commands: Sequence[str] = (), wh
         raise UserError("a report needs at least one run.")
     report = Report(given)
     drawn = plots(report)
-    by_section = {name: [p for p in drawn if p.section == name] for name in ("training", "distance", "horizon")}
+    named = ("training", "imagination", "distance", "horizon")
+    by_section = {name: [p for p in drawn if p.section == name] for name in named}
     sections = sections_of(report, by_section)
-    return template("page.html").render(
-        report=report,
-        title=title or "World models, trained and inspected",
-        lead=lead(report),
-        made=stamp(when),
-        sections=[s for s in sections if s.there],
-        missing=[s for s in sections if s.measures and not s.there],
-        plots=by_section,
-        data=data_of(report, drawn),
-        figures=of_contact(given.contact, given.evaluations) | of_theory(given.theory),
-        arranged=arrange(given.sparsity) if given.sparsity else (),
-        contact_studies=sweep(given.contact) if given.contact else (),
-        commands=commands,
-        scripts=SCRIPTS,
-        plotly=_plotly(),
-        python=platform.python_version(),
+    return (
+        environment()
+        .get_template("page.html")
+        .render(
+            report=report,
+            title=title or "World models, trained and inspected",
+            opening=words.opening(report),
+            lead=words.lead(report),
+            made=stamp(when),
+            sections=[s for s in sections if s.there],
+            missing=[s for s in sections if s.measures and not s.there],
+            plots=by_section,
+            data=data_of(report, drawn),
+            figures=of_contact(given.contact) | of_theory(given.theory),
+            arranged=arrange(given.sparsity) if given.sparsity else (),
+            contact_studies=sweep(given.contact) if given.contact else (),
+            commands=commands or commands_of(given),
+            scripts=SCRIPTS,
+            plotly=_plotly(),
+            python=platform.python_version(),
+        )
     )
 
 
 def sections_of(report: Report, drawn: Mapping[str, Sequence[Plot]]) -> list[Section]:
+    """In the order of the page. One that is not there is named with its command where it would apply."""
     given, inspect, plan = report.given, "lpwm interpret RUN…", "lpwm eval RUN…"
-    played = any(not e.control for e in given.episodes)
-    training, curves, horizons = (drawn.get(name) for name in ("training", "distance", "horizon"))
-    unless_open, cube = " (without --preset open)", any(r.world.name == "cube" for r in given.runs)
-    of_cube = ("What changes the support", "lpwm interpret --what contact RUN…") if cube else ()
+    names = {report.world(run).name for run in given.runs}
+    recorded, zones = "recordings" in names, "piecewise" in names
+    imagine, planned = "lpwm interpret --what imagination RUN…", "" if recorded else "How well it plans"
+    arena = ("Supports in the arena", inspect) if zones else ()
+    contact = (CONTACT, "lpwm interpret --what contact RUN…") if "cube" in names else ()
     rows: tuple[tuple[Any, ...], ...] = (
-        ("results", "How well it plans", report.headline, "How well it plans", plan),
-        ("training", "Training", training, "Training curves", "lpwm train", " writes log.jsonl"),
-        ("arena", "Supports in the arena", given.studies, "Supports in the arena", inspect),
-        ("probes", "What the code says", given.studies, "Probes", inspect),
-        ("episodes", "Episodes", played, "Episodes to replay", plan, " (keeps them next to the runs)"),
-        ("distance", "Latent and state distance", curves, "Latent against state distance", plan, unless_open),
-        ("horizon", "Success against horizon", horizons, "Success against horizon", f"{plan} --preset horizons"),
-        ("raster", "Support raster", any(s.raster for s in given.studies), "The support raster", inspect),
+        ("episodes", "Watch it plan", given.episodes, "" if recorded else "Episodes to watch", plan),
+        ("play", "Plan yourself", given.play),
+        ("results", "How well it plans", report.headline, planned, plan),
+        ("recorded", "On held-out recordings", given.recorded),
+        ("imagination", "What it imagines", given.imagination, "What it imagines", imagine),
+        ("units", "What each unit answers to", report.units, "What each unit answers to", inspect),
+        ("arena", "Supports in the arena", given.studies, *arena),
+        ("probes", "What the code says", given.studies),
+        ("factors", "What the code tells", given.factors or any(r.factors for r in given.recorded)),
         ("sparsity", "How sparse", given.sparsity),
-        ("contact", "What changes the support", given.contact, *of_cube),
+        ("contact", CONTACT, given.contact, *contact),
+        ("distance", "Latent and state distance", drawn["distance"]),
+        ("horizon", "Success against horizon", drawn["horizon"]),
+        ("training", "Training", drawn["training"], "Training curves", "lpwm train", " writes log.jsonl"),
+        ("trained", "What was trained", given.runs),
         ("theory", "The proposition", given.theory is not None),
     )
     return [Section(name, title, bool(there), *rest) for name, title, there, *rest in rows]
 
 
-def lead(report: Report) -> str:
-    """The sentence under the title."""
-    where = dict.fromkeys(world_title(r.file.world) for r in report.runs)
-    words = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
-    counts = [(sum(r.file.sparse == sparse for r in report.runs), name) for sparse, name in palette.LABEL.items()]
-    counted = [(n, kind) for n, kind in counts if n]
-    what = " and ".join(f"{words[n] if n < len(words) else n} {kind}" for n, kind in counted)
-    models = "world models" if counted[-1][0] > 1 else "world model"
-    return f"{what.capitalize()} {models} of {'; '.join(where)}, trained from pixels."
+def commands_of(given: Gathered) -> list[str]:
+    """The command lines that make these runs, evaluations and studies again, in the folder where the runs lie."""
+    folders = " ".join(_folder(r) for r in given.runs)
+    out = [train_command(r) for r in given.runs]
+    if given.evaluations:
+        out.append(f"lpwm eval {folders} --repeat EVALUATION.json")
+    if given.studies:
+        out.append(f"lpwm interpret {folders}")
+    return [*out, f"lpwm report {folders}"]
+
+
+def _folder(run: RunFile) -> str:
+    return shlex.quote(f"{method_key(run.name)}-{run.hash}")
+
+
+def train_command(run: RunFile) -> str:
+    """`lpwm train RECIPE` with the fields that differ from it; a run of no known recipe is continued by its folder."""
+    if run.name not in RECIPES:
+        return f"lpwm train --resume {_folder(run)} --out ."
+    given, usual = flat(to_dict(run.config)), flat(to_dict(recipe(run.name)))
+    changed = [
+        f"--{field} {' '.join(shlex.quote(str(v)) for v in (value if isinstance(value, list | tuple) else [value]))}"
+        for field, value in given.items()
+        if field in usual and value != usual[field]
+    ]
+    return " ".join([f"lpwm train {run.name}", *changed, "--out ."])
+
+
+def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested fields as the command line names them: {"data.steps": 60, …}."""
+    out: dict[str, Any] = {}
+    for name, value in config.items():
+        out |= flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+    return out
 
 
 # What the browser draws from --------------------------------------------------------------------------------
 
 
 def data_of(report: Report, drawn: Sequence[Plot]) -> dict[str, Any]:
-    episodes, scenes = [], []
-    for entry in report.ordered(report.given.episodes):
-        name, color = report.look(entry)
-        episodes.append({**fields_json(entry), "name": name, "color": color})
-        scenes.append(scene(entry.world))
     return {
         "colors": {"light": palette.LIGHT, "dark": palette.DARK, "map": palette.stops()},
         "studies": [_study(report, s) for s in report.given.studies],
-        "episodes": episodes,
-        "scenes": scenes,
+        "units": [_units(report, s) for s in report.units],
+        "play": [_play(report, i, model) for i, model in report.given.play.items()],
+        "episodes": [_episodes(report, shown) for shown in report.given.episodes],
         "plots": drawn,
     }
 
 
+def _episodes(report: Report, shown: Shown) -> dict[str, Any]:
+    cell, several = shown.cell, len({s.evaluation for s in report.given.episodes}) > 1
+    name = f"{cell.goals.capitalize()} goals, horizon {cell.horizon}, executes {cell.receding}"
+    methods = []
+    for row in report.ordered(cell.methods, shown.evaluation - 1):
+        title, color = report.look(row, shown.evaluation - 1)
+        methods.append({**fields_json(row), "name": title, "color": color})
+    about = {"goal": cell.goal, "ids": len(cell.ids), "steps": cell.steps, "sheets": shown.sheets}
+    return {"name": name + f", evaluation {shown.evaluation}" * several, "methods": methods, **about}
+
+
+def _units(report: Report, study: Study | FactorStudy) -> dict[str, Any]:
+    assert study.units is not None
+    place = "zone" if study.units.zoned else "quarter"
+    return {**fields_json(study.units), "label": report.label(study), "color": report.color(study), "place": place}
+
+
+def _play(report: Report, number: int, model: Mapping[str, Any]) -> dict[str, Any]:
+    run = report.runs[number]
+    return {"label": run.label, "color": run.color, **model}
+
+
 def _study(report: Report, study: Study) -> dict[str, Any]:
-    grid, raster = study.grid, study.raster
-    shown = ("episode", "supports", "zones", "instability")
+    grid = study.grid
     return {
         "label": report.study_label(study),
         "sparse": study.run.sparse,
@@ -159,8 +218,6 @@ def _study(report: Report, study: Study) -> dict[str, Any]:
         "y": grid.y,
         "zones": [z for row in grid.zones for z in row],
         "supports": grid.supports,
-        "order": study.supports.unit_order,
-        **({"raster": {name: getattr(raster, name) for name in shown}} if raster else {}),
     }
 
 
@@ -172,7 +229,7 @@ def stamp(when: datetime | None = None) -> str:
 
 
 @cache
-def template(name: str) -> jinja2.Template:
+def environment() -> jinja2.Environment:
     loader = jinja2.PackageLoader("lpwm.report")
     made = jinja2.Environment(
         loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
@@ -185,8 +242,8 @@ def template(name: str) -> jinja2.Template:
         "percent": view.percent,
         "place": lambda v: f"{3 + 94 * min(max(v, 0.0), 1.0):.1f}",
         "png": png,
-        "drawn_png": lambda figure: png(lambda: figure, dpi=130),
         "script_json": _script_json,
+        "sentences": words.sentences,
         "short": view.short,
     }
     made.globals |= {
@@ -196,7 +253,7 @@ def template(name: str) -> jinja2.Template:
         "factors": FACTORS,
         "factor_titles": FACTOR_TITLES,
     }
-    return made.get_template(name)
+    return made
 
 
 def _script_json(data: Any) -> Markup:

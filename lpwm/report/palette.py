@@ -1,7 +1,5 @@
 """One set of colors and labels for page and figures: Okabe and Ito's, told apart with any color vision."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 
 # Okabe–Ito, without the yellow that paper swallows; then the same made to stand on a dark ground.

@@ -1,12 +1,5 @@
-"""Sweeps: a grid of runs, a ledger that is the only truth about them, and engines that merely schedule.
-
-grid      a typed file, or a name, becomes cells
-cells     one cell: train, evaluate, one record
-ledger    claims with heartbeats, records that appear whole and once
-worker    claims cells and runs them until none is left
-engines   start workers: here (local), on Ray, on Slurm
-analysis  what the records say
-"""
+"""Sweeps: a grid of runs, a ledger that is the only truth about them, workers that claim cells, engines that start
+workers."""
 
 from typing import TYPE_CHECKING
 

@@ -1,38 +1,22 @@
-"""A grid: a recipe, axes over its fields, seeds, and how every cell is evaluated, as a small TOML or JSON file.
-
-    recipe = "wall/{rung}/{method}"        # braces are filled from axes of that name
-    seeds = [0, 1, 2]
-
-    [axes]
-    rung = ["lti1", "deep-adaln"]
-    method = ["lpwm", "lewm"]
-    "model.latent" = [384, 768]            # any field of a run
-    "objective.lam, optim.lr" = [[0.5, 1e-4], [0.1, 5e-4]]   # fields that vary together
-
-    [fixed]
-    "train.steps" = 1000
-
-    [eval.closed]                          # as many as wanted; fields of an evaluation on top of a preset
-    preset = "ladder"
+"""A grid: a recipe, axes over its fields, seeds, and evaluations, as a small TOML or JSON file (docs/clusters.md).
 
 A cell is one point of the product with one seed; its hash names it. Everything is checked before anything starts, and
 what is wrong is said with the line of the file.
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, NoReturn, get_args
 
 from lpwm.core.config import digest, from_dict, to_dict
 from lpwm.core.errors import UserError, nearest
-from lpwm.core.json import parse_json
+from lpwm.core.files import read_bytes
+from lpwm.core.json import MAX_BYTES, parse_json
 from lpwm.evaluate.config import EvalConfig, preset
 from lpwm.train.run_config import RunConfig, override
 
@@ -61,6 +45,19 @@ class Axis:
         return ", ".join(self.fields)
 
 
+@dataclass(frozen=True)
+class Source:
+    """The file of a grid, for sentences about it."""
+
+    name: str
+    text: str
+
+    def refuse(self, section: str, key: str, sentence: str) -> NoReturn:
+        """One sentence that starts with the line it is about."""
+        line = line_of(self.text, section, key)
+        raise UserError(f"{self.name}, line {line}: {sentence}" if line else f"{self.name}: {sentence}")
+
+
 @dataclass(frozen=True, eq=False)
 class Grid:
     name: str
@@ -69,17 +66,10 @@ class Grid:
     fixed: Mapping[str, Any]
     seeds: tuple[int, ...]
     evals: Mapping[str, EvalConfig]
-    select_seeds: tuple[int, ...] = ()  # on which the best cells are chosen; the others report them
-    measure: Measure = "terminal"
-    goals: str = ""  # by which cells are judged; "": random where there are any
-    source: str = ""  # the file's name, for sentences
-    text: str = ""  # its contents, for lines
-
-    def refuse(self, section: str, key: str, sentence: str) -> NoReturn:
-        """One sentence that starts with the line it is about."""
-        line = line_of(self.text, section, key)
-        where = f"{self.source}, line {line}" if line else self.source or self.name
-        raise UserError(f"{where}: {sentence}")
+    select_seeds: tuple[int, ...]  # on which a study chooses its best cells; the others report them
+    measure: Measure
+    goals: str  # by which cells are judged; "": random where there are any
+    source: Source
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,13 +83,14 @@ class Cell:
     where: dict[str, Any]  # axis -> value
 
     @property
-    def label(self) -> str:
+    def setting(self) -> str:
+        """All but the seed."""
         at = ", ".join(f"{k.rpartition('.')[2]} {v}" for k, v in self.where.items())
-        return f"{self.name} ({at}{', ' if at else ''}seed {self.config.train.seed})"
+        return f"{self.name} ({at})" if at else self.name
 
-
-def cell_hash(config: RunConfig, evals: Mapping[str, EvalConfig]) -> str:
-    return digest({"config": config, "evals": evals})
+    @property
+    def label(self) -> str:
+        return f"{self.setting}, seed {self.config.train.seed}"
 
 
 # Reading -----------------------------------------------------------------------------------------------------
@@ -114,43 +105,39 @@ def read_grid(name: str | Path) -> Grid:
     if path.suffix not in (".toml", ".json"):
         raise UserError(f"unknown grid {str(name)!r}: {nearest(str(name), GRIDS)}; or give a .toml or .json file.")
     try:
-        text = path.read_text()
-    except FileNotFoundError:
-        raise UserError(f"there is no grid file {path}.") from None
-    except (OSError, UnicodeDecodeError):
+        text = read_bytes(path, MAX_BYTES).decode()
+    except UnicodeDecodeError:
         raise UserError(f"{path} cannot be read as text: give a grid in TOML or JSON.") from None
     return parse_grid(text, path.stem, str(path), is_json=path.suffix == ".json")
 
 
-def parse_grid(text: str, name: str, source: str = "", *, is_json: bool = False) -> Grid:
+def parse_grid(text: str, name: str, file: str = "", *, is_json: bool = False) -> Grid:
+    source = Source(file or name, text)
     try:
-        data = parse_json(text, source or name, of=object) if is_json else tomllib.loads(text)
+        data = parse_json(text, source.name, of=object) if is_json else tomllib.loads(text)
+    except RecursionError:
+        raise UserError(f"{source.name}: tables within tables, too many: it is no grid.") from None
     except tomllib.TOMLDecodeError as error:
-        raise UserError(f"{source or name}: not valid TOML: {error}.") from None
-    grid = Grid(name, "", (), {}, (), {}, source=source or name, text=text)
+        raise UserError(f"{source.name}: not valid TOML: {error}.") from None
     if not isinstance(data, dict):
-        raise UserError(f"{grid.source}: a grid is a table of fields, see docs/clusters.md.")
+        raise UserError(f"{source.name}: a grid is a table of fields, see docs/clusters.md.")
     for key in data:
         if key not in TOP:
-            grid.refuse("", key, f"unknown field {key!r} of a grid: {nearest(key, TOP)}.")
-    recipe = data.get("recipe", "")
+            source.refuse("", key, f"unknown field {key!r} of a grid: {nearest(key, TOP)}.")
+    recipe, measure = data.get("recipe"), data.get("measure", "terminal")
     if not recipe or not isinstance(recipe, str):
-        grid.refuse("", "recipe", 'a grid needs a recipe, for instance recipe = "tiny/{method}".')
-    for section in ("axes", "fixed", "eval"):
-        if not isinstance(data.get(section, {}), dict):
-            grid.refuse("", section, f"{section} must be a table of fields.")
-    measure, goals = data.get("measure", "terminal"), data.get("goals", "")
+        source.refuse("", "recipe", 'a grid needs a recipe, for instance recipe = "tiny/{method}".')
     if measure not in get_args(Measure):
-        grid.refuse("", "measure", f"measure = {measure!r}: {nearest(str(measure), get_args(Measure))}.")
-    grid = replace(grid, recipe=recipe, measure=measure, goals=goals)
-    grid = replace(
-        grid,
-        seeds=_seeds(grid, "seeds", data.get("seeds", [0])),
-        select_seeds=_seeds(grid, "select_seeds", data.get("select_seeds", []), empty=True),
-        axes=tuple(_axis(grid, key, values) for key, values in _flat(data.get("axes", {}))),
-        fixed=dict(_flat(data.get("fixed", {}))),
-        evals=_evals(grid, data.get("eval", {})),
-    )
+        source.refuse("", "measure", f"measure = {measure!r}: {nearest(str(measure), get_args(Measure))}.")
+    tables = {section: data.get(section, {}) for section in ("axes", "fixed", "eval")}
+    for section, table in tables.items():
+        if not isinstance(table, dict):
+            source.refuse("", section, f"{section} must be a table of fields.")
+    axes = tuple(_axis(source, key, values) for key, values in _flat(tables["axes"]))
+    seeds = _seeds(source, "seeds", data.get("seeds", [0]))
+    choosing = _seeds(source, "select_seeds", data.get("select_seeds", []), empty=True)
+    fixed, evals, goals = dict(_flat(tables["fixed"])), _evals(source, tables["eval"]), data.get("goals", "")
+    grid = Grid(name, recipe, axes, fixed, seeds, evals, choosing, measure, goals, source)
     _check(grid)
     return grid
 
@@ -164,88 +151,76 @@ def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
             yield f"{prefix}{key}", value
 
 
-def _seeds(grid: Grid, key: str, values: Any, empty: bool = False) -> tuple[int, ...]:
+def _seeds(source: Source, key: str, values: Any, empty: bool = False) -> tuple[int, ...]:
     good = isinstance(values, list) and all(type(v) is int and v >= 0 for v in values)
     if not good or (not values and not empty) or len(set(values)) != len(values):
-        grid.refuse("", key, f"{key} = {values!r}: give a list of different numbers from 0 on.")
+        source.refuse("", key, f"{key} = {values!r}: give a list of different numbers from 0 on.")
     return tuple(values)
 
 
-def _axis(grid: Grid, key: str, values: Any) -> Axis:
+def _axis(source: Source, key: str, values: Any) -> Axis:
+    def refuse(sentence: str) -> NoReturn:
+        source.refuse("axes", key, f"axis {key!r} {sentence}")
+
     names = tuple(part.strip() for part in key.split(","))
     if not isinstance(values, list):
-        grid.refuse("axes", key, f"axis {key!r} = {values!r} must be a list; one value for all belongs in [fixed].")
+        refuse(f"= {values!r} must be a list; one value for all belongs in [fixed].")
     if not values:
-        grid.refuse("axes", key, f"axis {key!r} is empty: give at least one value, or leave the axis out.")
+        refuse("is empty: give at least one value, or leave the axis out.")
     points = [tuple(v) if len(names) > 1 and isinstance(v, list) else (v,) for v in values]
-    for point in points:
+    for i, point in enumerate(points):
         if len(point) != len(names):
-            grid.refuse(
-                "axes", key, f"axis {key!r} varies {len(names)} fields together: {list(point)} has {len(point)} values."
-            )
-    seen: list[Any] = []
-    for point in points:
-        if point in seen:
-            shown = point[0] if len(point) == 1 else list(point)
-            grid.refuse("axes", key, f"axis {key!r} has {shown!r} twice, which makes two cells with the same hash.")
-        seen.append(point)
+            refuse(f"varies {len(names)} fields together: {list(point)} has {len(point)} values.")
+        if point in points[:i]:
+            refuse(f"has {values[i]!r} twice, which makes two cells with the same hash.")
     return Axis(names, tuple(points))
 
 
-def _evals(grid: Grid, table: Mapping[str, Any]) -> dict[str, EvalConfig]:
+def _evals(source: Source, table: Mapping[str, Any]) -> dict[str, EvalConfig]:
     """[eval.NAME] tables; a bare [eval] is one called "eval"."""
     if table and not all(isinstance(v, dict) for v in table.values()):
         table = {"eval": table}
     out = {}
     for name, given in table.items():
-        section = f"eval.{name}" if name != "eval" else "eval"
+        section, key = "eval" if name == "eval" else f"eval.{name}", "preset"
         given = dict(given)
-        named = given.pop("preset", "paper")
         try:
-            base = to_dict(preset(str(named)))
-        except UserError as error:
-            grid.refuse(section, "preset", str(error))
-        for key in given:
-            if key not in base:
-                names = [f.name for f in fields(EvalConfig)]
-                grid.refuse(section, key, f"unknown field {key!r} of an evaluation: {nearest(key, names)}.")
-        try:
+            base = to_dict(preset(str(given.pop("preset", "paper"))))
+            for key in given:
+                if key not in base:
+                    raise UserError(f"unknown field {key!r} of an evaluation: {nearest(key, base)}.")
+            key = next(iter(given), "preset")
             out[name] = from_dict(EvalConfig, {**base, **given})
         except UserError as error:
-            grid.refuse(section, next(iter(given), "preset"), str(error))
+            source.refuse(section, key, str(error))
     return out
 
 
 def _check(grid: Grid) -> None:
     """What can be said without the recipe."""
-    braces = set(re.findall(r"{([^{}]*)}", grid.recipe))
-    names = [f for axis in grid.axes for f in axis.fields]
-    for axis in grid.axes:
-        for name in axis.fields:
-            if names.count(name) > 1:
-                grid.refuse("axes", axis.key, f"{name!r} is on two axes: give it once.")
-            if name in grid.fixed:
-                grid.refuse("fixed", name, f"{name!r} is fixed and also an axis: choose one.")
-            if "." not in name and name not in braces:
-                grid.refuse(
-                    "axes",
-                    axis.key,
-                    f"axis {name!r} is no field (those have a dot, like model.latent) and "
-                    f"{{{name}}} does not stand in the recipe.",
-                )
+    refuse, braces = grid.source.refuse, set(re.findall(r"{([^{}]*)}", grid.recipe))
+    places = [(axis.key, name) for axis in grid.axes for name in axis.fields]
+    names = [name for _, name in places]
+    for key, name in places:
+        if names.count(name) > 1:
+            refuse("axes", key, f"{name!r} is on two axes: give it once.")
+        if name in grid.fixed:
+            refuse("fixed", name, f"{name!r} is fixed and also an axis: choose one.")
+        if "." not in name and name not in braces:
+            why = f"is no field (those have a dot, like model.latent) and {{{name}}} does not stand in the recipe"
+            refuse("axes", key, f"axis {name!r} {why}.")
     for name in braces - set(names):
-        grid.refuse("", "recipe", f"the recipe names {{{name}}}, but there is no axis {name!r}.")
-    for section, key in (*(("axes", n) for n in names), *(("fixed", n) for n in grid.fixed)):
-        if key == "train.seed":
-            grid.refuse(section, key, "seeds go into seeds = […], not into train.seed.")
-    for seed in grid.select_seeds:
-        if seed not in grid.seeds:
-            grid.refuse("", "select_seeds", f"seed {seed} chooses but is not among the seeds.")
+        refuse("", "recipe", f"the recipe names {{{name}}}, but there is no axis {name!r}.")
+    if "train.seed" in (*names, *grid.fixed):
+        section = "axes" if "train.seed" in names else "fixed"
+        refuse(section, "train.seed", "seeds go into seeds = […], not into train.seed.")
+    for seed in set(grid.select_seeds) - set(grid.seeds):
+        refuse("", "select_seeds", f"seed {seed} chooses but is not among the seeds.")
     if grid.select_seeds and set(grid.select_seeds) == set(grid.seeds):
-        grid.refuse("", "select_seeds", "every seed chooses and none is left to report: leave out at least one.")
-    wanted = {g for e in grid.evals.values() for g in e.goals}
+        refuse("", "select_seeds", "every seed chooses and none is left to report: leave out at least one.")
+    wanted = [g for e in grid.evals.values() for g in e.goals]
     if grid.goals and wanted and grid.goals not in wanted:
-        grid.refuse("", "goals", f"goals = {grid.goals!r} are not evaluated: {nearest(grid.goals, wanted)}.")
+        refuse("", "goals", f"goals = {grid.goals!r} are not evaluated: {nearest(grid.goals, wanted)}.")
 
 
 def line_of(text: str, section: str, key: str) -> int:
@@ -283,9 +258,12 @@ def expand(grid: Grid, recipe: Recipe) -> list[Cell]:
         config = _configure(grid, base, overrides)
         for seed in grid.seeds:
             seeded = replace(config, train=replace(config.train, seed=seed))
-            cell = Cell(cell_hash(seeded, grid.evals), name, seeded, dict(grid.evals), where)
+            cell = Cell(digest({"config": seeded, "evals": grid.evals}), name, seeded, dict(grid.evals), where)
             if cell.hash in cells:
-                _refuse_twins(grid, cells[cell.hash], cell)
+                twin = cells[cell.hash]
+                differ = [a.key for a in grid.axes if any(twin.where[f] != where[f] for f in a.fields)]
+                same = f"{twin.label} and {cell.label} are the same run (hash {cell.hash}): remove one."
+                grid.source.refuse("axes", differ[0] if differ else "", same)
             cells[cell.hash] = cell
     return list(cells.values())
 
@@ -294,14 +272,15 @@ def _base(grid: Grid, name: str, recipe: Recipe) -> RunConfig:
     try:
         return recipe(name)
     except UserError:
-        grid.refuse(
-            "",
-            "recipe",
-            f"it needs the recipe {name!r}, which this lpwm does not have: lpwm recipes lists those it has.",
-        )
+        why = f"it needs the recipe {name!r}, which this lpwm does not have: lpwm recipes lists those it has."
+        grid.source.refuse("", "recipe", why)
 
 
 def _configure(grid: Grid, base: RunConfig, overrides: Mapping[str, Any]) -> RunConfig:
+    def refuse(key: str, sentence: str) -> NoReturn:
+        axis = next((a.key for a in grid.axes if key in a.fields), key)
+        grid.source.refuse(*(("fixed", key) if key in grid.fixed else ("axes", axis)), sentence)
+
     try:
         return override(base, overrides)
     except UserError as error:
@@ -309,18 +288,5 @@ def _configure(grid: Grid, base: RunConfig, overrides: Mapping[str, Any]) -> Run
             try:
                 override(base, {key: value})
             except UserError as alone:
-                grid.refuse(*_place(grid, key), f"{alone}")
-        *_, last = overrides
-        grid.refuse(*_place(grid, last), f"these fields do not go together ({overrides}): {error}")
-
-
-def _place(grid: Grid, key: str) -> tuple[str, str]:
-    if key in grid.fixed:
-        return "fixed", key
-    return "axes", next((a.key for a in grid.axes if key in a.fields), key)
-
-
-def _refuse_twins(grid: Grid, one: Cell, two: Cell) -> NoReturn:
-    differ = [a.key for a in grid.axes if any(one.where[f] != two.where[f] for f in a.fields)]
-    key = differ[0] if differ else ""
-    grid.refuse("axes", key, f"{one.label} and {two.label} are the same run (hash {one.hash}): remove one.")
+                refuse(key, str(alone))
+        refuse(list(overrides)[-1], f"these fields do not go together ({overrides}): {error}")

@@ -5,68 +5,39 @@
     cells/HASH.json         the record of a finished cell: appears whole, once, and never changes
 
 No locks, no server. A file is written under another name and then *linked* to its own, which fails where the name is
-taken: of any number of processes, on any number of machines that share the folder, exactly one gets attempt n, and
-exactly one gets to write the record. A claim is a lease: whoever died (on this machine: its process is gone;
-elsewhere: no heartbeat for `lease` seconds by the clock of the file system) loses it to attempt n+1. A process that
-was only asleep finds a later attempt than its own and stops; if it finishes first, its record stands and the other's
-is dropped: both are the same function of the same config.
+taken: of all processes on all machines that share the folder, exactly one gets attempt n, and exactly one writes the
+record. A claim is a lease: whoever died (here: its process is gone; elsewhere: no heartbeat for `lease` seconds by the
+clock of the file system) loses it to attempt n+1. The first record stands: both are one function of the same config.
 """
 
-from __future__ import annotations
-
 import contextlib
+import itertools
 import os
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from lpwm.core.errors import UserError
 from lpwm.core.files import make_folder, write_once, write_whole
 from lpwm.core.json import dump_json, from_json, read_json, to_json
+from lpwm.core.lock import born, file_clock, machine, owner_alive
 from lpwm.core.provenance import origin
-from lpwm.core.rng import seed_of
 from lpwm.core.version import __version__
+from lpwm.sweep.engines import EngineConfig
 
 T = TypeVar("T")
 State = Literal["waiting", "running", "done", "failed"]
-LEASE = 90.0  # seconds without a heartbeat after which another machine's claim is void
+LEASE = EngineConfig.lease  # seconds without a heartbeat after which another machine's claim is void
 DEATHS = 3  # claims that ended without a word before the cell counts as failed
-
-
-@cache
-def _machine() -> str:
-    """Names this machine and, in containers, its process numbers: only there does a process id mean anything."""
-    parts = [socket.gethostname()]
-    with contextlib.suppress(OSError):
-        parts.append(Path("/proc/sys/kernel/random/boot_id").read_text().strip()[:8])
-        parts.append(os.readlink("/proc/self/ns/pid"))
-    return " ".join(parts)
 
 
 def code_version() -> str:
     """The release and a digest of the sources: two checkouts of one release need not be the same code."""
     return f"{__version__}+{str(origin()['source'])[:8]}"
-
-
-def _born(pid: int) -> str:
-    """When a process started, in ticks: process ids are used again. "" when it is gone or a zombie."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return "" if text[0] in "ZX" else text[19]
-    except (OSError, IndexError):
-        pass
-    if os.path.exists("/proc/self/stat"):
-        return ""
-    try:  # no /proc here: a process that can be signalled lives
-        os.kill(pid, 0)
-        return "alive"
-    except OSError:
-        return ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +53,7 @@ class ClaimRecord:
     born: str = ""
     started: float = 0.0
     lpwm: str = ""
-    token: str = ""
+    token: str = field(default="", metadata={"omit": True})  # of claims that 0.1.0 wrote
     why: str = field(default="", metadata={"omit": True})
     detail: str = field(default="", metadata={"omit": True})
     finished: float = field(default=0.0, metadata={"omit": True})
@@ -127,38 +98,28 @@ class Ledger:
 
     # Writing -------------------------------------------------------------------------------------------------
 
-    def open(self) -> Ledger:
+    def open(self) -> "Ledger":
         for folder in (self.plan, self.claims, self.cells):
             make_folder(folder)
         return self
 
     def add(self, cells: Mapping[str, Any]) -> int:
         """Enter cells by their hash, as anything JSON can hold; those known already stay. How many were new."""
-        return sum(self._once(self.plan / f"{name}.json", cell) for name, cell in cells.items())
+        return sum(_once(self.plan / f"{name}.json", cell) for name, cell in cells.items())
 
-    def claim(self, name: str) -> Claim | None:
+    def claim(self, name: str) -> "Claim | None":
         """Take a waiting cell; None where it is done, failed, or somebody else's."""
         status = self.status(name)
         if status.state != "waiting":
             return None
         attempt = status.attempt + 1
-        content = ClaimRecord(
-            hash=name,
-            attempt=attempt,
-            state="running",
-            host=socket.gethostname(),
-            machine=_machine(),
-            pid=os.getpid(),
-            born=_born(os.getpid()),
-            started=time.time(),
-            lpwm=code_version(),
-            token=f"{seed_of(_machine(), os.getpid(), time.time_ns(), name):x}",
-        )
-        if not self._once(self._claim_path(name, attempt), content):
-            return None  # somebody was faster
-        if (self.cells / f"{name}.json").exists():  # finished between the look and the claim
-            return None
-        return Claim(self, name, attempt, content)
+        pid, host = os.getpid(), socket.gethostname()
+        owner: dict[str, Any] = {"host": host, "machine": machine(), "pid": pid, "born": born(pid)}
+        about: dict[str, Any] = {"started": time.time(), "lpwm": code_version(), **owner}
+        content = ClaimRecord(hash=name, attempt=attempt, state="running", **about)
+        taken = not _once(self._claim_path(name, attempt), content)  # somebody was faster
+        finished = (self.cells / f"{name}.json").exists()  # between the look and the claim
+        return None if taken or finished else Claim(self, name, attempt, content)
 
     def retry(self, name: str) -> bool:
         """A failed cell waits again; what it failed of stays in its claims."""
@@ -166,14 +127,14 @@ class Ledger:
         if status.state != "failed":
             return False
         reset = ClaimRecord(hash=name, attempt=status.attempt + 1, state="reset", started=time.time())
-        return self._once(self._claim_path(name, reset.attempt), reset)
+        return _once(self._claim_path(name, reset.attempt), reset)
 
     def sweep_up(self) -> None:
         """Remove what killed writers left half-written, once no living one can own it."""
         for folder in (self.plan, self.claims, self.cells):
             for path in folder.glob(".*.tmp"):
                 with contextlib.suppress(OSError):
-                    if self._now() - path.stat().st_mtime > self.lease:
+                    if file_clock(self.claims) - path.stat().st_mtime > self.lease:
                         path.unlink()
 
     # Reading -------------------------------------------------------------------------------------------------
@@ -209,53 +170,22 @@ class Ledger:
         if claim.state == "failed":
             return Status(name, "failed", attempt, claim, claim.why)
         if claim.state == "running":
-            if self._alive(paths[-1], claim):
+            if owner_alive(paths[-1], claim.machine, claim.pid, claim.born, self.lease):
                 return Status(name, "running", attempt, claim)
-            died = self._deaths(paths)
+            since_reset = itertools.takewhile(lambda c: c.state != "reset", reversed(self.attempts(name)))
+            died = sum(c.state == "running" for c in since_reset)  # without a word
             if died >= self.deaths:
-                why = (
-                    f"its process died {died} times without a word (killed? out of memory?), last on {claim.host}; "
-                    "see its log, then --retry-failed"
-                )
-                return Status(name, "failed", attempt, claim, why)
+                last = f"its process died {died} times without a word (killed? out of memory?), last on {claim.host}"
+                return Status(name, "failed", attempt, claim, f"{last}; see its log, then --retry-failed")
         return Status(name, "waiting", attempt, claim)
-
-    def _deaths(self, paths: list[Path]) -> int:
-        """Claims since the last reset that ended without a word."""
-        count = 0
-        for path in reversed(paths):
-            state = _read(path, ClaimRecord).state
-            if state == "reset":
-                break
-            count += state == "running"
-        return count
-
-    def _alive(self, path: Path, claim: ClaimRecord) -> bool:
-        if claim.machine == _machine():
-            return _born(claim.pid) == claim.born != ""
-        try:
-            return self._now() - path.stat().st_mtime < self.lease
-        except OSError:
-            return False
-
-    def _now(self) -> float:
-        """The time by the clock that stamps the claims: that of the file system, not of this machine."""
-        probe = self.claims / f".clock.{os.getpid()}.{threading.get_ident()}"
-        try:
-            probe.touch()
-            return probe.stat().st_mtime
-        except OSError:
-            return time.time()
-        finally:
-            with contextlib.suppress(OSError):
-                probe.unlink()
 
     def _claim_path(self, name: str, attempt: int) -> Path:
         return self.claims / f"{name}.{attempt:04d}.json"
 
-    def _once(self, path: Path, content: Any) -> bool:
-        """Write a file under a name that nobody has: whole, durable, and by one process only. False: taken."""
-        return write_once(path, dump_json(content))
+
+def _once(path: Path, content: Any) -> bool:
+    """Write a file under a name that nobody has. False: taken."""
+    return write_once(path, dump_json(content))
 
 
 def _read(path: Path, cls: type[T]) -> T:
@@ -276,19 +206,14 @@ class Claim:
         self.ledger, self.name, self.attempt, self.content = ledger, name, attempt, content
         self.path, self.ended = ledger._claim_path(name, attempt), False
 
-    @property
-    def held(self) -> bool:
-        """Whether no later attempt exists."""
-        return not self.ledger._claim_path(self.name, self.attempt + 1).exists()
-
     def touch(self) -> bool:
-        """The heartbeat; whether the claim is still held."""
+        """The heartbeat; whether the claim is still held: no later attempt exists."""
         with contextlib.suppress(OSError):
             os.utime(self.path)
-        return self.held
+        return not self.ledger._claim_path(self.name, self.attempt + 1).exists()
 
     @contextlib.contextmanager
-    def beating(self, lost: Callable[[], None] = lambda: None) -> Iterator[Claim]:
+    def beating(self, lost: Callable[[], None] = lambda: None) -> "Iterator[Claim]":
         """Touch the claim from a thread; call `lost` once if somebody else has taken the cell."""
         stop = threading.Event()
 
@@ -308,19 +233,12 @@ class Claim:
 
     def done(self, result: Any, files: Mapping[str, str] | None = None) -> bool:
         """Write the record. False: another attempt was first, and its record stands."""
-        record = Record(
-            hash=self.name,
-            attempt=self.attempt,
-            host=self.content.host,
-            pid=self.content.pid,
-            lpwm=code_version(),
-            started=self.content.started,
-            finished=time.time(),
-            cell=self.ledger.planned(self.name),
-            result=to_json(result),
-            files=dict(files or {}),
-        )
-        first = self.ledger._once(self.ledger.cells / f"{self.name}.json", record)
+        same: dict[str, Any] = {
+            name: getattr(self.content, name) for name in ("hash", "attempt", "host", "pid", "started")
+        }
+        what: dict[str, Any] = {"cell": self.ledger.planned(self.name), "result": to_json(result)}
+        record = Record(**same, **what, lpwm=code_version(), finished=time.time(), files=dict(files or {}))
+        first = _once(self.ledger.cells / f"{self.name}.json", record)
         self._end("done" if first else "late", "")
         return first
 

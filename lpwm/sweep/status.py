@@ -4,8 +4,6 @@ sweep.json   the grid's name and settings, and the hashes of its cells in order
 ledger/      the truth;  runs/  run folders and data;  logs/  what workers said
 """
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -13,17 +11,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lpwm.core.config import from_dict
 from lpwm.core.errors import UserError
 from lpwm.core.files import make_folder, write_whole
-from lpwm.core.json import Reader, dump_json, from_json, read_json
+from lpwm.core.json import dump_json, from_json, read_json
 from lpwm.core.version import __version__
-from lpwm.sweep.cells import CellResult
 from lpwm.sweep.grid import Cell, Grid
 from lpwm.sweep.ledger import Ledger, State
-from lpwm.sweep.worker import ledger_of
-from lpwm.train import RunConfig
-from lpwm.train.log import read_log
+from lpwm.sweep.worker import CellResult, ledger_of
+from lpwm.train import read_record
+from lpwm.train.log import last_record
 
 KIND = "lpwm sweep"
 STATES: tuple[State, ...] = ("done", "running", "waiting", "failed")
@@ -46,7 +42,7 @@ class Sweep:
     cells: tuple[str, ...]  # hashes
 
     @classmethod
-    def read(cls, root: str | Path) -> Sweep:
+    def read(cls, root: str | Path) -> "Sweep":
         path = Path(root) / "sweep.json"
         if not path.exists():
             raise UserError(f"{root} is not a sweep: it has no sweep.json. lpwm sweep makes one.")
@@ -63,41 +59,24 @@ def create(grid: Grid, cells: Sequence[Cell], root: Path) -> Ledger:
     ledger = ledger_of(root).open()
     ledger.sweep_up()
     ledger.add({cell.hash: cell for cell in cells})
-    sweep = Sweep(
-        name=grid.name,
-        lpwm=__version__,
-        recipe=grid.recipe,
-        seeds=grid.seeds,
-        select_seeds=grid.select_seeds,
-        measure=grid.measure,
-        goals=grid.goals,
-        axes=tuple((a.fields, a.values) for a in grid.axes),
-        fixed=dict(grid.fixed),
-        cells=tuple(cell.hash for cell in cells),
-    )
+    same = {of: getattr(grid, of) for of in ("name", "recipe", "seeds", "select_seeds", "measure", "goals", "fixed")}
+    axes = tuple((a.fields, a.values) for a in grid.axes)
+    sweep = Sweep(**same, lpwm=__version__, axes=axes, cells=tuple(cell.hash for cell in cells))
     write_whole(root / "sweep.json", dump_json(sweep, indent=1))
     return ledger
-
-
-def is_sweep(folder: str | Path) -> bool:
-    return (Path(folder) / "sweep.json").exists()
 
 
 def find_sweep(folder: Path, out: Path) -> Path:
     """The sweep that is meant: `folder` itself, its name in `out`, or the only sweep inside one of the two."""
     places = list(dict.fromkeys((folder, out / folder)))  # the same if it is absolute
-    for place in places:
-        if is_sweep(place):
-            return place
-    for place in places:
-        inside = sorted(p.parent for p in place.glob("*/sweep.json"))
-        if len(inside) == 1:
-            return inside[0]
-        if inside:
-            raise UserError(
-                f"{place} holds {len(inside)} sweeps ({', '.join(p.name for p in inside)}): "
-                f"name one, as in {inside[0]}."
-            )
+    for pattern in ("sweep.json", "*/sweep.json"):
+        for place in places:
+            inside = sorted(p.parent for p in place.glob(pattern))
+            if len(inside) == 1:
+                return inside[0]
+            if inside:
+                names = ", ".join(p.name for p in inside)
+                raise UserError(f"{place} holds {len(inside)} sweeps ({names}): name one, as in {inside[0]}.")
     said = f"neither {places[0]} nor {places[-1]} is" if len(places) > 1 else f"{folder} is not"
     raise UserError(f"{said} a sweep or a folder of sweeps: there is no sweep.json. lpwm sweep makes one.")
 
@@ -106,7 +85,7 @@ def find_sweep(folder: Path, out: Path) -> Path:
 class CellStatus:
     hash: str
     name: str
-    where: dict[str, Any]
+    where: dict[str, Any]  # axis -> value
     seed: int
     state: State
     attempt: int
@@ -130,11 +109,11 @@ class View:
         return bool(self.counts["running"] or self.counts["waiting"])
 
     def line(self) -> str:
-        return _line(self.name, len(self.cells), self.counts)
+        return _line(self.name, self.counts)
 
 
-def _line(name: str, cells: int, counts: dict[str, int]) -> str:
-    parts = [f"{n} {state}" for state, n in counts.items() if n]
+def _line(name: str, counts: dict[str, int]) -> str:
+    cells, parts = sum(counts.values()), [f"{n} {state}" for state, n in counts.items() if n]
     return f"{name}: {cells} cell{'s' if cells != 1 else ''}: {', '.join(parts)}"
 
 
@@ -149,28 +128,16 @@ def view(root: str | Path) -> View:
 
 def _cell(root: Path, ledger: Ledger, name: str, sweep: Sweep) -> CellStatus:
     status, cell = ledger.status(name), from_json(Cell, ledger.planned(name), f"the plan of cell {name}")
-    record = ledger.record(name) if status.state == "done" else None
+    record, owner = ledger.record(name) if status.state == "done" else None, status.claim
     progress, seconds, outcome = 0.0, 0.0, status.why
     if record is not None:
         result = from_json(CellResult, record.result, f"the record of cell {name}")
         progress, seconds, outcome = 1.0, record.seconds, _outcome(result, sweep)
-    elif status.state == "running" and status.claim is not None:
-        since = status.claim.started
-        progress, seconds = _progress(root, cell, since), time.time() - since
-    owner = status.claim
-    return CellStatus(
-        hash=status.hash,
-        name=cell.name,
-        where=cell.where,
-        seed=cell.config.train.seed,
-        state=status.state,
-        attempt=status.attempt,
-        host=owner.host or None if owner else None,
-        pid=owner.pid or None if owner else None,
-        progress=progress,
-        seconds=seconds,
-        outcome=outcome,
-    )
+    elif status.state == "running" and owner is not None:
+        progress, seconds = _progress(root, cell, owner.started), time.time() - owner.started
+    who = (owner.host or None, owner.pid or None) if owner else (None, None)
+    place = (name, cell.name, cell.where, cell.config.train.seed)
+    return CellStatus(*place, status.state, status.attempt, *who, progress, seconds, outcome)
 
 
 def watcher(root: str | Path) -> Callable[[], str]:
@@ -181,10 +148,8 @@ def watcher(root: str | Path) -> Callable[[], str]:
     def line() -> str:
         states = {name: ledger.status(name).state for name in left}
         left.difference_update(name for name, state in states.items() if state == "done")
-        count = Counter(states[name] for name in left)
-        return _line(
-            sweep.name, len(sweep.cells), {"done": len(sweep.cells) - len(left), **{s: count[s] for s in STATES[1:]}}
-        )
+        count, done = Counter(states[name] for name in left), len(sweep.cells) - len(left)
+        return _line(sweep.name, {"done": done} | {s: count[s] for s in STATES[1:]})
 
     return line
 
@@ -204,18 +169,13 @@ def _outcome(result: CellResult, sweep: Sweep) -> str:
 
 def _progress(root: Path, cell: Cell, since: float) -> float:
     """From the log of the run, found by its config: the run's hash needs the data, which may not exist yet.
-
-    A run writes run.json when it starts and when it continues, so that older folders are not its.
-    """
-    stem = cell.name.replace("/", "-")
-    for folder in (root / "runs").glob(f"{stem}-*"):
-        path = folder / "run.json"
+    A run writes run.json when it starts and when it continues, so that older folders are not its."""
+    for path in (root / "runs").glob(f"{cell.name.replace('/', '-')}-*/run.json"):
         try:
             if path.stat().st_mtime < since - 60:  # clocks may differ a little
                 continue
-            if from_dict(RunConfig, Reader(read_json(path), str(path)).dict("config")) == cell.config:
-                train = read_log(folder, "train")
-                return float(train[-1]["step"] / cell.config.train.steps) if train else 0.0
+            if read_record(path.parent).config == cell.config:
+                return last_record(path.parent, "train").step / cell.config.train.steps
         except (OSError, UserError):
             continue
     return 0.0

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from lpwm.report import page
-from lpwm.report.data import Gathered
+from lpwm.report.gather import Gathered
 
 pytestmark = pytest.mark.soak
 
@@ -166,7 +166,7 @@ def test_it_opens_from_disk_without_a_complaint_or_a_request(address, tmp_path):
         drawn = browser.ask(
             "return [...document.querySelectorAll('.plot')].map(p => p.querySelectorAll('.scatterlayer .trace').length)"
         )
-        assert len(drawn) == 8 and min(drawn) >= 2
+        assert len(drawn) == 9 and min(drawn) >= 2
         assert browser.ask(
             "return lpwm.data.plots.every(p => document.getElementById(p.id)._fullData.length >= p.traces.length)"
         )
@@ -218,28 +218,36 @@ def test_another_study_can_stand_on_either_side(opened, documents):
     np.testing.assert_array_equal(browser.map(1), jaccard_by_sets(documents.supports(False), 2, 5))
 
 
-def test_scrubbing_moves_the_agent(opened, documents):
+def test_scrubbing_shows_the_frames_of_that_step(opened, documents):
+    """Sheets are of known colors: the episode in red, time in green."""
     browser = opened()
-    given = documents.episodes("tiny-lpwm")
     slider = browser.find("#episode-step")
     assert int(slider.get_attribute("max")) == documents.STEPS
+    browser.wait("return Object.values(lpwm.player.current.images).every((i) => i.complete && i.naturalHeight)")
 
-    def agents():
+    def centers():
         return browser.ask(
-            "return [...document.querySelectorAll('circle.agent')]"
-            ".map(a => [+a.getAttribute('cx'), +a.getAttribute('cy')])"
+            "return [...document.querySelectorAll('#episode-panels canvas')].map(c => "
+            "Array.from(c.getContext('2d').getImageData(112, 112, 1, 1).data).slice(0, 3))"
         )
 
-    for number, step in ((0, 0), (0, 13), (2, 7), (3, 30)):
+    for number, step, column, block in ((0, 0, 0, 0), (0, 13, 6, 3), (2, 7, 3, 2), (3, 30, 15, 6)):
         browser.set("episode-number", number)
         browser.set("episode-step", step, "input")
-        assert agents() == [list(given.path[number][step])] * 3  # sparse, dense, oracle
-        assert f"{given.distance[number][step]:.1f}" in browser.find("#episode-panels .status").text
+        goal, *rest = centers()
+        assert len(rest) == 5  # camera and imagined of both models, the oracle's camera
+        assert abs(goal[0] - 40 * number) < 12
+        for shown, at, of in zip(rest, (column, block, column, block, column), (15, 6, 15, 6, 15), strict=True):
+            assert abs(shown[0] - 40 * number) < 12 and abs(shown[1] - 255 * at // of) < 12, (step, shown)
+        status = browser.find("#episode-panels .status").text
+        assert "Distance to the goal" in status and (step < 26 or "at the goal" in status)
     slider.click()  # in its middle, then by the keyboard
     before = int(slider.get_attribute("value"))
     browser.keys("ARROW_LEFT", "ARROW_LEFT")
-    assert int(slider.get_attribute("value")) == before - 2
-    assert agents()[0] == list(given.path[3][before - 2])
+    assert int(slider.get_attribute("value")) == before - 2 == browser.ask("return lpwm.player.t")
+    browser.set("episode-cell", 1)  # the other goals have sheets of their own
+    browser.wait("return Object.values(lpwm.player.current.images).every((i) => i.complete && i.naturalHeight)")
+    assert centers()[0][2] > 100
 
 
 def test_playing_runs_to_the_end_and_stops(opened, documents):
@@ -252,20 +260,39 @@ def test_playing_runs_to_the_end_and_stops(opened, documents):
     assert browser.ask("return lpwm.player.t") == documents.STEPS
 
 
-def test_the_raster_marks_the_units_that_are_on(opened, documents):
-    browser, steps = opened(), 16
-    active = documents.supports(True).reshape(-1, documents.UNITS)[:steps]
-    dark = browser.ask(
-        "const c = document.querySelector('canvas.raster'), g = c.getContext('2d'), [T, D, top, bottom] = arguments;"
-        "const unit = (c.height - top - bottom) / D, at = (t, i) => g.getImageData("
-        "  (t + 0.5) * c.width / T, top + (i + 0.5) * unit, 1, 1).data;"
-        "return [...Array(T).keys()].map(t => [...Array(D).keys()].map(i => at(t, i)[0] < 128))",
-        steps,
+def test_the_map_follows_the_pointer_and_a_click_keeps_it(opened, documents):
+    from selenium.webdriver import ActionChains
+
+    browser = opened()
+    browser.click_cell(0, 5, 5, documents.N)
+    canvas = browser.driver.find_elements("css selector", "canvas.map")[0]
+    side = canvas.size["width"]
+    dx, dy = ((i + 0.5) * side / documents.N - side / 2 for i in (2, 1))
+    ActionChains(browser.driver).move_to_element_with_offset(canvas, dx, dy).perform()
+    np.testing.assert_array_equal(browser.map(1), jaccard_by_sets(documents.supports(False), 1, 2))
+    ActionChains(browser.driver).move_to_element(browser.find("#arena-readout")).perform()
+    np.testing.assert_array_equal(browser.map(1), jaccard_by_sets(documents.supports(False), 5, 5))
+
+
+def test_units_and_frames_are_drawn_where_they_are_on(opened, documents):
+    """Unit u is on in zone u % 4 alone: tiles are filled in one quarter, the raster along its blocks."""
+    from selenium.webdriver import ActionChains
+
+    browser = opened()
+    on = browser.ask(
+        "const c = document.querySelectorAll('canvas.units')[1], g = c.getContext('2d'), [F, U] = arguments;"
+        "const unit = (c.height - 17) / U, at = (f, u) =>"
+        "  g.getImageData((f + 0.5) * c.width / F, 17 + (u + 0.5) * unit, 1, 1);"
+        "return [...Array(F).keys()].map(f => [...Array(U).keys()].map(u => at(f, u).data[0] < 128))",
+        120,
         documents.UNITS,
-        18,
-        37,
     )
-    np.testing.assert_array_equal(np.array(dark), active[:, ::-1])  # unit_order is the reverse
+    zone, prefers = np.repeat(np.arange(4), 30), np.repeat(np.arange(4), documents.UNITS // 4)
+    assert (np.array(on) == (zone[:, None] == prefers)).mean() > 0.99
+    tiles = browser.find("canvas.units")
+    browser.ask("arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", tiles)
+    ActionChains(browser.driver).move_to_element_with_offset(tiles, 12 - tiles.size["width"] / 2, 0).perform()
+    assert "on in 25 % of the frames" in browser.find("#units-panels .summary").text
 
 
 def test_dark_by_the_readers_setting_and_by_the_button(opened):
@@ -387,3 +414,21 @@ def test_one_study_or_none_and_no_episodes_work_too(documents, tmp_path):
             assert browser.ask("return document.querySelectorAll('canvas.map').length") == (name == "one")
         finally:
             browser.driver.quit()
+
+
+def test_no_script_that_files_bring_runs(documents, tmp_path):
+    given, evil = documents.poisoned_page(), documents.EVIL
+    path = page.write(tmp_path / "evil.html", given, title=evil, commands=[evil])
+    browser = Browser(path.as_uri(), tmp_path / "profile")
+    try:
+        browser.ask("document.querySelectorAll('details').forEach((d) => { d.open = true; })")
+        for menu in browser.driver.find_elements("css selector", "select"):
+            browser.ask("arguments[0].selectedIndex = arguments[0].length - 1", menu)
+            browser.ask("arguments[0].dispatchEvent(new Event('change', {bubbles: true}))", menu)
+        time.sleep(0.5)
+        assert browser.ask("return window.ran") is None
+        assert browser.ask("return document.querySelectorAll('img[src=x]').length") == 0
+        assert "onerror" in browser.ask("return document.body.innerText")  # it is there, as text
+        assert browser.requests() == [path.as_uri()]
+    finally:
+        browser.driver.quit()

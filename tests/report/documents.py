@@ -1,16 +1,23 @@
 """Runs, evaluations, studies and episodes made up by hand, with known answers."""
 
-import math
+import base64
+import io
+import json
 from dataclasses import replace
 
 import numpy as np
+from PIL import Image
 
 from lpwm.core.config import to_dict
+from lpwm.core.errors import UserError
 from lpwm.core.json import from_json, to_json
+from lpwm.core.provenance import Record
 from lpwm.evaluate.results import Evaluation
 from lpwm.interpret import Packed, Study
+from lpwm.interpret.decode import Imagination
+from lpwm.interpret.units import atlas
 from lpwm.recipes import recipe
-from lpwm.report.data import Gathered, Log, Replay, RunFile
+from lpwm.report.gather import Gathered, Log, RunFile, Shown
 
 N, UNITS, STEPS, EPISODES = 8, 20, 30, 4
 METHODS = ("lpwm", "lewm")
@@ -31,7 +38,12 @@ def run(method="lpwm", seed=0, name=None, code=None, log=True, error=(0.1, 0.2, 
         "version": "0.1.0",
         "config": config,
     }
-    return replace(from_json(RunFile, record), log=Log.from_json([*train, *val] if log else []))
+    return replace(from_json(RunFile, record), log=logged([*train, *val] if log else []))
+
+
+def logged(records):
+    """The log of a run, from lines as they stand in its file."""
+    return Log(tuple(filter(None, (Record.from_json(json.dumps(r)) for r in records))))
 
 
 def interval(rate):
@@ -58,10 +70,10 @@ def cell(goals, horizon, receding, shift=0.0):
         row("random actions", 0.05, True),
         row("oracle", 0.9, True),
     ]
-    text = "tiny-lewm − tiny-lpwm: -30.0 % [-40.0, -20.0], p = 0.010"
-    gap = dict.fromkeys(("difference", "low", "high", "level", "p", "p_holm", "smallest_detectable", "power"), 0.1)
-    gap |= {"a": "tiny-lewm", "b": "tiny-lpwm", "seeds": 1, "episodes": EPISODES, "method": "", "verdict": ""}
-    compared = {"rates": [], "differences": [gap], "text": [text]}
+    gap = {"difference": -0.3, "low": -1.4, "high": -0.2, "level": 0.95, "p": 0.01, "p_holm": 0.01}
+    gap |= {"smallest_detectable": 0.2, "power": 0.8, "a": "tiny-lewm", "b": "tiny-lpwm", "seeds": 1}
+    gap |= {"episodes": EPISODES, "method": "", "verdict": "b ahead"}
+    compared = {"rates": [], "differences": [gap], "text": []}
     return {
         "goals": goals,
         "horizon": horizon,
@@ -188,52 +200,118 @@ def study(method="lpwm", visible=False):
             "frames": 100,
             "instability": interval,
             "instability_between": 0.5,
-            "unit_order": list(range(UNITS))[::-1],
-        },
-        "raster": {
-            "episode": 3,
-            "steps": list(range(16)),
-            "supports": packed(active.reshape(-1, UNITS)[:16]),
-            "zones": [0] * 8 + [1] * 8,
-            "positions": [],
-            "instability": [0.1] * 15,
         },
     }
     return Study.from_json(record)
 
 
-def episodes(name, goals="random", control=False, horizon=5, receding=1):
-    """A `Replay`: straight walks to the goal; episode e starts at x = 30 + 10 e."""
-    t = np.linspace(0, 1, STEPS + 1)
-    paths = [[[round(30 + 10 * e + 100 * s, 2), 60.0] for s in t] for e in range(EPISODES)]
-    goal = [[130.0 + 10 * e, 60.0] for e in range(EPISODES)]
-    distance = [[round(math.dist(p, g), 2) for p in path] for path, g in zip(paths, goal, strict=True)]
-    record = {
-        "world": {"name": "piecewise", "options": {"g": 2, "scale": 2.0, "visible": False}},
-        "goals": goals,
-        "horizon": horizon,
-        "receding": receding,
-        "name": name,
-        "control": control,
-        "seed": "control" if control else 0,
-        "frameskip": 5,
-        "ids": [f"{goals}-{e}" for e in range(EPISODES)],
-        "goal": goal,
-        "path": paths,
-        "distance": distance,
-        "success": ["".join("1" if d < 16 else "0" for d in row[1:]) for row in distance],
-        "latent": None if control else [[1 - k / 6 for k in range(7)] for _ in range(EPISODES)],
-        "predicted": None if control else [[0.9 - k / 7 for k in range(6)] for _ in range(EPISODES)],
-    }
-    return from_json(Replay, record)
+def sheet(rows, columns):
+    """A picture of rows × columns frames of 8 pixels, each of its own color, in base64."""
+    image = np.zeros((rows * 8, columns * 8, 3), np.uint8)
+    for r in range(rows):
+        for c in range(columns):
+            image[8 * r : 8 * r + 8, 8 * c : 8 * c + 8] = (40 * r, 255 * c // max(columns - 1, 1), 128)
+    packed = io.BytesIO()
+    Image.fromarray(image).save(packed, "WEBP", lossless=True)
+    return base64.b64encode(packed.getvalue()).decode()
+
+
+def episodes(goals="random", horizon=5, receding=1):
+    """`Shown` frames: straight walks to the goal, 100 away; a frame every second step, three methods."""
+    steps, distance = list(range(0, STEPS + 1, 2)), [round(100 - 100 * t / STEPS, 2) for t in range(STEPS + 1)]
+    success = "".join("1" if d < 16 else "0" for d in distance[1:])
+    methods = []
+    for name in ("tiny-lewm", "tiny-lpwm", "oracle"):
+        control = name == "oracle"
+        methods.append(
+            {
+                "name": name,
+                "control": control,
+                "seed": "control" if control else 0,
+                "frameskip": 5,
+                "camera": f"{name}.webp",
+                "imagined": None if control else f"{name}-imagined.webp",
+                "distance": [distance] * EPISODES,
+                "success": [success] * EPISODES,
+                "latent": None if control else [[1 - k / 6 for k in range(7)]] * EPISODES,
+                "predicted": None if control else [[0.9 - k / 7 for k in range(6)]] * EPISODES,
+            }
+        )
+    cell = {"goals": goals, "horizon": horizon, "receding": receding, "ids": [f"{goals}-{e}" for e in range(EPISODES)]}
+    cell |= {"steps": steps, "goal": "goal.webp", "methods": methods}
+    sheets = {"goal.webp": sheet(EPISODES, 1)}
+    for m in methods:
+        sheets[m["camera"]] = sheet(EPISODES, len(steps))
+        sheets |= {m["imagined"]: sheet(EPISODES, 1 + STEPS // 5)} if m["imagined"] else {}
+    return from_json(Shown, {"world": {"name": "pusht", "options": {}}, "cell": cell, "sheets": sheets})
+
+
+def imagination(method="lpwm"):
+    """An `Imagination` with its strips, and those as pictures."""
+    one = run(method)
+    about = {"name": f"tiny-{method}", "hash": one.hash, "method": method, "sparse": method == "lpwm", "seed": 0}
+    record = {name: [e, 1.5 * e, 2 * e] for name, e in (("imagined", 0.01), ("decoded", 0.005), ("nearest", 0.02))}
+    record |= {"copy": [0.02, 0.03, 0.04], "mean": [0.05] * 3, "side": 8, "clips": 9, "settings": {}}
+    strips = [{"outcome": o, "file": f"{o}.webp", "error": 0.01, "copy": 0.03} for o in ("success", "failure")]
+    record |= {"run": about | {"step": 40, "link": "reprelu", "latent": UNITS}, "world": {"name": "piecewise"}}
+    return Imagination.from_json({"kind": Imagination.KIND, "strips": strips, **record})
+
+
+def units():
+    """`Units` of a made-up code: unit u is on in the frames of zone u % 4."""
+    zone = np.repeat(np.arange(4), 30)
+    place = np.random.default_rng(0).uniform(0, 1, (120, 2)) + np.stack((zone % 2, zone // 2), 1)
+    z = (zone[:, None] == np.arange(UNITS) % 4) * 1.0
+    return atlas(z, {"x": place[:, 0], "y": place[:, 1]}, "x", "y", zone)
 
 
 def everything():
     """All that a page can show of zones."""
     runs = [run(m) for m in METHODS]
     found = [evaluation(), evaluation(horizons=(1, 2, 5), goals=("random",))]
-    replay = [
-        episodes(n, g, n == "oracle") for g in ("random", "dataset") for n in ("tiny-lewm", "tiny-lpwm", "oracle")
-    ]
-    studies = [study("lpwm"), study("lewm"), study("lpwm", True)]
-    return Gathered(runs, found, studies, replay)
+    studies = [replace(study("lpwm"), units=units()), study("lewm"), study("lpwm", True)]
+    strips = {f"{o}.webp": sheet(3, 4) for o in ("success", "failure")}
+    return Gathered(runs, found, studies, [episodes(), episodes("dataset")], [imagination()], strips)
+
+
+EVIL = '"><img src=x onerror="window.ran=1"></script><script>window.ran=1</script>'
+
+
+def leaves(data, path=()):
+    """Where every string and number of a JSON value stands; of a list, in its first entry."""
+    if isinstance(data, dict | list):
+        for key, value in list(data.items() if isinstance(data, dict) else enumerate(data[:1])):
+            yield from leaves(value, (*path, key))
+    elif not isinstance(data, bool | None):
+        yield path
+
+
+def poisoned(one):
+    """A result with EVIL in every field that a file may bring it in through: those that its reader accepts."""
+    data, read = to_json(one), getattr(type(one), "from_json", None) or (lambda d: from_json(type(one), d))
+    for path in list(leaves(data)):
+        packed = path[-2:] == ("supports", "data") or path[-1] in ("maps", "frames") or "sheets" in path
+        if packed:  # base64: the script stops there, and would show nothing else
+            continue
+        at = data
+        for key in path[:-1]:
+            at = at[key]
+        before, at[path[-1]] = at[path[-1]], EVIL
+        try:
+            read(data)
+        except UserError:
+            at[path[-1]] = before
+    return read(data)
+
+
+def poisoned_page():
+    """Everything that a page shows, with EVIL wherever files can bring it."""
+    given = everything()
+    names = ("evaluations", "studies", "episodes", "imagination")
+    parts = {name: [poisoned(one) for one in getattr(given, name)] for name in names}
+    runs = [poisoned(replace(run, log=Log())) for run in given.runs]
+    runs[0] = replace(runs[0], hash=given.runs[0].hash, config=given.runs[0].config)  # found by its evaluations
+    log = [{"kind": "event", "step": EVIL, "message": EVIL}, {"kind": "val", "step": EVIL, "error_depth": [EVIL, 0.1]}]
+    log += [{"kind": "train", "step": 1, "loss": EVIL, "active_fraction": EVIL, "relative_error": 0.1}] * 2
+    runs = [replace(run, log=logged(log)) for run in runs]
+    return Gathered(runs, **parts, notes=[EVIL])

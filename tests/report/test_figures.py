@@ -4,12 +4,13 @@ from PIL import Image
 
 from lpwm.interpret.results import WorldInfo
 from lpwm.report import figures, palette
-from lpwm.report.data import Gathered
 from lpwm.report.figures.codes import borders
-from lpwm.report.scene import scene, title
+from lpwm.report.gather import Gathered
 from lpwm.report.view import Report
+from lpwm.report.words import world_title
 
-ALL = {"training", "distance", "horizon", "success", "maps", "probes", "episodes", "raster"}
+SPARSE, DENSE = "lpwm (sparse)", "lewm (dense)"
+ALL = {"training", "imagination", "distance", "horizon", "success", "maps", "probes", "episodes", "raster"}
 
 
 def test_every_figure_as_png_and_pdf(documents, tmp_path):
@@ -36,7 +37,7 @@ def test_the_success_figure_holds_the_rates(documents):
     axis = figure.axes[0]
     points = [line.get_xdata()[0] for line in axis.lines if len(line.get_xdata()) == 1]
     assert points == pytest.approx([50.0, 20.0, 0.0, 5.0, 90.0])  # in the order of the runs, controls last
-    assert [t.get_text() for t in axis.get_yticklabels()][:2] == ["lpwm", "lewm"]
+    assert [t.get_text() for t in axis.get_yticklabels()][:2] == [SPARSE, DENSE]
 
 
 def test_maps_show_the_jaccard_index_of_the_marked_cell(documents):
@@ -69,26 +70,17 @@ def test_the_map_grows_lighter_throughout():
     assert shades == sorted(shades)
 
 
-def test_scenes_of_all_worlds_lie_in_their_frames():
-    from lpwm import worlds
-
-    assert scene(WorldInfo("cube")) is None
-    for name in worlds.WORLDS:
-        if hasattr(worlds.WORLDS.get(name), "open"):  # live simulators have no walls to draw
-            continue
-        drawn = scene(WorldInfo(name))
-        assert drawn.within > 0 and drawn.walls
-        for x, y, w, h in drawn.walls:
-            assert 0 <= x <= x + w <= drawn.frame and 0 <= y <= y + h <= drawn.frame
-    assert len(scene(WorldInfo("piecewise", {"g": 3})).pushes) == 9
-    assert scene(WorldInfo("elsewhere")) is None
-    assert title(WorldInfo("piecewise", {"g": 3, "visible": True})) == "Piecewise 3×3, zones visible"
+def test_the_episodes_figure_cuts_frames_out_of_their_sheets(documents):
+    figure = figures.of_report(Report(documents.everything()))["episodes"]()
+    assert len(figure.axes) == 3 * 8 and [a.get_ylabel() for a in figure.axes[::8]] == [SPARSE, DENSE, "oracle"]
+    red, green, _ = figure.axes[3].images[0].get_array()[4, 4]  # column 8 of 16, which sheets have in green
+    assert red == 0 and abs(int(green) - 255 * 8 // 15) < 12
+    assert figure.axes[3].get_title() == "step 16"
 
 
-def test_a_two_room_wall_is_open_at_its_door():
-    walls = scene(WorldInfo("two_room")).walls
-    at = [(y, y + h) for x, y, w, h in walls if x == 107 and w == 10]
-    assert at == [(14, 35), (63, 210)]
+def test_worlds_have_titles():
+    assert world_title(WorldInfo("piecewise", {"g": 3, "visible": True})) == "Piecewise 3×3, zones visible"
+    assert world_title(WorldInfo("pusht")) == "PushT" and world_title(WorldInfo("elsewhere")) == "elsewhere"
 
 
 def test_borders_run_between_cells_of_different_zones():

@@ -10,10 +10,8 @@ import pytest
 from lpwm.core.json import to_json
 from lpwm.interpret import Contact, ContactConfig, Sparsity, Track, inspect_tracks
 from lpwm.report import figures, page, theory
-from lpwm.report.data import Gathered
 from lpwm.report.figures import contact
-from lpwm.report.gather import _newest
-from lpwm.theory.study import StudyConfig
+from lpwm.report.gather import Gathered, _newest
 
 
 def tracks(seed, episodes=9, T=12, D=20):
@@ -58,7 +56,7 @@ def sparsity_result(run, rung="mlp-lti", D=16, active=0.4):
 
 @pytest.fixture(scope="module")
 def proposition():
-    return theory.theory(2, StudyConfig(states=300, sequences=1))
+    return theory.theory(2, theory.StudyConfig(states=300, sequences=1))
 
 
 @pytest.fixture(scope="module")
@@ -105,20 +103,6 @@ def test_the_newest_result_of_each_run_is_picked(documents):
     assert newest == [results[3], results[0]]
 
 
-def test_planning_stands_below_its_weight(documents):
-    runs = [documents.run("lpwm", 0), documents.run("lewm", 0)]
-    studies = [contact_result(runs[0], 0.0), contact_result(runs[1], 0.05)]
-    planned = contact.planning([documents.evaluation(runs=runs)], studies)
-    assert {title.split(",")[0] for title in planned} == {"dataset goals", "random goals"}
-    for rows in planned.values():
-        by = {r.name: r for r in rows}
-        assert by["tiny-lpwm"].weight == 0.0 and by["tiny-lewm"].weight == 0.05
-        assert by["oracle"].weight is None and by["tiny-lewm"].value.rate < by["tiny-lpwm"].value.rate
-    assert contact.planning([], studies) == {}
-    assert contact.weights(studies, planned).axes[1].get_title() == "Planning"
-    assert len(contact.weights(studies).axes) == 1
-
-
 def test_seeds_of_one_weight_are_pooled(documents):
     runs = [documents.run("lpwm", s) for s in (0, 1)]
     group = [contact_result(r, 0.1, s) for s, r in enumerate(runs)]
@@ -128,14 +112,7 @@ def test_seeds_of_one_weight_are_pooled(documents):
     assert -1 <= both.low <= both.high <= 1
     assert contact.pooled(group[:1], "cube").unit == "episodes of one checkpoint"
     group[0] = replace(group[0], correlations={**group[0].correlations, "cube": None})
-    assert contact.pooled(group, "cube") is None and contact.weights(group) and contact.episode(group)
-
-
-def test_names_of_runs_are_escaped(documents):
-    run = documents.run("lpwm", 0, name="<b>bold")
-    given = Gathered([run], sparsity=[sparsity_result(run)], contact=[contact_result(run, 0.0)])
-    text = page.render(given)
-    assert "<b>bold" not in text and "&lt;b&gt;bold" in text
+    assert contact.pooled(group, "cube") is None and contact.weights(group).axes and contact.episode(group).axes
 
 
 def test_a_rung_that_the_paper_does_not_have_is_called_by_its_name(documents):

@@ -13,6 +13,7 @@ import torch
 from lpwm.cli import main
 from lpwm.recipes import recipe
 from lpwm.sweep import expand, status, worker
+from lpwm.sweep.engines import EngineConfig
 from lpwm.sweep.engines import local as engine_local
 from lpwm.sweep.engines import ray as engine_ray
 from lpwm.sweep.engines import slurm as engine_slurm
@@ -90,7 +91,7 @@ def wait_for(condition, seconds=120):
 
 def test_local_workers_find_what_one_process_finds(tmp_path, alone):
     names = made(tmp_path)
-    engine_local.run(tmp_path, names, engine_local.LocalConfig(workers=2))
+    engine_local.run(tmp_path, names, EngineConfig(workers=2))
     found = check(tmp_path, names, alone)
     assert len({r["pid"] for r in found.values()}) == 2
 
@@ -105,7 +106,7 @@ def test_a_killed_local_worker_is_replaced(tmp_path, alone):
             killed.append(running[0])
             os.kill(running[0].claim.pid, signal.SIGKILL)
 
-    engine_local.run(tmp_path, names, engine_local.LocalConfig(workers=2), kill_once)
+    engine_local.run(tmp_path, names, EngineConfig(workers=2), kill_once)
     found = check(tmp_path, names, alone)
     assert killed and found[killed[0].hash]["attempt"] == 2
 
@@ -151,8 +152,8 @@ def test_workers_stop_when_their_engine_is_killed(tmp_path):
 @pytest.mark.parametrize(
     ("engine", "config"),
     [
-        (engine_slurm, engine_slurm.SlurmConfig(workers=2, cpus=1, hours=0.2, cluster="local")),
-        (engine_ray, engine_ray.RayConfig(workers=2)),
+        (engine_slurm, EngineConfig(workers=2, hours=0.2, slurm_options=("cluster=local",))),
+        (engine_ray, EngineConfig(workers=2)),
     ],
     ids=["slurm", "ray"],
 )
@@ -199,7 +200,7 @@ def test_three_nodes_one_killed_and_a_worker_killed_in_mid_write(tmp_path, alone
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
     try:
         others = [cluster.add_node(num_cpus=1) for _ in range(2)]
-        config = engine_ray.RayConfig(address=cluster.address, lease=20.0)
+        config = EngineConfig(address=cluster.address, lease=20.0)
 
         def kill_a_node():
             if not killed and list((tmp_path / "runs").glob("*/checkpoints/step-*")):

@@ -11,7 +11,6 @@ import time
 import pytest
 
 from lpwm.core import files
-from lpwm.core.errors import UserError
 from lpwm.sweep import ledger as module
 from lpwm.sweep.ledger import Ledger
 
@@ -48,11 +47,8 @@ def test_a_failed_cell_says_why_and_waits_only_when_asked(ledger):
     assert again.attempt == 3 and again.done({})
     assert [a.state for a in ledger.attempts("aa")] == ["failed", "reset", "done"]
     assert ledger.attempts("aa")[0].detail == "Traceback …"
-
-
-def test_an_interrupted_cell_waits_again(ledger):
-    ledger.claim("aa").release()
-    assert ledger.status("aa").state == "waiting" and ledger.claim("aa").attempt == 2
+    ledger.claim("bb").release()
+    assert ledger.status("bb").state == "waiting" and ledger.claim("bb").attempt == 2
 
 
 def died(ledger, name):
@@ -91,7 +87,7 @@ def test_a_process_number_used_again_is_not_the_owner(ledger):
 def elsewhere(ledger, monkeypatch, name):
     """A claim of another machine, whose processes cannot be seen from here."""
     with monkeypatch.context() as patch:
-        patch.setattr(module, "_machine", lambda: "another machine")
+        patch.setattr(module, "machine", lambda: "another machine")
         return ledger.claim(name)
 
 
@@ -127,17 +123,9 @@ def test_a_heart_beats_and_tells_when_the_cell_is_lost(tmp_path, monkeypatch):
     with claim.beating(lambda: lost.append(1)):
         time.sleep(1.0)
         assert ledger.status("aa").state == "running" and not lost
-        ledger._once(ledger._claim_path("aa", 2), module.ClaimRecord(state="reset"))
+        module._once(ledger._claim_path("aa", 2), module.ClaimRecord(state="reset"))
         time.sleep(0.4)
     assert lost == [1]
-
-
-def test_a_damaged_file_is_one_sentence(ledger):
-    for text in ('{"half', "[]", '{"hash": "aa"}', "[" * 10_000):
-        (ledger.cells / "aa.json").write_text(text)
-        with pytest.raises(UserError, match="damaged") as error:
-            ledger.record("aa")
-        assert "aa.json" in str(error.value) and "\n" not in str(error.value)
 
 
 # Kills -------------------------------------------------------------------------------------------------------
@@ -170,7 +158,7 @@ class Marked:
         self.skip, self.halfway = skip, FORK.Event()
 
 
-MARKED: Marked | None = None  # set in the process of that writer
+MARKED = None  # set in the process of that writer
 
 
 def busy(folder, names, seed, marked=None):
@@ -200,7 +188,7 @@ def busy(folder, names, seed, marked=None):
 def survive(folder, processes, rounds, cells):
     """Each round starts writers, kills them at random, and adds cells; then what is left is finished in peace."""
     ledger, dice = Ledger(folder, deaths=10**6).open(), random.Random(0)
-    names: list[str] = []
+    names = []
     killed = halves = 0
     for number in range(rounds):
         fresh = [f"c{number}x{i}" for i in range(cells)]

@@ -1,18 +1,22 @@
 """lpwm sweep from outside: cells run once, dead and failed ones say so, and a page comes out."""
 
 import json
+import os
 from dataclasses import replace
 
 import pytest
 import torch
 
 from lpwm.cli import main
+from lpwm.core.config import digest
 from lpwm.core.errors import UserError
+from lpwm.core.lock import one_writer
 from lpwm.recipes import recipe, tiny
-from lpwm.sweep import cells as cells_module
 from lpwm.sweep import expand, status, worker
+from lpwm.sweep import worker as cells_module
+from lpwm.sweep.engines import EngineConfig
 from lpwm.sweep.engines import local as engine_local
-from lpwm.sweep.grid import Cell, cell_hash, parse_grid
+from lpwm.sweep.grid import Cell, parse_grid
 
 GRID = """recipe = "tiny/{method}"
 seeds = [0, 1]
@@ -72,7 +76,10 @@ def test_from_grid_to_page_and_never_twice(grid, capsys):
         assert record["result"]["step"] == 12 and (root / record["files"]["run"] / "run.json").exists()
         assert json.loads((root / record["files"]["eval quick"]).read_text())["kind"] == "lpwm evaluation"
         assert record["lpwm"].startswith("0.")
-    assert sweep(grid) == 0 and records(root) == first  # nothing ran, nothing changed
+    capsys.readouterr()
+    with one_writer(root, "a sweep"):
+        assert sweep(grid) == 0 and records(root) == first  # nothing ran, nothing changed
+    assert f"is in use by a sweep (process {os.getpid()} on " in (err := capsys.readouterr().err) and "shared" in err
     grid.write_text(GRID.replace('["lpwm", "lewm"]', '["lewm"]').replace("= 12", "= 13"))
     assert sweep(grid) == 0  # a changed config is a new cell
     assert len(records(root)) == 6 and first.items() <= records(root).items()
@@ -82,7 +89,17 @@ def test_from_grid_to_page_and_never_twice(grid, capsys):
     assert shown["counts"] == {"done": 2, "running": 0, "waiting": 0, "failed": 0} and len(shown["cells"]) == 2
     assert main(["report", str(root), "--figures", str(grid.parent / "f"), "--json"]) == 0
     made = json.loads(capsys.readouterr().out)
-    assert made["finished"] == 2 and (root / "report.html").exists() and made["figures"]
+    assert made["finished"] == 2 and made["figures"]
+    (setting,) = made["settings"]
+    ((title, success),) = setting["success"].items()
+    rates = [
+        json.loads(records(root)[c["hash"]])["result"]["evals"]["quick"][0]["budgets"]["25"]["terminal"]["rate"]
+        for c in shown["cells"]
+    ]
+    assert title == "quick: random goals, H = 5, R = 5, terminal at 25 steps" and setting["seeds"] == [0, 1]
+    assert success["estimate"] == pytest.approx(sum(rates) / 2) and success["unit"] == "checkpoints"
+    page = (root / "report.html").read_text()
+    assert "tiny/lewm (method lewm)" in page and f"{100 * sum(rates) / 2:.1f} [" in page and "<script" not in page
 
 
 def test_status_finds_a_sweep_by_its_folder_its_name_or_the_folder_it_lies_in(tmp_path, monkeypatch, capsys):
@@ -116,7 +133,7 @@ def test_workers_that_cannot_start_are_not_started_for_ever(tmp_path, monkeypatc
     status.create(grid, cells, tmp_path)
     monkeypatch.setattr(engine_local.sys, "executable", "/bin/false")
     with pytest.raises(UserError, match="die before they take a cell"):
-        engine_local.run(tmp_path, [c.hash for c in cells], engine_local.LocalConfig(workers=1))
+        engine_local.run(tmp_path, [c.hash for c in cells], EngineConfig(workers=1))
     assert status.view(tmp_path).counts["waiting"] == 1
 
 
@@ -160,6 +177,6 @@ def test_a_dead_run_is_a_result(tmp_path):
     health = replace(tiny().train.health, min_dimension=1e6, grace=0.0, min_steps=1, patience=1)
     config = replace(tiny(), train=replace(tiny().train, health=health))
     evals = dict(parse_grid(GRID, "g").evals)
-    cell = Cell(cell_hash(config, evals), "dead", config, evals, {})
+    cell = Cell(digest({"config": config, "evals": evals}), "dead", config, evals, {})
     result, _ = cells_module.run_cell(cell, tmp_path, CPU)
     assert "this run is dead" in result.dead and result.evals == {} and 0 < result.step < 60

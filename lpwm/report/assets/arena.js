@@ -43,19 +43,16 @@
     lpwm.make("span", { text: "1 Jaccard index" }, scale);
     this.line = lpwm.make("p", { class: "cell" }, panel);
     this.owner = owner;
-    this.hover = -1;
     const cell = (event) => {
       const box = this.canvas.getBoundingClientRect(), n = this.study.n;
       const at = (v, low, size) => Math.min(n - 1, Math.max(0, Math.floor((v - low) / size * n)));
       return at(event.clientY, box.top, box.height) * n + at(event.clientX, box.left, box.width);
     };
     this.canvas.addEventListener("click", (e) => owner.choose(cell(e)));
-    this.canvas.addEventListener("pointermove", (e) => {
-      if (e.pointerType === "mouse" && e.buttons & 1) owner.choose(cell(e));
-      this.hover = cell(e);
-      this.say();
+    this.canvas.addEventListener("pointermove", (e) => { // the map follows the pointer, and returns to the mark that was kept
+      if (e.pointerType !== "touch" && cell(e) !== owner.reference) owner.mark(cell(e));
     });
-    this.canvas.addEventListener("pointerleave", () => { this.hover = -1; this.say(); });
+    this.canvas.addEventListener("pointerleave", () => owner.mark(owner.kept));
     this.canvas.addEventListener("keydown", (e) => owner.key(e));
   }
   Panel.prototype.show = function (study) {
@@ -97,18 +94,14 @@
   };
   Panel.prototype.say = function () {
     const s = this.study, m = means(s, this.values, this.owner.reference), f = (v) => v.toFixed(2);
-    let text = "Same zone <b>" + f(m.within) + "</b>, other zones <b>" + f(m.across) + "</b>.";
-    if (this.hover >= 0) {
-      text += " Under the pointer, row " + (Math.floor(this.hover / s.n) + 1) + ", column " + (this.hover % s.n + 1) + ": <b>" + f(this.values[this.hover]) + "</b>.";
-    }
-    this.line.innerHTML = text;
+    this.line.innerHTML = "Shared with the same zone <b>" + f(m.within) + "</b>, with other zones <b>" + f(m.across) + "</b>.";
   };
 
   function Arena(parent) {
     this.studies = lpwm.data.studies;
     this.studies.forEach((s) => { s.packed = lpwm.bits(s.supports); });
     const n = this.studies[0].n;
-    this.reference = Math.floor(n / 4) * n + Math.floor(n / 4);
+    this.reference = this.kept = Math.floor(n / 4) * n + Math.floor(n / 4);
     this.panels = [];
     const sparse = this.studies.findIndex((s) => s.sparse), dense = this.studies.findIndex((s) => !s.sparse);
     let pair = this.studies.length === 1 ? [0] : [0, 1];
@@ -129,11 +122,15 @@
   }
   Arena.prototype.rescale = function () { // panels of one resolution share the reference
     const n = this.panels[0].study.n;
-    if (this.reference >= n * n) this.reference = 0;
+    if (this.reference >= n * n) this.reference = this.kept = 0;
     this.panels.forEach((p) => p.draw());
     this.say();
   };
   Arena.prototype.choose = function (cell) {
+    this.kept = cell;
+    this.mark(cell);
+  };
+  Arena.prototype.mark = function (cell) {
     this.reference = cell;
     this.panels.forEach((p) => p.draw());
     this.say();

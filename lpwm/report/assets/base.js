@@ -30,7 +30,6 @@ window.lpwm = (function () {
     for (let i = 0; i < raw.length; i++) bytes[i] = raw.charCodeAt(i);
     return { bytes: bytes, width: packed.bytes_per_row, units: packed.shape[packed.shape.length - 1] };
   }
-  function on(b, row, unit) { return (b.bytes[row * b.width + (unit >> 3)] >> (7 - (unit & 7))) & 1; }
 
   const stops = data.colors.map.map((h) => [1, 3, 5].map((i) => parseInt(h.slice(i, i + 2), 16)));
   function shade(v) { // 0…1 -> [r, g, b]
@@ -63,5 +62,5 @@ window.lpwm = (function () {
     window.addEventListener("afterprint", () => setTheme(before));
     setTheme(stored());
   }
-  return { data, dark, setTheme, onTheme, css, color, bits, on, shade, make, start, marks: {} };
+  return { data, dark, setTheme, onTheme, css, color, bits, shade, make, start, marks: {} };
 })();

@@ -2,9 +2,10 @@
 (function (lpwm) {
   "use strict";
   lpwm.start();
+  lpwm.startPlay();
   lpwm.startArena();
   lpwm.startEpisodes();
-  lpwm.startRaster();
+  lpwm.startUnits();
   lpwm.marks.interactive = performance.now();
   window.addEventListener("load", () => requestAnimationFrame(() => setTimeout(lpwm.startPlots, 0)));
 })(window.lpwm);

@@ -1,7 +1,5 @@
 """Static figures, PNG and PDF: one style, and the numbers and colors of the page."""
 
-from __future__ import annotations
-
 import base64
 import io
 from collections.abc import Callable, Mapping, Sequence
@@ -13,13 +11,13 @@ from typing import Any
 import matplotlib
 from matplotlib.figure import Figure
 
-from lpwm.core.files import disk_errors, make_folder
-from lpwm.evaluate.results import Evaluation
-from lpwm.interpret.results import Contact, Study
+from lpwm.core.files import MARK, check_output, make_folder, replacing
+from lpwm.interpret.contact import Contact
+from lpwm.interpret.results import Study
 from lpwm.report.curves import plots
-from lpwm.report.data import Gathered
 from lpwm.report.figures import codes, contact, curves, theory
 from lpwm.report.figures.codes import Shown
+from lpwm.report.gather import Gathered
 from lpwm.report.theory import TheoryStudy
 from lpwm.report.view import Report
 
@@ -30,19 +28,23 @@ def style() -> Any:
     return matplotlib.rc_context(fname=str(resources.files("lpwm.report") / "assets" / "lpwm.mplstyle"))
 
 
-def save(folder: str | Path, figures: Mapping[str, Make], formats: Sequence[str] = ("png", "pdf")) -> list[Path]:
-    """Every figure as NAME.png and NAME.pdf; the files written. The same numbers give the same files."""
-    place, written = Path(folder), []
-    make_folder(place)
+def save(
+    folder: str | Path, figures: Mapping[str, Make], formats: Sequence[str] = ("png", "pdf"), *, overwrite: bool = False
+) -> list[Path]:
+    """Every figure as NAME.png and NAME.pdf; the files written. The same numbers give the same files. Pictures that
+    lpwm did not make are not replaced, unless told so; all are checked before the first is drawn."""
+    paths = {(name, kind): Path(folder) / f"{name}.{kind}" for name in figures for kind in formats}
+    for path in paths.values():
+        check_output(path, overwrite)
+    make_folder(Path(folder))
     with style():
         for name, make in figures.items():
             figure = make()
             for kind in formats:
-                path = place / f"{name}.{kind}"
-                with disk_errors(path):
-                    figure.savefig(path, metadata={"CreationDate": None} if kind == "pdf" else {})
-                written.append(path)
-    return written
+                about: dict[str, Any] = {"Creator": MARK, "CreationDate": None} if kind == "pdf" else {"Software": MARK}
+                with replacing(paths[name, kind]) as temporary:
+                    figure.savefig(temporary, metadata=about)
+    return list(paths.values())
 
 
 def png(make: Make, dpi: int = 110) -> str:
@@ -53,9 +55,11 @@ def png(make: Make, dpi: int = 110) -> str:
     return base64.b64encode(data.getvalue()).decode()
 
 
-def write(folder: str | Path, given: Gathered, formats: Sequence[str] = ("png", "pdf")) -> list[Path]:
+def write(
+    folder: str | Path, given: Gathered, formats: Sequence[str] = ("png", "pdf"), *, overwrite: bool = False
+) -> list[Path]:
     """Every figure there are data for."""
-    return save(folder, of_report(Report(given)), formats)
+    return save(folder, of_report(Report(given)), formats, overwrite=overwrite)
 
 
 def of_report(report: Report) -> dict[str, Make]:
@@ -69,11 +73,11 @@ def of_report(report: Report) -> dict[str, Make]:
     if shown:
         n = shown[0].study.grid.resolution
         made |= {"maps": partial(codes.maps, shown, [(n // 4, n // 4)]), "probes": partial(codes.probes, shown)}
-    if any(not e.control for e in report.given.episodes) and curves.drawable(report):
+    if report.given.episodes:
         made |= {"episodes": partial(curves.episodes, report)}
-    if any(s.study.raster for s in shown):
-        made |= {"raster": partial(codes.rasters, [s for s in shown if s.study.raster])}
-    return made | of_contact(report.given.contact, report.given.evaluations) | of_theory(report.given.theory)
+    if any(s.study.units for s in shown):
+        made |= {"raster": partial(codes.rasters, [s for s in shown if s.study.units])}
+    return made | of_contact(report.given.contact) | of_theory(report.given.theory)
 
 
 def of_studies(studies: Sequence[Study], cells: Sequence[tuple[int, int]] = ()) -> dict[str, Make]:
@@ -81,23 +85,16 @@ def of_studies(studies: Sequence[Study], cells: Sequence[tuple[int, int]] = ()) 
     shown = [Shown.of(s) for s in studies]
     references = list(cells) or [(r.row, r.col) for r in studies[0].grid.references][:4]
     made: dict[str, Make] = {"jaccard": partial(codes.maps, shown, references), "probes": partial(codes.probes, shown)}
-    return made | {f"raster-{s.study.run.name}": partial(codes.rasters, [s]) for s in shown if s.study.raster}
+    return made | {f"raster-{s.study.run.name}": partial(codes.rasters, [s]) for s in shown if s.study.units}
 
 
-def of_contact(studies: Sequence[Contact], evaluations: Sequence[Evaluation] = ()) -> dict[str, Make]:
-    if not studies:
-        return {}
-    return {
-        "contact-weights": partial(contact.weights, studies, contact.planning(evaluations, studies)),
-        "contact-episode": partial(contact.episode, studies),
-        "contact-raster": partial(contact.raster, studies),
-    }
+def of_contact(studies: Sequence[Contact]) -> dict[str, Make]:
+    drawn = {"weights": contact.weights, "episode": contact.episode, "raster": contact.raster} if studies else {}
+    return {f"contact-{name}": partial(draw, studies) for name, draw in drawn.items()}
 
 
 def of_theory(study: TheoryStudy | None) -> dict[str, Make]:
     if study is None:
         return {}
-    return {
-        "theory-slopes": partial(theory.slopes, study.systems),
-        "theory-borders": partial(theory.borders, study.piecewise, study.map),
-    }
+    borders = partial(theory.borders, study.piecewise, study.map)
+    return {"theory-slopes": partial(theory.slopes, study.systems), "theory-borders": borders}

@@ -1,19 +1,17 @@
-"""What codes say: Jaccard maps, probes, support rasters."""
-
-from __future__ import annotations
+"""What codes say: Jaccard maps, probes, units in frames sorted by zone."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import matplotlib
 import numpy as np
 from matplotlib.collections import LineCollection
+from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from lpwm.interpret.results import Ints, Score, Study
 from lpwm.report import palette
-from lpwm.report.figures.curves import _rows, legend
+from lpwm.report.figures.curves import legend, name_rows
 
 GIVEN_SUPPORT = "given_support"
 FEATURES = {
@@ -34,7 +32,7 @@ class Shown:
     color: int
 
     @classmethod
-    def of(cls, study: Study) -> Shown:
+    def of(cls, study: Study) -> "Shown":
         run = study.run
         name = f"{run.name.removesuffix('-' + run.hash)}, seed {run.seed} ({palette.LABEL[run.sparse]})"
         return cls(study, name, palette.SPARSE if run.sparse else palette.DENSE)
@@ -64,9 +62,8 @@ def borders(zones_nn: Ints) -> list[list[tuple[float, float]]]:
     """Segments between cells of different zones, in the coordinates of imshow."""
     upright = np.argwhere(zones_nn[:, 1:] != zones_nn[:, :-1])
     level = np.argwhere(zones_nn[1:] != zones_nn[:-1])
-    return [[(c + 0.5, r - 0.5), (c + 0.5, r + 0.5)] for r, c in upright] + [
-        [(c - 0.5, r + 0.5), (c + 0.5, r + 0.5)] for r, c in level
-    ]
+    lines = [[(c + 0.5, r - 0.5), (c + 0.5, r + 0.5)] for r, c in upright]
+    return lines + [[(c - 0.5, r + 0.5), (c + 0.5, r + 0.5)] for r, c in level]
 
 
 def probes(shown: Sequence[Shown]) -> Figure:
@@ -88,7 +85,7 @@ def probes(shown: Sequence[Shown]) -> Figure:
         if target == "zone":
             label = "commonest zone"
             axis.axvline(shown[0].study.probes.majority, color=palette.GRAY, lw=0.8, ls=":", label=label)
-        _rows(axis, [FEATURES.get(f, f).removeprefix("From ") for f in features])
+        name_rows(axis, [FEATURES.get(f, f).removeprefix("From ") for f in features])
         axis.set_xlim(max(min(-0.02, axis.get_xlim()[0]), -1), 1.02)
         axis.set_title(title)
     legend(figure, ncols=3)
@@ -101,28 +98,21 @@ def _scores(study: Study, target: str) -> dict[str, Score]:
 
 
 def rasters(shown: Sequence[Shown]) -> Figure:
-    """Which units are on along one episode, and how much of the support changes, a pair of panels a study."""
-    figure = Figure(figsize=(6.6, 2.5 * len(shown)))
-    axes = figure.subplots(2 * len(shown), 1, squeeze=False, height_ratios=(4, 1) * len(shown))[:, 0]
-    for s, axis, below in zip(shown, axes[::2], axes[1::2], strict=True):
-        raster, ink = s.study.raster, palette.color(s.color)
-        assert raster is not None
-        active = raster.supports.unpack()[:, list(s.study.supports.unit_order)]
-        T, zones = len(active), np.asarray(raster.zones)
-        on = matplotlib.colors.to_rgb(ink)
-        axis.imshow(np.where(active.T[..., None], on, (0.957, 0.949, 0.925)), aspect="auto", interpolation="nearest")
-        changes = np.flatnonzero(np.diff(zones))
-        for t in changes:
-            axis.axvline(t + 0.5, color=palette.INK, lw=0.6)
-        starts = [0, *(changes + 1), T]
-        for a, b in zip(starts[:-1], starts[1:], strict=True):
-            if b - a > 0.06 * T:
-                at = {"ha": "center", "va": "bottom", "transform": axis.get_xaxis_transform()}
-                axis.text((a + b - 1) / 2, 1.01, f"zone {zones[a]}", fontsize=7, color=palette.GRAY, **at)
-        axis.set(ylabel=f"{active.shape[1]} units", yticks=[], xticks=[])
-        axis.set_title(f"{s.label}, held-out episode {raster.episode}", pad=12)
+    """How strongly units answer in held-out frames, both sorted by zone; a panel a study."""
+    figure = Figure(figsize=(6.6, 2.3 * len(shown)))
+    for axis, s in zip(figure.subplots(len(shown), 1, squeeze=False)[:, 0], shown, strict=True):
+        units = s.study.units
+        assert units is not None
+        ramp = LinearSegmentedColormap.from_list("", ["#f4f2ec", palette.color(s.color)])
+        axis.imshow(units.frames_FU.T, aspect="auto", interpolation="nearest", cmap=ramp, vmin=0, vmax=255)
+        zones = np.asarray(units.zones)
+        for zone in np.unique(zones):
+            at = np.flatnonzero(zones == zone)
+            axis.axvline(at[-1] + 0.5, color=palette.INK, lw=0.6)
+            place = {"ha": "center", "va": "bottom", "transform": axis.get_xaxis_transform()}
+            axis.text(at.mean(), 1.01, f"zone {zone}", fontsize=7, color=palette.GRAY, **place)
+        axis.set(ylabel=f"{len(units.numbers)} units", yticks=[], xticks=[])
+        axis.set_title(s.label, pad=12)
         axis.grid(visible=False)
-        below.step(np.arange(1, T), raster.instability, where="mid", color=ink, lw=1)
-        below.set(ylabel="1 − J", xlim=(-0.5, T - 0.5), ylim=(0, 1))
-    axes[-1].set_xlabel("step; lines: the zone changes")
+    figure.axes[-1].set_xlabel("held-out frames")
     return figure

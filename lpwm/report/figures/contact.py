@@ -1,17 +1,13 @@
 """The paper's Figure 3: what changes a support along an episode, over weights of the temporal-Jaccard term."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from lpwm.evaluate.results import Evaluation, Rate
-from lpwm.interpret.contact import FACTORS, sweep
-from lpwm.interpret.results import Contact, clipped
+from lpwm.interpret.contact import FACTORS, Contact, sweep
+from lpwm.interpret.results import clipped
 from lpwm.report import palette
 from lpwm.report.figures.curves import legend
 from lpwm.stats import Interval, t_interval
@@ -34,34 +30,6 @@ def pooled(group: Sequence[Contact], factor: str) -> Interval | None:
     if len(kept) < len(each):
         return None
     return kept[0] if len(kept) == 1 else clipped(t_interval([c.estimate for c in kept]), -1.0)
-
-
-@dataclass(frozen=True)
-class Planned:
-    """Terminal success at the largest budget."""
-
-    name: str
-    weight: float | None  # None: a control
-    value: Rate
-    budget: int
-
-
-def planning(evaluations: Sequence[Evaluation], studies: Sequence[Contact]) -> dict[str, list[Planned]]:
-    """Success for each weight, by the title of the cell, from the newest evaluation that has a run of these."""
-    weight = {s.run.hash: s.tj_weight for s in studies}
-    for evaluation in reversed(evaluations):
-        named = {r.method or r.name: weight[r.run_hash] for r in evaluation.runs if r.run_hash in weight}
-        if not named:
-            continue
-        out: dict[str, list[Planned]] = {}
-        for cell in evaluation.cells:
-            title, budget = f"{cell.goals} goals, H = {cell.horizon}, R = {cell.receding}", cell.budgets[-1]
-            for row in cell.rows:
-                if row.control or row.name in named:
-                    planned = Planned(row.name, named.get(row.name), row.at(budget).terminal, budget)
-                    out.setdefault(title, []).append(planned)
-        return out
-    return {}
 
 
 def _shade(axis: Axes, windows: Sequence[Sequence[float]]) -> None:
@@ -110,49 +78,20 @@ def raster(studies: Sequence[Contact]) -> Figure:
     return figure
 
 
-def weights(studies: Sequence[Contact], success: Mapping[str, Sequence[Planned]] | None = None) -> Figure:
-    """Correlations against the weight, and planning success below where it was measured."""
+def weights(studies: Sequence[Contact]) -> Figure:
+    """Correlations against the weight."""
     groups = by_weight(studies)
-    at = {w: i for i, w in enumerate(groups)}
-    rows = 2 if success else 1
-    figure = Figure(figsize=(5.2, 2.5 * rows + 0.3))
-    axes = figure.subplots(rows, 1, squeeze=False, sharex=True)[:, 0]
+    figure = Figure(figsize=(5.2, 2.8))
+    axis = figure.subplots()
     for k, name in enumerate(FACTORS):
-        each = [(at[w] + 0.06 * (k - 1), pooled(g, name)) for w, g in groups.items()]
-        _line(axes[0], [(x, c.estimate, c.low, c.high) for x, c in each if c], COLOR[name], TITLE[name])
-    axes[0].axhline(0, color=palette.GRAY, lw=0.8, ls=":")
-    axes[0].set(ylabel="correlation with 1 − J", title="What changes the support")
-    axes[0].set_ylim(min(-0.2, axes[0].get_ylim()[0]), 1)
-    axes[0].legend(fontsize=7)
-    if success:
-        for k, (title, planned) in enumerate(success.items()):
-            shift = 0.06 * (k - (len(success) - 1) / 2)
-            points = [
-                (at[p.weight] + shift, 100 * p.value.rate, 100 * p.value.low, 100 * p.value.high)
-                for p in planned
-                if p.weight is not None
-            ]
-            _line(axes[1], sorted(points), palette.LIGHT[(5 + k) % len(palette.LIGHT)], title)
-        first = next(iter(success.values()))
-        _controls(axes[1], [p for p in first if p.weight is None])
-        axes[1].set(ylabel=f"terminal success at {first[0].budget} steps (%)", ylim=(-2, 104), title="Planning")
-        axes[1].legend(fontsize=7)
-    axes[-1].set_xticks(range(len(at)), [f"{w:g}" for w in at])
-    axes[-1].set(xlabel="temporal-Jaccard weight", xlim=(-0.5, len(at) - 0.5))
+        each = [(i + 0.06 * (k - 1), pooled(group, name)) for i, group in enumerate(groups.values())]
+        points = [(x, c.estimate, c.estimate - c.low, c.high - c.estimate) for x, c in each if c]
+        if points:
+            x, y, *bars = (np.array(column) for column in zip(*points, strict=True))
+            axis.errorbar(x, y, np.abs(bars), color=COLOR[name], fmt="o-", capsize=2, lw=1.3, label=TITLE[name])
+    axis.axhline(0, color=palette.GRAY, lw=0.8, ls=":")
+    axis.set(ylabel="correlation with 1 − J", title="What changes the support", xlabel="temporal-Jaccard weight")
+    axis.set_xticks(range(len(groups)), [f"{w:g}" for w in groups])
+    axis.set(xlim=(-0.5, len(groups) - 0.5), ylim=(min(-0.2, axis.get_ylim()[0]), 1))
+    axis.legend(fontsize=7)
     return figure
-
-
-def _controls(axis: Axes, controls: Sequence[Planned]) -> None:
-    """A dotted line each, named in the margin; names keep their distance, for controls are often equally bad."""
-    at = -99.0
-    for c in sorted(controls, key=lambda c: c.value.rate):
-        rate = 100 * c.value.rate
-        at = max(rate, at + 5.5)
-        axis.axhline(rate, color=palette.GRAY, lw=0.8, ls=":")
-        axis.text(1.01, at, c.name, transform=axis.get_yaxis_transform(), fontsize=6.5, color=palette.GRAY, va="center")
-
-
-def _line(axis: Axes, points: Sequence[tuple[float, ...]], color: str, name: str) -> None:
-    if points:
-        x, y, low, high = (np.array(c) for c in zip(*points, strict=True))
-        axis.errorbar(x, y, np.abs(np.stack((y - low, high - y))), color=color, fmt="o-", capsize=2, lw=1.3, label=name)

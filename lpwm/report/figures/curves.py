@@ -1,20 +1,19 @@
-"""Curves over training and horizons, success rates, and paths of episodes."""
+"""Curves over training and horizons, success rates, and frames of episodes."""
 
-from __future__ import annotations
-
+import base64
+import io
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
-from matplotlib.patches import Circle, Rectangle
 from matplotlib.ticker import FuncFormatter, LogLocator
+from PIL import Image
 
 from lpwm.report.curves import Plot
-from lpwm.report.palette import FAINT, INK, color
-from lpwm.report.scene import Scene, scene
+from lpwm.report.gather import Shown
+from lpwm.report.palette import color
 from lpwm.report.view import Report
 
 DASHES = {"solid": "-", "dot": ":", "dash": "--", "dashdot": "-."}
@@ -72,56 +71,42 @@ def success(report: Report) -> Figure:
             names.append(name)
             axis.plot([100 * value.low, 100 * value.high], [y, y], color=color(index), lw=2)
             axis.plot([100 * value.rate], [y], "o", color=color(index), ms=5)
-        _rows(axis, names)
+        name_rows(axis, names)
         axis.set_xlim(-1, 101)
         axis.set_title(f"{cell.goals.capitalize()} goals, H = {cell.horizon}, R = {cell.receding}")
     figure.axes[-1].set_xlabel(f"terminal success at {shown[-1].cell.budgets[-1]} steps (%), 95 % intervals")
     return figure
 
 
-def _rows(axis: Axes, names: Sequence[str]) -> None:
+def name_rows(axis: Axes, names: Sequence[str]) -> None:
     """Named rows, the first on top."""
     axis.set_yticks(range(len(names)), names)
     axis.set_ylim(len(names) - 0.5, -0.5)
     axis.grid(axis="y", visible=False)
 
 
-def drawable(report: Report) -> bool:
-    return scene(next(e for e in report.given.episodes if not e.control).world) is not None
-
-
 def episodes(report: Report) -> Figure:
-    """The first episodes of the first cell, a row each; methods and controls side by side."""
-    first = next(e for e in report.given.episodes if not e.control)
-    place = (first.goals, first.horizon, first.receding, first.evaluation)
-    same = [e for e in report.given.episodes if (e.goals, e.horizon, e.receding, e.evaluation) == place]
-    group, drawn, count = report.ordered(same), scene(first.world), min(3, len(first.ids))
-    assert drawn is not None
-    figure = Figure(figsize=(1.9 * len(group), 1.95 * count))
-    axes = figure.subplots(count, len(group), squeeze=False)
-    for i in range(count):
-        for axis, entry in zip(axes[i], group, strict=True):
-            _scene(axis, drawn)
-            path = np.array(entry.path[i])
-            name, index = report.look(entry)
-            ink = color(index)
-            axis.add_patch(Circle(entry.goal[i], drawn.within, fill=False, ls="--", lw=0.9, ec=INK))
-            axis.plot(path[:, 0], path[:, 1], color=ink, lw=1.2)
-            axis.plot(*path[0], "o", mfc="white", mec=ink, ms=3.5)
-            axis.plot(*path[-1], "o", color=ink, ms=5)
-            if i == 0:
-                axis.set_title(name)
+    """The first episode of the first cell as the camera saw it: a row a method, time across, the goal at the end."""
+    shown, columns = report.given.episodes[0], 7
+    rows = report.ordered(shown.cell.methods)
+    figure = Figure(figsize=(1.05 * (columns + 1) + 1, 1.1 * len(rows)))
+    axes = figure.subplots(len(rows), columns + 1, squeeze=False)
+    at = np.linspace(0, len(shown.cell.steps) - 1, columns).round().astype(int)
+    for number, (line, row) in enumerate(zip(axes, rows, strict=True)):
+        pictures = [_cut(shown, row.camera, len(shown.cell.steps), c) for c in at] + [
+            _cut(shown, shown.cell.goal, 1, 0)
+        ]
+        titles = [f"step {shown.cell.steps[c]}" for c in at] + ["goal"]
+        for axis, picture, title in zip(line, pictures, titles, strict=True):
+            axis.imshow(picture)
+            axis.set(xticks=[], yticks=[], title="" if number else title)
+            axis.grid(visible=False)
+        line[0].set_ylabel(report.look(row)[0])
     return figure
 
 
-def _scene(axis: Axes, s: Scene) -> None:
-    lines = [[(a, b), (c, d)] for a, b, c, d in s.lines]
-    axis.add_collection(LineCollection(lines, colors=FAINT, linewidths=0.7, linestyles="dashed"))
-    for x, y, dx, dy in s.pushes:
-        arrow = {"arrowstyle": "->", "color": FAINT}
-        axis.annotate("", (x + 6 * dx, y + 6 * dy), (x - 6 * dx, y - 6 * dy), arrowprops=arrow)
-    for x, y, w, h in s.walls:
-        axis.add_patch(Rectangle((x, y), w, h, color="#33363b", lw=0))
-    axis.set(xlim=(0, s.frame), ylim=(s.frame, 0), xticks=[], yticks=[], aspect="equal")
-    axis.grid(visible=False)
-    axis.spines[:].set_visible(False)
+def _cut(shown: Shown, name: str, columns: int, column: int) -> np.ndarray:
+    """The first row of a sheet at one column, (s, s, 3)."""
+    sheet = np.array(Image.open(io.BytesIO(base64.b64decode(shown.sheets[name]))).convert("RGB"))
+    side = sheet.shape[1] // columns
+    return sheet[:side, column * side : (column + 1) * side]

@@ -1,7 +1,5 @@
 """The proposition: error against the number of cells, and Piecewise at its zone borders."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np
@@ -10,8 +8,7 @@ from matplotlib.figure import Figure
 
 from lpwm.report.figures.curves import legend
 from lpwm.report.palette import GRAY, LIGHT
-from lpwm.report.theory import PiecewiseBorders, PiecewiseMap
-from lpwm.theory.study import Convergence
+from lpwm.report.theory import Convergence, PiecewiseBorders, PiecewiseMap
 from lpwm.worlds.piecewise import BORDER, FRAME
 
 

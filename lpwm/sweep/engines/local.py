@@ -1,9 +1,4 @@
-"""Workers on this machine: as many processes as fit, restarted when they die. Nothing to install.
-
-The engine decides nothing about cells: it starts workers, and they take what the ledger offers.
-"""
-
-from __future__ import annotations
+"""Workers on this machine: as many processes as fit, restarted when they die."""
 
 import contextlib
 import os
@@ -12,46 +7,37 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from lpwm.core.errors import UserError
-from lpwm.sweep.ledger import DEATHS, LEASE
+from lpwm.sweep.engines import EngineConfig
+from lpwm.sweep.ledger import DEATHS
 from lpwm.sweep.worker import ledger_of
 
 Watch = Callable[[], None]  # called about once a second, to show where things stand
 
 
-@dataclass(frozen=True)
-class LocalConfig:
-    workers: int = 0  # 0: one per GPU, or as many as the cores allow
-    cpus: int = 1  # threads of each
-    device: str = "auto"  # of every worker; cuda takes the GPUs in turn
-    lease: float = LEASE
-
-    def __post_init__(self) -> None:
-        if self.workers < 0 or self.cpus < 1:
-            raise UserError("workers must not be negative and cpus at least 1.")
-
-    @property
-    def gpus(self) -> int:
-        """GPUs that workers share; 0 when they compute on the CPU."""
-        if self.device not in ("auto", "cuda"):
-            return int(self.device.startswith("cuda"))
-        import torch
-
-        return torch.cuda.device_count() if torch.cuda.is_available() else 0
-
-    @property
-    def count(self) -> int:
-        """Workers: as given, or one per GPU, or as many as the cores allow."""
-        if self.workers or self.gpus:
-            return self.workers or self.gpus
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        return max(1, cores // self.cpus)
+def load() -> None:
+    """Nothing to install."""
 
 
-def run(root: Path, names: Sequence[str], config: LocalConfig, watch: Watch = lambda: None) -> None:
+def gpu_count(config: EngineConfig) -> int:
+    """GPUs that workers share; 0 when they compute on the CPU."""
+    if config.device not in ("auto", "cuda"):
+        return int(config.device.startswith("cuda"))
+    import torch
+
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0
+
+
+def worker_count(config: EngineConfig) -> int:
+    """As given, or one per GPU, or as many as the cores allow."""
+    from lpwm.worlds.pool import cores
+
+    return config.workers or gpu_count(config) or max(1, cores() // config.cpus)
+
+
+def run(root: Path, names: Sequence[str], config: EngineConfig, watch: Watch = lambda: None) -> None:
     """Until every cell is done or failed. Ctrl-C: workers finish their step, write checkpoints, and leave."""
     ledger = ledger_of(root, config.lease)
 
@@ -59,9 +45,10 @@ def run(root: Path, names: Sequence[str], config: LocalConfig, watch: Watch = la
         return [n for n in names if ledger.status(n).state in ("waiting", "running")]
 
     workers: list[subprocess.Popen[bytes]] = []
-    restarts, most = (0, DEATHS * len(names) + config.count)  # more than the ledger allows: not the cells' fault
+    count = worker_count(config)
+    restarts, most = 0, DEATHS * len(names) + count  # more than the ledger allows: not the cells' fault
     try:
-        for i in range(min(config.count, len(open_cells()))):
+        for i in range(min(count, len(open_cells()))):
             workers.append(start(root, names, config, i))
         while workers:
             time.sleep(0.5)
@@ -80,27 +67,18 @@ def run(root: Path, names: Sequence[str], config: LocalConfig, watch: Watch = la
         stop(workers)
 
 
-def start(root: Path, names: Sequence[str], config: LocalConfig, number: int) -> subprocess.Popen[bytes]:
+def start(root: Path, names: Sequence[str], config: EngineConfig, number: int) -> subprocess.Popen[bytes]:
     env = {**os.environ, "OMP_NUM_THREADS": str(config.cpus), "MKL_NUM_THREADS": str(config.cpus)}
-    options = {
-        "threads": config.cpus,
-        "device": device_of(config, number),
-        "lease": config.lease,
-        "parent": os.getpid(),
-    }
-    words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
-    command = [sys.executable, "-m", "lpwm.sweep.worker", str(root), *words, "--only", *names]
+    gpus = gpu_count(config)  # taken in turn
+    device = f"cuda:{number % gpus}" if config.device in ("auto", "cuda") and gpus else config.device
+    options = f"--threads={config.cpus} --device={device} --lease={config.lease} --parent={os.getpid()}".split()
+    command = [sys.executable, "-m", "lpwm.sweep.worker", str(root), *options, "--only", *names]
     # Its own session: Ctrl-C reaches the engine, which passes it on once; twice would skip the checkpoint.
     log = (root / "logs" / f"local-{number}.log").open("ab")
     with log:
         return subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env, start_new_session=True
         )
-
-
-def device_of(config: LocalConfig, number: int) -> str:
-    """GPUs are taken in turn."""
-    return f"cuda:{number % config.gpus}" if config.device in ("auto", "cuda") and config.gpus else config.device
 
 
 def stop(workers: Sequence[subprocess.Popen[bytes]], patience: float = 60.0) -> None:

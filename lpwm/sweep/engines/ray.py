@@ -1,61 +1,32 @@
 """Cells as Ray tasks: on an embedded cluster of this machine, or on a real one.
 
-Ray places tasks (CPUs and fractions of GPUs per cell) and starts them again when a worker or a node dies. It holds no
-results: a task claims its cell in the ledger, which all nodes must see on a shared disk, and returns a word. A task
-that is started again on another machine waits until the dead claim lapses, then continues from the last checkpoint.
+Ray starts tasks again when a worker or a node dies, and holds no results: a task claims its cell in the ledger, which
+all nodes must see. One started again elsewhere waits until the dead claim lapses, then continues from its checkpoint.
 """
-
-from __future__ import annotations
 
 import contextlib
 import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lpwm.core.errors import UserError
-from lpwm.sweep.ledger import LEASE
+from lpwm.core.errors import UserError, need
+from lpwm.sweep.engines import EngineConfig
 from lpwm.sweep.worker import ledger_of, one_cell
 
 Watch = Callable[[], None]
 TASK = one_cell  # what a Ray task does
 
 
-@dataclass(frozen=True)
-class RayConfig:
-    address: str = ""  # of a running cluster; empty: one embedded in this process
-    cpus: float = 1  # per cell
-    gpus: float = 0  # per cell; 0.25 puts four on one
-    workers: int = 0  # CPUs of the embedded cluster; 0: this machine's
-    retries: int = 3  # per cell, when a worker or a node dies
-    device: str = "auto"
-    lease: float = LEASE
-
-    def __post_init__(self) -> None:
-        if self.cpus <= 0 or self.gpus < 0:
-            raise UserError("a cell needs cpus above 0 and gpus not below 0.")
-        if self.retries < 0 or self.workers < 0:
-            raise UserError("retries and workers must not be negative.")
-
-    def device_of_cell(self) -> str:
-        """Ray shows a cell only its own GPUs; without any the cell computes on the CPU."""
-        return self.device if self.device != "auto" else "cuda" if self.gpus else "cpu"
-
-
 def load() -> Any:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent anywhere
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    try:
-        import ray
-    except ImportError:
-        raise UserError("the ray engine needs Ray: pip install 'lpwm[cluster]', or use --engine local.") from None
-    return ray
+    return need("ray", "the ray engine needs Ray: pip install 'lpwm[cluster]', or use --engine local.")
 
 
 @contextlib.contextmanager
-def cluster(config: RayConfig) -> Iterator[Any]:
+def cluster(config: EngineConfig) -> Iterator[Any]:
     """Ray, connected; an embedded cluster ends with the sweep, a real one stays."""
     ray = load()
     here = not ray.is_initialized()
@@ -76,22 +47,19 @@ def cluster(config: RayConfig) -> Iterator[Any]:
             ray.shutdown()
 
 
-def run(root: Path, names: Sequence[str], config: RayConfig, watch: Watch = lambda: None) -> None:
+def run(root: Path, names: Sequence[str], config: EngineConfig, watch: Watch = lambda: None) -> None:
     """Until every cell is done or failed."""
     ledger, root = ledger_of(root, config.lease), root.resolve()
     open_cells = [n for n in names if ledger.status(n).state in ("waiting", "running")]
     with cluster(config) as ray:
         _check_room(ray, config)
-        path = os.pathsep.join(p for p in (os.environ.get("PYTHONPATH", ""),) if p)
+        path = os.environ.get("PYTHONPATH", "")
         # max_calls=1 would start a process per cell; workers are kept, and with them the imports.
-        task = ray.remote(
-            num_cpus=config.cpus,
-            num_gpus=config.gpus,
-            max_retries=config.retries,
-            runtime_env={"env_vars": {"PYTHONPATH": path}} if path else {},
-        )(TASK)
-        threads = max(1, int(config.cpus))
-        waiting = [task.remote(root, name, config.device_of_cell(), threads, config.lease) for name in open_cells]
+        needs = {"num_cpus": config.cpus, "num_gpus": config.gpus, "max_retries": config.retries}
+        task = ray.remote(**needs, runtime_env={"env_vars": {"PYTHONPATH": path}} if path else {})(TASK)
+        # Ray shows a cell only its own GPUs; without any the cell computes on the CPU.
+        device = config.device if config.device != "auto" else "cuda" if config.gpus else "cpu"
+        waiting = [task.remote(root, name, device, config.cpus, config.lease) for name in open_cells]
         lost: list[str] = []
         try:
             while waiting:
@@ -113,12 +81,9 @@ def run(root: Path, names: Sequence[str], config: RayConfig, watch: Watch = lamb
         raise UserError(f"Ray gave up on {len(left)} cells ({lost[0]}): run the same command again to continue them.")
 
 
-def _check_room(ray: Any, config: RayConfig) -> None:
+def _check_room(ray: Any, config: EngineConfig) -> None:
     """A task that fits nowhere would wait for ever."""
     nodes = [n["Resources"] for n in ray.nodes() if n["Alive"]]
-    if config.address:
-        return  # a real cluster may grow
-    if not any(n.get("CPU", 0) >= config.cpus and n.get("GPU", 0) >= min(config.gpus, 1) for n in nodes):
-        raise UserError(
-            f"no node has {config.cpus:g} CPUs and {config.gpus:g} GPUs for a cell: lower --cpus or --gpus."
-        )
+    fits = any(n.get("CPU", 0) >= config.cpus and n.get("GPU", 0) >= min(config.gpus, 1) for n in nodes)
+    if not fits and not config.address:  # a real cluster may grow
+        raise UserError(f"no node has {config.cpus:g} CPUs and {config.gpus:g} GPUs: lower --cpus or --gpus.")

@@ -4,82 +4,63 @@ A job that Slurm ends (time, pre-emption) gets SIGTERM first: its cell writes a 
 next worker that looks continues it. The ledger must be on a disk that all nodes see.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from lpwm.core.errors import UserError
-from lpwm.sweep.ledger import LEASE
+from lpwm.core.errors import UserError, choose, need
+from lpwm.sweep.engines import EngineConfig
 from lpwm.sweep.worker import ledger_of, log_to, work
-from lpwm.train import pick_device
+from lpwm.train import parse_options, pick_device
 
 Watch = Callable[[], None]
+WORKERS = 8  # elements of the array unless given, at most as many as there are cells
 
 
-@dataclass(frozen=True)
-class SlurmConfig:
-    workers: int = 8  # elements of the array, at most as many as there are cells
-    cpus: int = 4
-    gpus: int = 0  # per worker
-    hours: float = 24.0
-    memory_gib: int = 16
-    options: dict[str, Any] = field(default_factory=dict)  # further sbatch options: partition, account, …
-    device: str = "auto"
-    lease: float = LEASE
-    cluster: str = "slurm"  # "local" runs the same jobs here, for trying
-
-    def __post_init__(self) -> None:
-        if min(self.workers, self.cpus) < 1 or self.hours <= 0 or self.gpus < 0 or self.memory_gib < 1:
-            raise UserError("workers, cpus and memory must be at least 1, hours above 0, gpus not below 0.")
-        if self.cluster not in ("slurm", "local"):
-            raise UserError(f"cluster {self.cluster!r}: choose slurm or local.")
+def load() -> Any:
+    return need("submitit", "the slurm engine needs submitit: pip install 'lpwm[cluster]', or --engine local.")
 
 
-def executor(root: Path, config: SlurmConfig) -> Any:
+def executor(root: Path, config: EngineConfig) -> tuple[Any, str]:
+    """submitit's, and the cluster it submits to: slurm, or local for the same jobs here."""
+    options = parse_options(config.slurm_options)
+    cluster = options.pop("cluster", "slurm")
+    choose("cluster", cluster, {"slurm": 0, "local": 0})
     try:
-        import submitit
-    except ImportError:
-        raise UserError(
-            "the slurm engine needs submitit: pip install 'lpwm[cluster]', or use --engine local."
-        ) from None
-    try:
-        made = submitit.AutoExecutor(folder=str(root / "logs" / "slurm"), cluster=config.cluster)
+        made = load().AutoExecutor(folder=str(root / "logs" / "slurm"), cluster=cluster)
     except RuntimeError as error:  # no sbatch here
         raise UserError(f"Slurm is not on this machine ({error}): submit from a login node.") from None
     made.update_parameters(
         name="lpwm-sweep",
         timeout_min=max(1, round(60 * config.hours)),
         cpus_per_task=config.cpus,
-        mem_gb=config.memory_gib,
-        gpus_per_node=config.gpus,
-        **({"slurm_array_parallelism": config.workers} if config.cluster == "slurm" else {}),
-        **{f"slurm_{k}": v for k, v in config.options.items()},
+        mem_gb=round(config.memory_gib) or 16,
+        gpus_per_node=int(config.gpus),
+        **({"slurm_array_parallelism": config.workers or WORKERS} if cluster == "slurm" else {}),
+        **{f"slurm_{k}": v for k, v in options.items()},
     )
-    return made
+    return made, cluster
 
 
-def submit(root: Path, names: Sequence[str], config: SlurmConfig) -> list[Any]:
+def submit(root: Path, names: Sequence[str], config: EngineConfig) -> list[Any]:
     """The jobs, submitted; nothing waits for them."""
     root = root.resolve()
     ledger = ledger_of(root, config.lease)
     left = [n for n in names if ledger.status(n).state in ("waiting", "running")]
-    count = min(config.workers, len(left))
+    count = min(config.workers or WORKERS, len(left))
     if not count:
         return []
-    made = executor(root, config)
-    with made.batch() if config.cluster == "slurm" else contextlib.nullcontext():
+    made, cluster = executor(root, config)
+    with made.batch() if cluster == "slurm" else contextlib.nullcontext():
         return [made.submit(element, str(root), list(names), config) for _ in range(count)]
 
 
-def run(root: Path, names: Sequence[str], config: SlurmConfig, watch: Watch = lambda: None) -> None:
+def run(root: Path, names: Sequence[str], config: EngineConfig, watch: Watch = lambda: None) -> None:
     """Submit, then look until the jobs have ended. Ctrl-C stops looking; the jobs go on."""
     jobs = submit(root, names, config)
     while jobs and not all(job.done() for job in jobs):
@@ -87,7 +68,7 @@ def run(root: Path, names: Sequence[str], config: SlurmConfig, watch: Watch = la
         time.sleep(1.0)
 
 
-def element(root: str, names: list[str], config: SlurmConfig) -> int:
+def element(root: str, names: list[str], config: EngineConfig) -> int:
     """What one array element does."""
     torch.set_num_threads(config.cpus)
     os.environ["OMP_NUM_THREADS"] = str(config.cpus)
