@@ -5,8 +5,6 @@ The names below are public; the rest may change between versions. Each is import
 `lpwm.train("tiny/lpwm")` calls `lpwm.api.train`, and `lpwm.train.Run` is a class in the room.
 """
 
-from __future__ import annotations
-
 import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -48,34 +46,12 @@ class _House(ModuleType):
 
 sys.modules[__name__].__class__ = _House
 __getattr__, __dir__, _ = lazy(__name__, _CALLABLE)
-__all__ = [
-    "CEM",
-    "ICEM",
-    "LQR",
-    "MPPI",
-    "Agent",
-    "CEMConfig",
-    "Gradient",
-    "GradientConfig",
-    "ICEMConfig",
-    "LQRConfig",
-    "MPPIConfig",
-    "ModelConfig",
-    "Run",
-    "RunConfig",
-    "WorldModel",
-    "__version__",
-    "collect",
-    "evaluate",
-    "interpret",
-    "load",
-    "make_world",
-    "read_data",
-    "recipe",
-    "recipes",
-    "register_predictor",
-    "register_world",
-    "report",
-    "train",
-    "write_data",
-]
+__all__ = ["CEM", "ICEM", "LQR", "MPPI", "Agent", "CEMConfig", "Gradient", "GradientConfig", "ICEMConfig", "LQRConfig"]
+__all__ += ["MPPIConfig", "ModelConfig", "Run", "RunConfig", "WorldModel", "__version__", "collect", "evaluate"]
+__all__ += ["interpret", "load", "make_world", "read_data", "recipe", "recipes", "register_predictor", "register_world"]
+__all__ += ["report", "train", "write_data"]
+
+if "gymnasium" in sys.modules:  # so that gymnasium.make("lpwm/PushT-v0") needs no further import
+    from lpwm.worlds import gym_ids
+
+    gym_ids.register_worlds()

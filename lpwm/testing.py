@@ -1,16 +1,10 @@
 """The contracts as functions: what every world, predictor and solver promises.
 
-    lpwm.testing.check_world("ball")
-    lpwm.testing.check_predictor(GRUPredictor)
-    lpwm.testing.check_solver(lpwm.CEMConfig(samples=64))
-
-Each returns nothing, or raises `ContractError`, which says which promise broke, with the numbers. They take seconds on
-a CPU; our own tests run them over everything that is registered.
+`check_world("ball")`, `check_predictor(GRUPredictor)` and `check_solver(lpwm.CEMConfig(samples=64))` return nothing, or
+raise `ContractError`, which says which promise broke, with the numbers. They take seconds on a CPU.
 
 N environments, S state entries, A action entries; B batch, K positions, D latent width, H blocks.
 """
-
-from __future__ import annotations
 
 import json
 import pickle
@@ -49,8 +43,8 @@ class _Checks:
 
     def tensor(self, value: Any, shape: tuple[int, ...], dtype: torch.dtype, what: str) -> None:
         self(isinstance(value, Tensor), f"{what} must be a tensor, not {type(value).__name__}")
-        told = f"{what} must be {_name(dtype)} of shape {shape}, not {_name(value.dtype)} of shape {tuple(value.shape)}"
-        self(value.shape == shape and value.dtype == dtype, told)
+        given, wanted = (f"{d} of shape {tuple(s)}" for d, s in ((value.dtype, value.shape), (dtype, shape)))
+        self(given == wanted, f"{what} must be {wanted}, not {given}".replace("torch.", ""))
 
     def equal(self, a: Tensor, b: Tensor, promise: str, tolerance: float = 0.0) -> None:
         a, b = a.double(), b.double()
@@ -60,12 +54,8 @@ class _Checks:
     def inside(self, value: Tensor, low: tuple[float, ...], high: tuple[float, ...], what: str) -> None:
         for k, (least, most) in enumerate(zip(low, high, strict=True)):
             a, b = float(value[..., k].min()), float(value[..., k].max())
-            told = f"{what} must stay in its bounds, but entry {k} is in [{a:.6g}, {b:.6g}] and not in "
-            self(a >= least and b <= most, f"{told}[{least:g}, {most:g}]")
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
+            told = f"entry {k} is in [{a:.6g}, {b:.6g}] and not in [{least:g}, {most:g}]"
+            self(a >= least and b <= most, f"{what} must stay in its bounds, but {told}")
 
 
 # Worlds -------------------------------------------------------------------------------------------------------
@@ -82,15 +72,9 @@ def check_world(world: Any, **options: Any) -> None:
     check(not missing, f"it lacks {', '.join(missing)}")
     check(isinstance(world.spec, WorldSpec), f"spec must be a WorldSpec, not {type(world.spec).__name__}")
     check = _Checks(f"world {world.spec.name!r}")
-    _check_spec(check, world)
-    _check_draws(check, world)
-    if pure:
-        _check_steps(check, world)
-    else:
-        _check_live(check, world)
-    _check_frames(check, world)
-    _check_success(check, world)
-    _check_policies(check, world)
+    moves = _check_steps if pure else _check_live
+    for part in (_check_spec, _check_draws, moves, _check_frames, _check_success, _check_policies):
+        part(check, world)
 
 
 def _check_spec(check: _Checks, world: Any) -> None:
@@ -104,7 +88,8 @@ def _check_spec(check: _Checks, world: Any) -> None:
     kind = type(world)
     try:
         options = json.loads(json.dumps(spec.options))
-        known = spec.name in WORLDS and WORLDS.get(spec.name) is kind
+        build: Any = WORLDS.get(spec.name) if spec.name in WORLDS else None
+        known = getattr(build, "func", build) is kind  # of a family of names it is a partial
         again = make_world(spec.name, **options) if known else kind(**options)
     except TypeError as error:
         raise ContractError(f"{check.who}: spec.options must be JSON that rebuilds it: {error}.") from None
@@ -123,16 +108,14 @@ def _check_draws(check: _Checks, world: Any) -> None:
         rows = draw(20, (0, "check"), 5)
         check.tensor(rows, (20, spec.state_dim), torch.float32, name)
         check(rows.isfinite().all(), f"{name} must be finite")
-        part, other = draw(3, (0, "check"), 12), draw(20, (1, "check"), 5)
-        check.equal(
-            part, rows[7:10], f"row i of {name} must depend on (key, start + i) alone, not on how many are drawn"
-        )
-        check(not torch.equal(other, rows), f"{name} must depend on the key")
+        promise = f"row i of {name} must depend on (key, start + i) alone, not on how many are drawn"
+        check.equal(draw(3, (0, "check"), 12), rows[7:10], promise)
+        check(not torch.equal(draw(20, (1, "check"), 5), rows), f"{name} must depend on the key")
         check.tensor(draw(0, (0,)), (0, spec.state_dim), torch.float32, f"{name} of no rows")
         if spec.state_low:
             check.inside(draw(100, (2,)), spec.state_low, spec.state_high, name)
-    state, goal = world.sample_state(5, (3,)), world.sample_goal(5, (3,))
-    check(not torch.equal(state, goal), "starts and goals of one key must differ")
+    same = torch.equal(world.sample_state(5, (3,)), world.sample_goal(5, (3,)))
+    check(not same, "starts and goals of one key must differ")
 
 
 def _actions(world: Any, n: int, steps: int) -> Tensor:
@@ -158,9 +141,8 @@ def _check_steps(check: _Checks, world: Any) -> None:
     close = 1e-5 * (1 + float(path.abs().max()))
     again = world.step(path[:, :-1], actions)
     check.equal(again, path[:, 1:], "step must take any leading shape, and no row may depend on others", close)
-    check.equal(
-        world.step(path[5, 3], actions[5, 3]), path[5, 4], "step of one row must equal its row of a batch", close
-    )
+    one = world.step(path[5, 3], actions[5, 3])
+    check.equal(one, path[5, 4], "step of one row must equal its row of a batch", close)
 
 
 def _check_live(check: _Checks, world: Any) -> None:
@@ -208,16 +190,13 @@ def _check_success(check: _Checks, world: Any) -> None:
     check(isinstance(distance, Tensor) and distance.shape == (n,), f"distance must give one number per row, ({n},)")
     check.tensor(success, (n,), torch.bool, "success")
     check(float(distance.min()) >= 0, f"distance must not be negative, and is {float(distance.min()):.3g}")
-    itself = world.distance(state, state)
-    check.equal(itself, torch.zeros_like(itself), "the distance of a state from itself must be 0")
+    check.equal(world.distance(state, state), torch.zeros(n), "the distance of a state from itself must be 0")
     check(world.success(state, state).all(), "a state must succeed where it is itself the goal")
     check(not success.all(), f"all of {n} random starts already succeed at random goals")
     if spec.success_within:
         wrong = int((success != (distance < spec.success_within)).sum())
-        told = (
-            f"success must be distance < success_within = {spec.success_within:g}, and differs in {wrong} of {n} rows"
-        )
-        check(not wrong or hasattr(world, "plan_cost"), told)
+        told = f"success_within = {spec.success_within:g}, and differs in {wrong} of {n} rows"
+        check(not wrong or hasattr(world, "plan_cost"), f"success must be distance < {told}")
     grid = world.distance(state.view(10, 20, -1), goal.view(10, 20, -1))
     check.equal(grid.flatten(), distance, "distance must take any leading shape", 1e-4)
     factors = world.factors(state)
@@ -277,10 +256,9 @@ def _check_forward(check: _Checks, probe: Any, lags: int, latent: int) -> None:
             z2, e2 = z.clone(), e.clone()
             (z2 if what == "code" else e2)[:, j] += 1.0
             moved = (probe(z2, e2) - u).abs().amax(dim=(0, 2))
-            early = float(moved[:j].max()) if j else 0.0
-            promise = f"it must be causal, but the {what} at position {j} moves an earlier prediction by {early:.3g}"
-            check(early == 0, promise)
-            check(float(moved[j]) > 0, f"the {what} at position {j} does not move the prediction there")
+            early, where = float(moved[:j].max()) if j else 0.0, f"the {what} at position {j}"
+            check(early == 0, f"it must be causal, but {where} moves an earlier prediction by {early:.3g}")
+            check(float(moved[j]) > 0, f"{where} does not move the prediction there")
 
 
 def _check_step(check: _Checks, made: nn.Module, name: str, lags: int, latent: int) -> None:
@@ -300,8 +278,7 @@ def _check_step(check: _Checks, made: nn.Module, name: str, lags: int, latent: i
 def _check_model(check: _Checks, made: nn.Module, name: str, history: int, latent: int) -> None:
     """Within a model: known to μP, and planned with the dynamics that it was trained with."""
     vit = EncoderConfig(image_size=8, patch=8, width=8, depth=1, heads=1, head_dim=8, mlp=8)
-    predictor = PredictorConfig(rung="lti", history=history)
-    config = ModelConfig(latent=latent, encoder=vit, predictor=predictor)
+    config = ModelConfig(latent=latent, encoder=vit, predictor=PredictorConfig(rung="lti", history=history))
     with torch.random.fork_rng(devices=[]):
         model = WorldModel(config, action_dim=6).eval()
     model.predictor = made.eval()
@@ -310,16 +287,14 @@ def _check_model(check: _Checks, made: nn.Module, name: str, history: int, laten
     model._steps = rolls_out_by_steps(model.predictor, name, latent, model.history)
     model.double()
     g = generator("rollout")
-    z, actions = (torch.randn(2, 1, *s, generator=g, dtype=torch.float64) for s in ((latent,), (history + 2, 6)))
-    z = z.abs()
-    truth = model.rollout(z, actions.expand(-1, 3, -1, -1), cached=False)
+    z = torch.randn(2, 1, latent, generator=g, dtype=torch.float64).abs()
+    actions = torch.randn(2, 1, history + 2, 6, generator=g, dtype=torch.float64).expand(-1, 3, -1, -1)
+    truth = model.rollout(z, actions, cached=False)
     scale = 1e-6 * (1 + float(truth.abs().max()))
-    steps = model.rollout(z, actions.expand(-1, 3, -1, -1))
-    check.equal(steps, truth, "a rollout must equal windows of forward", 1e3 * scale)
+    check.equal(model.rollout(z, actions), truth, "a rollout must equal windows of forward", 1e3 * scale)
     frozen = model.frozen(torch.float64)
     if frozen is not None:
-        planned = frozen.rollout(z, actions.expand(-1, 3, -1, -1))
-        check.equal(planned, truth, "freeze must have the dynamics of forward", scale)
+        check.equal(frozen.rollout(z, actions), truth, "freeze must have the dynamics of forward", scale)
 
 
 # Solvers ------------------------------------------------------------------------------------------------------
@@ -331,9 +306,8 @@ class _Linear:
     action_dim, history = 2, 1
 
     def __init__(self) -> None:
-        g = generator("linear model")
-        self.A, self.B, self.b = (torch.randn(s, generator=g, dtype=torch.float64) for s in ((4, 4), (4, 2), (4,)))
-        self.A, self.b = 0.4 * self.A, 0.1 * self.b
+        g, sizes = generator("linear model"), {(4, 4): 0.4, (4, 2): 1.0, (4,): 0.1}
+        self.A, self.B, self.b = (x * torch.randn(s, generator=g, dtype=torch.float64) for s, x in sizes.items())
         rung = SimpleNamespace(rung="lti1")
         self.config = SimpleNamespace(latent=4, link="identity", predictor=rung, action_encoder="linear")
 
@@ -348,36 +322,35 @@ class _Linear:
         return z if last_only else torch.stack(out, 2)
 
 
-def _problem(environments: list[int], horizon: int = 3) -> Problem:
+def _problem(environments: list[int]) -> Problem:
     """Environment e has the same start and goal in every batch."""
     rows = [generator("environment", e) for e in environments]
     z, goal = (torch.stack([s * torch.randn(4, generator=g, dtype=torch.float64) for g in rows]) for s in (1, 2))
-    return LatentProblem(_Linear(), z[:, None], goal, horizon=horizon, env_ids=torch.tensor(environments))
+    return LatentProblem(_Linear(), z[:, None], goal, horizon=3, env_ids=torch.tensor(environments))
 
 
 def check_solver(solver: Any, **options: Any) -> None:
     """A config, a solver, or a name with options: shapes, cost, seeds, and independence of the batch."""
+    check = _Checks(f"solver {solver if isinstance(solver, str) else type(solver).__name__!r}")
     if isinstance(solver, str):
-        name, solver = solver, make_solver(solver, **options)
-    else:
-        name, solver = type(solver).__name__, solver.build() if hasattr(solver, "build") else solver
-    check = _Checks(f"solver {name!r}")
+        solver = make_solver(solver, **options)
+    elif hasattr(solver, "build"):
+        solver = solver.build()
     problem = _problem([0, 1, 2, 3])
     plan, again = (solver.solve(problem, seed=1) for _ in range(2))
     check.tensor(plan.actions_BHA, (4, 3, 2), torch.float64, "a plan")
     check.tensor(plan.costs_B, (4,), torch.float64, "the costs of a plan")
     check(plan.actions_BHA.isfinite().all(), "a plan must be finite")
     check.equal(plan.actions_BHA, again.actions_BHA, "the same seed must give the same plan")
-    value = problem.value(plan.actions_BHA[:, None])[:, 0]
+    value, nothing = (problem.value(a[:, None])[:, 0] for a in (plan.actions_BHA, 0 * plan.actions_BHA))
     check.equal(plan.costs_B, value, "costs must be those of the actions returned", 1e-9)
-    nothing = problem.value(torch.zeros(4, 1, 3, 2, dtype=torch.float64))[:, 0]
     worse = int((plan.costs_B >= nothing).sum())
     check(not worse, f"a plan must cost less than doing nothing, and does not in {worse} of 4 environments")
     for key, entry in plan.info.items():
         check(len(entry) == 4, f"info[{key!r}] must have one row per environment, not {len(entry)}")
-    some = solver.solve(_problem([2]), seed=1)
+    alone = solver.solve(_problem([2]), seed=1).actions_BHA[0]
     promise = "a plan must depend on its own environment and seed alone, not on the rest of the batch"
-    check.equal(some.actions_BHA[0], plan.actions_BHA[2], promise, 1e-9)
+    check.equal(alone, plan.actions_BHA[2], promise, 1e-9)
     warm = solver.solve(problem, start=plan.actions_BHA, seed=2)
     check.tensor(warm.actions_BHA, (4, 3, 2), torch.float64, "a plan from a warm start")
     gone = int((warm.costs_B > nothing).sum())

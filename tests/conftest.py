@@ -16,7 +16,6 @@ import subprocess
 import sys
 import threading
 import zlib
-from collections.abc import Callable, Iterator
 
 import hypothesis
 import numpy as np
@@ -34,7 +33,7 @@ if threading.current_thread() is threading.main_thread() and signal.getsignal(si
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def begin(name: str) -> None:
+def begin(name):
     """The generators that torch, numpy and Python share."""
     seed = zlib.crc32(f"{SEED} {name}".encode())
     random.seed(seed)
@@ -46,11 +45,11 @@ begin("collection")
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup(item: pytest.Item) -> None:
+def pytest_runtest_setup(item):
     begin(item.nodeid)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items):
     if not torch.cuda.is_available():
         for item in items:
             if item.get_closest_marker("gpu"):
@@ -58,7 +57,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(autouse=True)
-def registered() -> Iterator[None]:
+def registered():
     """What a test registers is gone after it."""
     registries = (WORLDS._entries, PREDICTORS._entries, TITLES)
     before = [dict(entries) for entries in registries]
@@ -69,16 +68,18 @@ def registered() -> Iterator[None]:
 
 
 @pytest.fixture
-def interpreted() -> Callable[..., None]:
+def interpreted():
     """Runs a script in Triton's interpreter, in a process of its own: it is right if it ends by saying "right"."""
     if importlib.util.find_spec("triton") is None:
         pytest.skip("needs Triton")
 
-    # NumPy 2.4 refuses the loops to a number that a kernel is given of Triton 3.6's interpreter.
+    # NumPy 2.4 refuses the loops to a number that a kernel is given of Triton 3.6's interpreter, which also takes
+    # annotations by the name that they have in the source.
     patched = """
-from triton.runtime import interpreter
+from triton.runtime import interpreter, jit
 
-plain = interpreter._patch_lang_tensor
+plain, named = interpreter._patch_lang_tensor, jit._normalize_ty
+jit._normalize_ty = lambda kind: "constexpr" if kind == "C" else named(kind)
 
 def with_index(tensor, scope):
     plain(tensor, scope)
@@ -87,7 +88,7 @@ def with_index(tensor, scope):
 interpreter._patch_lang_tensor = with_index
 """
 
-    def run(script: str) -> None:
+    def run(script):
         environment = {**os.environ, "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
         done = subprocess.run(
             [sys.executable, "-c", patched + script], env=environment, capture_output=True, text=True, timeout=300

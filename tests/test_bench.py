@@ -1,12 +1,8 @@
 """The benchmarks can be started: each imports what exists, and explains itself."""
 
-from __future__ import annotations
-
 import ast
 import importlib.util
-import json
 import random
-import subprocess
 import sys
 from pathlib import Path
 
@@ -22,13 +18,6 @@ def load(path, monkeypatch):
     module = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, spec.name, module)
     spec.loader.exec_module(module)
-    return module
-
-
-def run(name, monkeypatch, *arguments):
-    module = load(BENCH / f"{name}.py", monkeypatch)
-    monkeypatch.setattr(sys, "argv", [name, *map(str, arguments)])
-    module.main()
     return module
 
 
@@ -49,57 +38,6 @@ def test_the_idle_share_is_what_lies_between_the_steps(monkeypatch):
     assert account([(0, 10), (9.5, 20)])["idle_share"] == 0  # marks on one stream may read a little early
     with pytest.raises(ValueError, match="two steps"):
         account([(0, 10)])
-
-
-def test_a_dry_run_of_the_idle_share(tmp_path, monkeypatch, capsys):
-    arguments = ["--toy", "--device", "cpu", "--episodes", 2, "--steps", 5, "--frames", "random", "--workers", 1]
-    module = run("stream_idle", monkeypatch, *arguments, "--json", tmp_path / "a.json")
-    resident, streamed = json.loads((tmp_path / "a.json").read_text())["rows"]
-    assert resident["workers"] == resident["wait_ms"] == 0 and streamed["workers"] == 1
-    for row in (resident, streamed):
-        assert row["work_ms"] == pytest.approx((1 - row["idle_share"]) * row["step_ms"])
-        assert row["clips_per_second"] == pytest.approx(8000 / row["step_ms"])  # tiny has batches of 8
-    monkeypatch.setattr(module.StreamedClips, "batch", lambda self, step: 1 / 0)
-    monkeypatch.setattr(sys, "argv", ["idle", *map(str, arguments), "2", "--json", str(tmp_path / "b.json")])
-    module.main()
-    resident, *failed = json.loads((tmp_path / "b.json").read_text())["rows"]
-    assert "step_ms" in resident and [f["error"] for f in failed] == ["ZeroDivisionError: division by zero"] * 2
-    monkeypatch.setattr(sys, "argv", ["idle", *map(str, arguments), "--limit", "0"])
-    module.main()
-    assert "left out: 0 s were over" in capsys.readouterr().out
-
-
-def _sourced(folder, **env):
-    command = 'set -euo pipefail; source "$0"; echo "$LD_LIBRARY_PATH|${__EGL_VENDOR_LIBRARY_FILENAMES:-}"'
-    done = subprocess.run(
-        ["bash", "-c", command, str(folder / "env.sh")],
-        env={"PATH": "/usr/bin:/bin", **env},
-        text=True,
-        capture_output=True,
-    )
-    assert done.returncode == 0, done.stderr
-    return *done.stdout.strip().split("|"), done.stderr.strip()
-
-
-def test_the_packed_environment_names_the_driver_s_egl(tmp_path, monkeypatch):
-    """A driver beside the system's folders, without the link .so.0 and without a description for GLVND."""
-    pack, driver = tmp_path / "pack", tmp_path / "driver"
-    pack.mkdir()
-    driver.mkdir()
-    (pack / "env.sh").write_text(load(BENCH / "cube_pack.py", monkeypatch).ENV)
-    (driver / "libEGL_nvidia.so.550.54").touch()
-    path, vendor, said = _sourced(pack, LD_LIBRARY_PATH=str(driver))
-    if str(driver) not in said:
-        pytest.skip("this machine has a driver of its own, which comes first")
-    assert path.split(":")[0] == str(pack / "lib") and path.split(":")[-1] == str(driver)
-    assert json.loads(Path(vendor).read_text())["ICD"]["library_path"] == str(driver / "libEGL_nvidia.so.550.54")
-    assert said.count("\n") == 0
-    described = driver / "egl_vendor.d" / "10_nvidia.json"
-    described.parent.mkdir()
-    described.write_text("{}")
-    assert _sourced(pack, LD_LIBRARY_PATH=str(driver))[1] == str(described)  # the driver's own comes first
-    path, vendor, said = _sourced(pack)
-    assert not vendor and "pack again with --mesa" in said
 
 
 def test_mutants_differ_in_one_place_and_are_programs(monkeypatch):

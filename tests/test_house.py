@@ -8,42 +8,22 @@ import pkgutil
 import re
 from pathlib import Path
 
+from tools import load
+
 import lpwm
 
 ROOT = Path(lpwm.__file__).parent
 
-# A room imports only from rooms with a smaller number, and from itself.
-ORDER = {
-    "core": 0,
-    "kernels": 1,
-    "stats": 1,
-    "worlds": 2,
-    "model": 2,
-    "losses": 2,
-    "optim": 2,
-    "theory": 2,
-    "data": 3,
-    "train": 4,
-    "plan": 4,
-    "evaluate": 5,
-    "interpret": 6,
-    "agent": 7,
-    "recipes": 7,
-    "sweep": 7,
-    "testing": 7,
-    "report": 8,
-    "interop": 8,
-    "api": 9,
-    "cli": 10,
-    "__main__": 11,
-}
+# A room imports only from rooms to the left of it, and from itself.
+LEVELS = "core | kernels stats | worlds model losses optim theory | data | train plan | evaluate | interpret | "
+LEVELS += "agent recipes sweep testing | report interop | api | cli | __main__"
+ORDER = {room: level for level, rooms in enumerate(LEVELS.split(" | ")) for room in rooms.split()}
 # A method of the lower room that is written in the upper one, imported when it is called.
 CALLED_LATE = {("model/world_model.py", "train")}
 
 
 def room_of(path):
-    first = path.relative_to(ROOT).parts[0]
-    return first.removesuffix(".py")
+    return path.relative_to(ROOT).parts[0].removesuffix(".py")
 
 
 def imported_rooms(path):
@@ -64,12 +44,11 @@ def test_imports_point_to_the_left():
         if room == "__init__":
             continue
         assert room in ORDER, f"{path} is in no known room"
+        where = path.relative_to(ROOT).as_posix()
         for other in imported_rooms(path):
             seen += 1
-            where = path.relative_to(ROOT).as_posix()
-            if other == room or (where, other) in CALLED_LATE:
-                continue
-            assert ORDER[other] < ORDER[room], f"{path.relative_to(ROOT)} imports from {other}"
+            fine = other == room or (where, other) in CALLED_LATE or ORDER[other] < ORDER[room]
+            assert fine, f"{where} imports from {other}"
     assert seen > 100
 
 
@@ -140,9 +119,7 @@ def test_a_field_that_nobody_reads_would_be_seen():
 
 
 def test_the_map_of_rooms_is_drawn_from_the_imports():
-    spec = importlib.util.spec_from_file_location("make_map", ROOT.parent / "docs" / "make_map.py")
-    maker = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(maker)
+    maker = load("docs/make_map.py")
     text = maker.PAGE.read_text()
     assert maker.page(text) == text, "run python docs/make_map.py"
     described = re.findall(r"^\| (`.*?) \| [^|]+ \|$", text.partition("## Who imports whom")[0], re.M)
@@ -160,6 +137,78 @@ def test_no_printing_and_no_pickles_in_the_library():
                     continue  # torch's own restricted reader
                 assert name != "print", f"{path} prints"
                 assert name not in ("torch.load", "pickle.load", "pickle.loads", "eval", "exec"), f"{path}: {name}"
+
+
+class Parsed:
+    """Where values parsed from JSON go, function by function, and where one is indexed by a string."""
+
+    KEPT = ("meta", "record", "values")  # attributes that hold such values
+
+    def __init__(self, trees):
+        self.functions = [f for tree in trees for f in ast.walk(tree) if isinstance(f, ast.FunctionDef)]
+        self.sources = {"loads", "parse_json", "read_json"}
+        while True:  # a function that returns such a value gives one to its callers
+            more = {f.name for f in self.functions if self.returns(f)} - self.sources
+            if not more:
+                break
+            self.sources |= more
+
+    def is_parsed(self, node, names):
+        if isinstance(node, ast.Call):
+            name = ast.unparse(node.func).rpartition(".")[2]
+            held = isinstance(node.func, ast.Attribute) and self.is_parsed(node.func.value, names)
+            return name in self.sources or (held and name in ("get", "pop", "items", "values"))
+        if isinstance(node, (ast.Subscript, ast.Starred)):
+            return self.is_parsed(node.value, names)
+        if isinstance(node, (ast.BoolOp, ast.IfExp)):
+            parts = node.values if isinstance(node, ast.BoolOp) else [node.body, node.orelse]
+            return any(self.is_parsed(part, names) for part in parts)
+        if isinstance(node, ast.Attribute):
+            return node.attr in self.KEPT and not isinstance(node.value, ast.Call)
+        return isinstance(node, ast.Name) and node.id in names
+
+    def names(self, function):
+        names = set()
+        for _ in range(3):
+            for node in ast.walk(function):
+                targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+                value = getattr(node, "iter", None) or getattr(node, "value", None)
+                bound = isinstance(node, (ast.Assign, ast.AnnAssign, ast.For, ast.comprehension)) and value is not None
+                if bound and self.is_parsed(value, names):
+                    stored = [n for t in targets for n in ast.walk(t) if isinstance(n, ast.Name)]
+                    names |= {n.id for n in stored if isinstance(n.ctx, ast.Store)}
+        return names
+
+    def returns(self, function):
+        names = self.names(function)
+        found = [n.value for n in ast.walk(function) if isinstance(n, ast.Return) and n.value is not None]
+        return function.name != "from_json" and any(self.is_parsed(value, names) for value in found)
+
+    def indexed(self):
+        for function in self.functions:
+            if function.name in ("from_json", "upgrade"):
+                continue
+            names = self.names(function)
+            for node in ast.walk(function):
+                by_name = isinstance(node, ast.Subscript) and isinstance(getattr(node.slice, "value", None), str)
+                if by_name and isinstance(node.ctx, ast.Load) and self.is_parsed(node.value, names):
+                    yield f"{function.name}: {ast.unparse(node)}"
+
+
+def test_no_string_indexes_parsed_json_outside_from_json():
+    own = {"serve"}  # a message between two processes of ours, no file
+    trees = [ast.parse(p.read_text()) for p in ROOT.rglob("*.py")]
+    assert [line for line in Parsed(trees).indexed() if line.partition(":")[0] not in own] == []
+    bad = """
+def read(path):
+    return json.loads(path)
+def use(path):
+    for entry in read(path).get("rows"):
+        return entry["name"], model.meta["world"]
+def from_json(path):
+    return read(path)["name"]
+"""
+    assert list(Parsed([ast.parse(bad)]).indexed()) == ["use: entry['name']", "use: model.meta['world']"]
 
 
 def test_results_name_no_folder_of_a_machine():

@@ -1,17 +1,14 @@
-"""The command line: parse, build, call.
-
-One file per verb, each with a frozen dataclass of arguments (tyro makes the options from it) and a
-`run(args) -> int`. Verbs import torch inside their functions, so that help answers at once.
-"""
-
-from __future__ import annotations
+"""The command line: parse, build, call. One file per verb, each with a frozen dataclass of arguments (tyro makes the
+options from it) and a `run(args) -> int`. Verbs import torch inside their functions, so that help answers at once."""
 
 import importlib
 import os
 import sys
+import threading
 from dataclasses import dataclass
 from typing import Any
 
+from lpwm.cli.terminal import say, tell
 from lpwm.core.errors import UserError, nearest
 from lpwm.core.version import __version__
 
@@ -27,7 +24,8 @@ class Verb:
 
 _TRAIN = (
     *("data.world", "data.file", "model.latent", "model.predictor.rung", "model.predictor.history", "model.link"),
-    *("objective.lam", "optim.lr", "train.steps", "train.batch", "train.seed", "out", "resume", "device", "json"),
+    *("objective.lam", "optim.lr", "train.steps", "train.batch", "train.seed"),
+    *("out", "name", "resume", "device", "json"),
 )
 _EVAL = (
     *("runs", "preset", "goals", "episodes", "budgets", "horizon", "receding", "solver", "controls", "consensus"),
@@ -41,7 +39,7 @@ VERBS = {
     "collect": Verb("Collect episodes of a world into a file", "collect"),
     "data": Verb("Describe a data set, or convert it", "data"),
     "train": Verb("Train a recipe, or continue a run", "train", _TRAIN),
-    "runs": Verb("List run folders: step, error, age", "runs"),
+    "runs": Verb("List run folders, or compare some: step, error, success", "runs"),
     "eval": Verb("Plan with trained models, next to the controls", "eval", _EVAL),
     "interpret": Verb("Inspect the codes: supports, zones, probes", "interpret"),
     "report": Verb("Write one page about any set of runs", "report"),
@@ -68,8 +66,9 @@ def usage() -> str:
 
 def take_plugins(argv: list[str]) -> list[str]:
     """Load what --plugin names; the arguments without it."""
-    from lpwm.core.plugins import load_plugin
+    from lpwm.core.plugins import give_words, load_plugin
 
+    give_words(argv)
     rest, words = [], iter(argv)
     for word in words:
         name, _, value = word.partition("=")
@@ -84,12 +83,15 @@ def take_plugins(argv: list[str]) -> list[str]:
 
 
 def call(argv: list[str]) -> int:
+    for word in argv:
+        if any("\ud800" <= letter <= "\udfff" for letter in word):  # how Python keeps bytes that are no text
+            raise UserError(f"{word} is not UTF-8, which libraries that open it need: rename it.")
     argv = take_plugins(argv)
     if not argv or argv[0] in ("-h", "--help", "--help-all", "help"):
-        print(usage())
+        say(usage())
         return 0 if argv else 2
     if argv[0] in ("-V", "--version", "version"):
-        print(f"lpwm {__version__}")
+        say(f"lpwm {__version__}")
         return 0
     return _call(argv[0], [_option(word) for word in argv[1:]], VERBS | PARTS, "lpwm")
 
@@ -111,7 +113,7 @@ def _call(name: str, rest: list[str], verbs: dict[str, Verb], prog: str) -> int:
         parts = {part: PARTS[part] for part in verb.parts}
         if not rest or rest[0] in ("-h", "--help", "--help-all"):
             rows = "\n".join(f"  {part:<8}  {v.help}" for part, v in parts.items())
-            print(f"usage: {prog} {{{','.join(parts)}}} …\n\n{rows}")
+            say(f"usage: {prog} {{{','.join(parts)}}} …\n\n{rows}")
             return 0 if rest else 2
         return _call(rest[0], rest[1:], parts, prog)
     module = importlib.import_module(f"lpwm.cli.{verb.module}")
@@ -119,39 +121,42 @@ def _call(name: str, rest: list[str], verbs: dict[str, Verb], prog: str) -> int:
         from lpwm.core.plugins import load_installed
 
         load_installed()
-    elif verb.common and not {"--help-all", *verb.own} & set(rest):
+    elif "command" not in module.Args.__annotations__ and not {"--help-all", *verb.own} & set(rest):
         return _short_help(module, verb, [w for w in rest if w not in ("-h", "--help")], prog)
     rest = ["--help" if word == "--help-all" else word for word in rest]
     if hasattr(module, "parse"):
         return int(module.run(module.parse(rest)) or 0)
-    import tyro
+    from lpwm.cli.help import parse_args
 
-    return int(module.run(tyro.cli(module.Args, args=rest, prog=prog, description=verb.help)) or 0)
+    return int(module.run(parse_args(module.Args, rest, prog, verb.help)) or 0)
 
 
 def _short_help(module: Any, verb: Verb, rest: list[str], prog: str) -> int:
     from lpwm.cli.help import show
 
     words = [w for w in rest if not w.startswith("-")]
-    default, prog = module.defaults(words, prog) if hasattr(module, "defaults") else (module.Args(), prog)
-    show(default, verb.common, prog, verb.help)
+    plain = module.Args() if verb.common else module.Args  # which may have fields without a default
+    default, prog = module.defaults(words, prog) if hasattr(module, "defaults") else (plain, prog)
+    say(show(default, verb.common, prog, verb.help))
     return 0
 
 
 def main(argv: list[str] | None = None) -> int:
     """Exit status: 0 done; 2 the user can fix it (one sentence on stderr); 130 interrupted."""
+    if argv is None:  # an error of the disk in a thread of TensorBoard reaches the main one too
+        threading.excepthook = lambda e: None if isinstance(e.exc_value, OSError) else threading.__excepthook__(e)
     try:
         return call(sys.argv[1:] if argv is None else argv)
     except UserError as error:
-        print(f"lpwm: {error}", file=sys.stderr)
+        tell(f"lpwm: {error}")
         return 2
     except KeyboardInterrupt:
-        print("lpwm: interrupted.", file=sys.stderr)
+        tell("lpwm: interrupted.")
         return 130
     except BrokenPipeError:  # `lpwm … | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except OSError as error:
-        where = f" ({error.filename})" if error.filename else ""
-        print(f"lpwm: {error.strerror or error}{where}.", file=sys.stderr)
+        where = f"{str(error.filename)[:80]}: " if error.filename else ""
+        tell(f"lpwm: {where}{(error.strerror or str(error)).lower()}; give another file or folder.")
         return 2

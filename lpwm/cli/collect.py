@@ -1,7 +1,5 @@
 """`lpwm collect WORLD --episodes N --out FILE`."""
 
-from __future__ import annotations
-
 import json as json_
 import signal
 import sys
@@ -14,6 +12,7 @@ from typing import Annotated, Any
 
 import tyro
 
+from lpwm.cli.terminal import say, tell
 from lpwm.core.errors import UserError
 from lpwm.train.run_config import parse_options
 
@@ -21,30 +20,24 @@ from lpwm.train.run_config import parse_options
 @dataclass(frozen=True)
 class Args:
     world: Annotated[str, tyro.conf.Positional]
-    """The world to collect in, e.g. piecewise."""
-    episodes: int
-    """Episodes to collect."""
-    out: Path
-    """The HDF5 file to write. Until it is complete, shards wait in OUT.partial; the same command continues."""
+    """The world to collect in, e.g. piecewise, or gym:ID, any gymnasium environment (gym:Pendulum-v1)."""
+    episodes: int  # Episodes to collect.
+    out: Path  # The HDF5 file to write. Until it is complete, shards wait in OUT.partial; the same command continues.
     steps: int | None = None
     """Transitions of an episode (an episode has one frame more); when not given, the policy's own numbers (PushT's
     pusher makes 100 to 300) or the world's."""
-    policy: str | None = None
-    """The policy that acts; the world's own when not given."""
-    seed: int = 0
-    """Episode i is a function of the seed and i."""
+    policy: str | None = None  # The policy that acts, or module:function; the world's own when not given.
+    wrapper: str | None = None  # module:function from a gymnasium environment to the one to use.
+    seed: int = 0  # Episode i is a function of the seed and i.
     workers: int | None = None
     """Processes; all cores, if the work is worth starting them, when not given. The contents do not depend on it."""
     pixels: bool = False
-    """Store frames next to the states. States alone are enough for the worlds that render on the device."""
-    size: int | None = None
-    """The side of stored frames; the world's own when not given."""
-    options: tuple[str, ...] = ()
-    """Options of the world, e.g. --options g=3 visible=true."""
-    overwrite: bool = False
-    """Replace OUT, and drop an unfinished collection of another kind."""
-    json: bool = False
-    """Print the result as JSON."""
+    """Store frames next to the states. States alone are enough for the worlds that render on the device; gym:ID always
+    stores frames."""
+    size: int | None = None  # The side of stored frames; the world's own when not given.
+    options: tuple[str, ...] = ()  # Options of the world, e.g. --options g=3 visible=true.
+    overwrite: bool = False  # Replace OUT, and drop an unfinished collection of another kind.
+    json: bool = False  # Print the result as JSON.
 
 
 @contextmanager
@@ -71,7 +64,7 @@ def stoppable(kept: Callable[[], str]) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        print(f"lpwm: {kept()}", file=sys.stderr)
+        tell(f"lpwm: {kept()}")
         raise
     finally:
         if before is not None:
@@ -79,41 +72,24 @@ def stoppable(kept: Callable[[], str]) -> Iterator[None]:
 
 
 def run(args: Args) -> int:
-    if args.size is not None and not args.pixels:
+    if args.size is not None and not (args.pixels or args.world.startswith("gym:")):
         raise UserError("--size is the side of stored frames: it needs --pixels.")
     from lpwm.data import collect, read
     from lpwm.worlds import make_world
 
-    world = make_world(args.world, **parse_options(args.options))
+    wrapper = {"wrapper": args.wrapper} if args.wrapper else {}
+    world = make_world(args.world, **parse_options(args.options), **wrapper)
+    for note in world.notes() if hasattr(world, "notes") else ():
+        tell(f"lpwm: {note}")
     with progress_bar("episodes", args.episodes) as progress:
-        collect(
-            world,
-            args.out,
-            episodes=args.episodes,
-            steps=args.steps,
-            policy=args.policy,
-            seed=args.seed,
-            workers=args.workers,
-            pixels=args.pixels,
-            size=args.size,
-            overwrite=args.overwrite,
-            progress=progress,
-        )
+        own = ("world", "out", "wrapper", "options", "json")
+        collect(world, args.out, **{k: v for k, v in vars(args).items() if k not in own}, progress=progress)
     data = read(args.out, verify=False)
     size, covered = args.out.stat().st_size, float(data.attributes["coverage"])
+    counts = {"episodes": data.episodes, "steps": data.steps}
     if args.json:
-        summary = {
-            "file": str(args.out),
-            "bytes": size,
-            "episodes": data.episodes,
-            "steps": data.steps,
-            "coverage": covered,
-            "digest": data.digest,
-        }
-        print(json_.dumps(summary))
+        say(json_.dumps({"file": str(args.out), "bytes": size, **counts, "coverage": covered, "digest": data.digest}))
     else:
-        print(
-            f"{args.out}: {data.episodes} episodes, {data.steps} steps, {size / 1e6:.1f} MB, coverage "
-            f"{covered:.3f}, digest {data.digest}"
-        )
+        told = ", ".join(f"{n} {what}" for what, n in counts.items())
+        say(f"{args.out}: {told}, {size / 1e6:.1f} MB, coverage {covered:.3f}, digest {data.digest}")
     return 0

@@ -1,15 +1,16 @@
-"""`lpwm data info FILE` and `lpwm data convert FILE OUT`."""
-
-from __future__ import annotations
+"""`lpwm data info FILE`, `lpwm data convert FILE OUT` and `lpwm data suggest FILE`."""
 
 import json as json_
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import tyro
 
 from lpwm.cli.collect import progress_bar
+from lpwm.cli.terminal import say
+
+Camera = Annotated[str | None, tyro.conf.arg(metavar="NAME|observation.images.NAME")]
 
 
 @dataclass(frozen=True)
@@ -17,50 +18,64 @@ class Info:
     """Describe a data set, and what doing nothing and random actions score on it."""
 
     file: Annotated[Path, tyro.conf.Positional]
-    """An HDF5 file, ours or stable-worldmodel's, a Lance table, or a folder of DINO-WM's."""
-    json: bool = False
-    """Print JSON."""
-    pictures: Path | None = None
-    """Also draw a contact sheet of frames here (.png)."""
+    """HDF5, ours or stable-worldmodel's, a Lance table, a folder of DINO-WM's, LeRobot's or videos, or owner/name."""
+    camera: Camera = None  # Whose frames, of a LeRobot data set with several.
+    json: bool = False  # Print JSON.
+    pictures: Path | None = None  # Also draw a contact sheet of frames here (.png).
 
 
 @dataclass(frozen=True)
 class Convert:
-    """Write a data set in another form: HDF5 or Lance, with frames or without."""
+    """Write a data set in another form: HDF5, Lance, LeRobot's; with frames or not."""
 
     file: Annotated[Path, tyro.conf.Positional]
-    """The data set: HDF5, ours or stable-worldmodel's, a .lance table, or a folder of DINO-WM's."""
+    """The data set: HDF5, a .lance table, a folder of DINO-WM's, LeRobot's or videos with tables, or owner/name."""
     out: Annotated[Path, tyro.conf.Positional]
-    """What to write: a Lance table if it ends in .lance, else HDF5. It appears when it is complete."""
-    add_pixels: bool = False
-    """Render the states."""
-    remove_pixels: bool = False
-    """Leave the frames out."""
+    """What to write: a Lance table if it ends in .lance, else HDF5, or LeRobot's. It appears when complete."""
+    add_pixels: bool = False  # Render the states.
+    remove_pixels: bool = False  # Leave the frames out.
     size: int | None = None
     """The side of the frames written; the world's own, or that of the stored ones, when not given."""
-    overwrite: bool = False
-    """Replace OUT."""
+    camera: Camera = None  # Whose frames, of a LeRobot data set with several.
+    lerobot: Literal["h264", "av1", "images"] | None = None
+    """Write a LeRobot data set (v3.0), with frames in mp4 (H.264, AV1) or as pictures."""
+    fps: float | None = None  # Its frames per second; those of the source, or 10, when not given.
+    overwrite: bool = False  # Replace OUT.
+
+
+@dataclass(frozen=True)
+class Suggest:
+    """Propose how to train on a data set, with the reasons, and warn of what misleads."""
+
+    file: Annotated[Path, tyro.conf.Positional]
+    """HDF5, a .lance table, a folder of DINO-WM's, LeRobot's or videos with tables, or owner/name."""
+    camera: Camera = None  # Whose frames, of a LeRobot data set with several.
+    json: bool = False  # Print JSON.
 
 
 @dataclass(frozen=True)
 class Args:
     command: tyro.conf.OmitSubcommandPrefixes[
-        Annotated[Info, tyro.conf.subcommand("info")] | Annotated[Convert, tyro.conf.subcommand("convert")]
+        Annotated[Info, tyro.conf.subcommand("info")]
+        | Annotated[Convert, tyro.conf.subcommand("convert")]
+        | Annotated[Suggest, tyro.conf.subcommand("suggest")]
     ]
 
 
 def run(args: Args) -> int:
-    return _info(args.command) if isinstance(args.command, Info) else _convert(args.command)
+    if isinstance(args.command, Info):
+        return _info(args.command)
+    return _convert(args.command) if isinstance(args.command, Convert) else _suggest(args.command)
 
 
 def _info(args: Info) -> int:
     from lpwm.data import describe, read
     from lpwm.data.info import contact_sheet
 
-    info = describe(args.file)
+    info = describe(args.file, camera=args.camera)
     if args.pictures is not None:
-        contact_sheet(read(args.file, verify=False), args.pictures)
-    print(json_.dumps(info) if args.json else table(info))
+        contact_sheet(read(args.file, verify=False, camera=args.camera), args.pictures)
+    say(json_.dumps(info) if args.json else table(info))
     return 0
 
 
@@ -69,14 +84,13 @@ def table(info: dict[str, Any]) -> str:
 
     world = info["world"]
     named = "unknown" if world is None else " ".join(f"{k}={v}" if k != "name" else v for k, v in world.items())
-    length = info["length"]
-    spread = f"{length['least']}" if length["least"] == length["most"] else f"{length['least']}–{length['most']}"
+    spread = "–".join(dict.fromkeys(str(info["length"][end]) for end in ("least", "most")))
     rows = [
         ("world", named),
         ("policy", f"{info['policy'] or 'unknown'}, seed {'unknown' if info['seed'] is None else info['seed']}"),
         ("episodes", f"{info['episodes']} of {spread} frames, {info['steps']} steps"),
         ("pixels", "none" if info["pixels"] is None else "×".join(map(str, info["pixels"]))),
-        ("on disk", f"{info['bytes'] / 1e6:.1f} MB"),
+        ("on disk", "on the Hub" if info["bytes"] is None else f"{info['bytes'] / 1e6:.1f} MB"),
         ("digest", info["digest"]),
     ]
     if info["coverage"] is not None:
@@ -87,12 +101,6 @@ def table(info: dict[str, Any]) -> str:
         for name, m in info[kind].items():
             cells = "".join(f"{m[c]:>10.4g}" for c in ("mean", "std", "min", "max"))
             lines.append(f"{kind + ' ' + name:<20}{cells}")
-    if info["beside_public"] is not None:
-        lines += ["", f"{'':<48}{'ours':>10}{'public':>10}{'ratio':>8}"]
-        for row in info["beside_public"]:
-            # Means near zero have no ratio worth printing.
-            ratio = "" if row["name"].endswith("mean") else f"{row['ours'] / row['public']:>8.2f}"
-            lines.append(f"{row['name']:<48}{row['ours']:>10.4g}{row['public']:>10.4g}{ratio}")
     if info["controls"] is not None:
         lines += ["", f"success in %, goals {AHEAD} steps ahead or anywhere, {BUDGET} raw steps:"]
         lines.append(f"{'':<28}{'latched':>10}{'terminal':>10}")
@@ -105,16 +113,25 @@ def _convert(args: Convert) -> int:
     from lpwm.core.files import size_of
     from lpwm.data import convert, read
 
-    episodes = read(args.file, verify=False).episodes
+    episodes = read(args.file, verify=False, camera=args.camera).episodes
     with progress_bar("episodes", episodes) as progress:
-        digest = convert(
-            args.file,
-            args.out,
-            add_pixels=args.add_pixels,
-            remove_pixels=args.remove_pixels,
-            size=args.size,
-            overwrite=args.overwrite,
-            progress=progress,
-        )
-    print(f"{args.out}: {size_of(args.out) / 1e6:.1f} MB, digest {digest}")
+        options = {name: value for name, value in vars(args).items() if name not in ("file", "out")}
+        digest = convert(args.file, args.out, **options, progress=progress)
+    say(f"{args.out}: {size_of(args.out) / 1e6:.1f} MB, digest {digest}")
+    return 0
+
+
+def _suggest(args: Suggest) -> int:
+    from lpwm.data import read
+    from lpwm.data.suggest import suggest
+
+    made = suggest(read(args.file, camera=args.camera), str(args.file))
+    if args.json:
+        say(json_.dumps(made.to_json(), ensure_ascii=False))
+        return 0
+    for choice in made.choices:
+        say(f"{choice.field:<26}{choice.value!s:<10}{choice.why}")
+    for warning in made.warnings:
+        say(f"\nwarning: {warning}")
+    say(f"\n{made.command}" + (f" --data.camera {args.camera}" if args.camera else ""))
     return 0

@@ -1,20 +1,22 @@
 """lpwm demo: from nothing to a page in minutes: collect, train sparse and dense, plan, inspect the codes, report."""
 
-from __future__ import annotations
-
 import json
+import multiprocessing
+import os
 import shutil
-import sys
+import signal
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lpwm.cli.terminal import say, tell
 from lpwm.core.errors import UserError
 from lpwm.evaluate.config import EvalConfig
 from lpwm.recipes import recipe
+from lpwm.train.progress import LEGEND
 from lpwm.train.run_config import pick_device
 
 if TYPE_CHECKING:
@@ -33,6 +35,12 @@ PLANNING = EvalConfig(
     options={"samples": 128, "elites": 16, "iterations": 10},
 )
 
+LEGEND_OF_TABLE = """
+goals reached within 50 steps, 95 % intervals over episodes of one seed
+error/copy  of predicting the next code, and of copying the last
+active      share of units that are on, on held-out frames
+zone, R²    the zone told from which units are on; position from the code"""
+
 
 @dataclass(frozen=True)
 class Args:
@@ -40,18 +48,14 @@ class Args:
     """Where everything goes (runs/demo, or runs/demo-pretrained); a demo that is there is continued, stage by stage."""
     pretrained: bool = False
     """Start from the pair of models in the package instead of training: planning, inspecting and the page at once."""
-    seed: int = 1
-    """Training seed; the episodes it is judged on do not depend on it."""
-    fresh: bool = False
-    """Start over."""
-    device: str = "auto"
-    """auto, cpu, cuda or cuda:N."""
-    json: bool = False
-    """Print the table as JSON."""
+    seed: int = 1  # Training seed; the episodes it is judged on do not depend on it.
+    fresh: bool = False  # Start over.
+    device: str = "auto"  # auto, cpu, cuda or cuda:N.
+    json: bool = False  # Print the table as JSON.
 
 
 class Stages:
-    """Says what is happening, how long it will take, and how long it took."""
+    """Says what is happening, and how long it took."""
 
     def __init__(self, quiet: bool) -> None:
         self.quiet, self.began, self.count = quiet, time.monotonic(), 0
@@ -64,12 +68,9 @@ class Stages:
         yield
         self.say(f"    done in {time.monotonic() - start:.0f} s")
 
-    def seconds(self) -> float:
-        return time.monotonic() - self.began
-
     def say(self, text: str) -> None:
         if not self.quiet:
-            print(text, file=sys.stderr, flush=True)
+            tell(text)
 
 
 def run(args: Args) -> int:
@@ -81,37 +82,36 @@ def run(args: Args) -> int:
 
     device = pick_device(args.device)
     out = prepare(args)
-    say = Stages(args.json)
+    stages = Stages(args.json)
+    what = "LpWM demo: two small world models of the Piecewise world,"
     if args.pretrained:
-        say.say("LpWM demo: two small world models of the Piecewise world, trained before, well under two minutes.")
-        with say.stage("unpack both models, and collect their data anew"):
+        stages.say(f"{what} trained before.")
+        with stages.stage("unpack both models, and collect their data anew"):
             jobs = {method: Run.open(unpack(method, out)) for method in METHODS}
     else:
-        minutes = "about a minute" if device.type == "cuda" else "about four minutes on two cores"
-        say.say(
-            f"LpWM demo: two small world models of the Piecewise world, {minutes}. "
-            "Ctrl-C stops; the same command continues."
-        )
+        minutes = "about a minute" if device.type == "cuda" else "about two minutes on two cores"
+        stages.say(f"{what} {minutes}. Ctrl-C stops; the same command continues.")
         try:
-            jobs = trained(args, out, device, say)
+            jobs = trained(args, out, device, stages)
         except Interrupted:
-            say.say("interrupted; the same command continues.")
+            stages.say("interrupted; the same command continues.")
             return 130
     folders = [job.folder for job in jobs.values()]
-    with say.stage(f"plan to {PLANNING.episodes} random and {PLANNING.episodes} held-out goals, next to the controls"):
-        evaluation = plan(out, folders, device)
-    with say.stage("inspect the codes: supports, zones, probes"):
+    goals = f"plan to {PLANNING.episodes} random and as many held-out goals, next to the controls"
+    with stages.stage(f"{goals}; inspect codes and imagination"):
+        with aside(_inspect_all, folders, device):
+            evaluation = plan(out, folders, device)
         studies = [inspect(folder, device) for folder in folders]
     page = out / "report.html"
-    with say.stage("write the page"):
+    with stages.stage("write the page"):
         command = "lpwm demo --pretrained" if args.pretrained else "lpwm demo"
         write(page, gather(folders), title="LpWM demo: sparse and dense", commands=(command,))
-    rows = table(list(jobs.values()), evaluation, studies)
+    rows, spent = table(list(jobs.values()), evaluation, studies), time.monotonic() - stages.began
     if args.json:
-        print(json.dumps({"seconds": round(say.seconds(), 1), "page": str(page), "rows": rows}, indent=2))
+        say(json.dumps({"seconds": round(spent, 1), "page": str(page), "rows": rows}, indent=2))
     else:
-        print(text(rows, shutil.get_terminal_size((100, 24)).columns))
-        print(f"\n{say.seconds():.0f} s in all. Open {page} in a browser.")
+        say(text(rows, shutil.get_terminal_size((100, 24)).columns))
+        say(f"{LEGEND_OF_TABLE}\n\n{spent:.0f} s in all. Open {page} in a browser.")
     return 0
 
 
@@ -129,41 +129,95 @@ def prepare(args: Args) -> Path:
             raise UserError(f"{out} was not made by lpwm demo, so --fresh will not remove it: choose another --out.")
         shutil.rmtree(out)
     if record.exists():
-        before = Reader(read_json(record), str(record)).bool("pretrained", False)
+        before = Reader(read_json(record), str(record)).get("pretrained", bool, False)
         if before != args.pretrained:  # both would use the same folders
-            raise UserError(
-                f"{out} holds a demo {'with' if before else 'without'} --pretrained: choose another --out, or --fresh "
-                "to start over."
-            )
+            kind = f"{'with' if before else 'without'} --pretrained"
+            raise UserError(f"{out} holds a demo {kind}: choose another --out, or --fresh to start over.")
     make_folder(out)
     write_whole(record, json.dumps({"seed": args.seed, "pretrained": args.pretrained}) + "\n")
     return out
 
 
-def trained(args: Args, out: Path, device: Any, say: Stages) -> dict[str, Run]:
+def trained(args: Args, out: Path, device: Any, stages: Stages) -> "dict[str, Run]":
+    """Both models at once where there are two cores: one thread each, so that the numbers do not depend on cores."""
     from lpwm.train.run import Run
 
     jobs = {}
-    for method, title in METHODS.items():
-        config = recipe(f"piecewise-2x2-small/{method}")
-        config = replace(config, train=replace(config.train, seed=args.seed))
-        with say.stage(f"{title}: train from pixels, {config.train.steps} steps"):
-            jobs[method] = Run.create(config, out, method)
-            jobs[method].train(device, console=not args.json, report=say.say)
+    for method in METHODS:
+        config = recipe(f"piecewise-2x2-demo/{method}")
+        jobs[method] = Run.create(replace(config, train=replace(config.train, seed=args.seed)), out, method)
+    first, *others = jobs.values()
+    steps = first.config.train.steps
+    with stages.stage(f"train {' and '.join(METHODS.values())} from pixels, {steps} steps each; progress of the first"):
+        stages.say(LEGEND)
+        with aside(_train_all, [job.folder for job in others], device):
+            first.train(device, console=not args.json, report=stages.say)
+        for job in others:  # what is trained by now is left as it is
+            job.train(device, console=not args.json, report=stages.say)
     return jobs
 
 
-def plan(out: Path, folders: list[Path], device: Any) -> Evaluation:
+def _train_all(folders: list[Path], device: Any) -> None:
+    from lpwm.train.loop import Interrupted
+    from lpwm.train.run import Run
+
+    for folder in folders:
+        with suppress(Interrupted):
+            Run.open(folder).train(device, console=False)
+
+
+def _inspect_all(folders: list[Path], device: Any) -> None:
+    for folder in folders:
+        inspect(folder, device)
+
+
+@contextmanager
+def aside(work: Callable[[list[Path], Any], None], folders: list[Path], device: Any) -> Iterator[None]:
+    """Work in a process of its own meanwhile, one core each. It leaves files, and what is missing is made later."""
+    import torch
+
+    threads = torch.get_num_threads()
+    if device.type != "cpu" or threads == 1:
+        yield
+        return
+    process = multiprocessing.get_context("spawn").Process(target=_alone, args=(work, folders, device))
+    torch.set_num_threads(1)
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # inherited: Ctrl-C is the parent's while the child starts
+    process.start()
+    signal.signal(signal.SIGINT, before)
+    try:
+        yield
+        process.join()
+    except BaseException:
+        process.join(10)  # Ctrl-C reached it too, and training writes a checkpoint
+        while process.is_alive() and process.pid:
+            os.kill(process.pid, signal.SIGINT)
+            process.join(10)
+        raise
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _alone(work: Callable[[list[Path], Any], None], folders: list[Path], device: Any) -> None:
+    import torch
+
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    torch.set_num_threads(1)
+    with suppress(KeyboardInterrupt, UserError):  # the parent tries again, and says what is wrong
+        work(folders, device)
+
+
+def plan(out: Path, folders: list[Path], device: Any) -> "Evaluation":
     """The evaluation of both models on the same episodes, found again if it was made before."""
     from lpwm.cli.collect import progress_bar
     from lpwm.core.config import digest, to_dict
-    from lpwm.core.files import make_folder
-    from lpwm.evaluate.cache import Store
+    from lpwm.evaluate.episodes import Store
+    from lpwm.evaluate.evaluate import Evaluator
     from lpwm.evaluate.evaluate import run as run_evaluator
-    from lpwm.evaluate.evaluator import Evaluator
     from lpwm.evaluate.goals import episode_sets
     from lpwm.evaluate.results import Evaluation
     from lpwm.evaluate.runs import load_team
+    from lpwm.interpret.episode_frames import write_frames
 
     team = load_team(folders, device=device)
     made_of = [[a.run_hash, a.step] for a in team.agents]
@@ -174,18 +228,19 @@ def plan(out: Path, folders: list[Path], device: Any) -> Evaluation:
     runner = Evaluator(team.agents, team.world, PLANNING, sets, device=device, store=Store(out / "episodes"))
     with progress_bar("plans", sum(job.plans for job in runner.jobs())) as runner.progress:
         result = run_evaluator(runner, team.holdout)
-    make_folder(path.parent)
+    write_frames(result, path, 4, device=device)  # before the file by which a repetition finds all of it
     result.to_json(path)
     return result
 
 
-def inspect(folder: Path, device: Any) -> Study:
+def inspect(folder: Path, device: Any) -> "Study":
     """The study of a run, found again if it was made before."""
     from lpwm.core.files import make_folder, write_whole
     from lpwm.core.json import dump_json, read_json
+    from lpwm.interpret.decode import imagination_study
     from lpwm.interpret.results import Study
     from lpwm.interpret.study import study
-    from lpwm.train.run import load
+    from lpwm.train.loaded import load
 
     loaded = load(folder, device=device)
     path = folder / "interpret" / f"demo-{loaded.step}.json"
@@ -193,11 +248,13 @@ def inspect(folder: Path, device: Any) -> Study:
         return Study.from_json(read_json(path), str(path))
     result = study(loaded)
     make_folder(path.parent)
+    imagined = imagination_study(loaded, path.parent)
+    write_whole(path.with_name(f"imagination-{loaded.step}.json"), dump_json(imagined))
     write_whole(path, dump_json(result))
     return result
 
 
-def table(jobs: list[Run], evaluation: Evaluation, studies: list[Study]) -> list[dict[str, Any]]:
+def table(jobs: "list[Run]", evaluation: "Evaluation", studies: "list[Study]") -> list[dict[str, Any]]:
     """One row per model and control: success with its interval, and what the code tells."""
     from lpwm.core.json import to_json
 
@@ -212,9 +269,9 @@ def table(jobs: list[Run], evaluation: Evaluation, studies: list[Study]) -> list
         result = job.result()
         rows[name] |= {
             "title": METHODS[name.split()[0]],
-            "relative_error": result["held_out"]["error_depth"][0],
-            "copy_error": result["held_out"]["copy_error_depth"][0],
-            "active_fraction": result["train"]["active_fraction"],
+            "relative_error": result.held_out.by_depth("error_depth")[0],
+            "copy_error": result.held_out.by_depth("copy_error_depth")[0],
+            "active_fraction": study.supports.active_fraction,
             "zone_from_support": to_json(study.probes.zone["support"]),
             "position_from_code": to_json(study.probes.position["code"]),
         }
@@ -223,6 +280,7 @@ def table(jobs: list[Run], evaluation: Evaluation, studies: list[Study]) -> list
 
 def text(rows: list[dict[str, Any]], width: int) -> str:
     """The table, wide or as a list where the terminal is narrow."""
+    from lpwm.interpret.compare import columns
 
     def percent(x: dict[str, Any]) -> str:
         return f"{100 * x['rate']:.0f} % [{100 * x['low']:.0f}, {100 * x['high']:.0f}]"
@@ -232,18 +290,13 @@ def text(rows: list[dict[str, Any]], width: int) -> str:
         name = row.get("title", row["name"])
         facts = {f"{kind} goals": percent(row[kind]["latched"]) for kind in ("random", "dataset") if kind in row}
         if "relative_error" in row:
-            facts["error / copying"] = f"{row['relative_error']:.3f} / {row['copy_error']:.3f}"
+            facts["error/copy"] = "/".join(f"{row[name]:.3f}".lstrip("0") for name in ("relative_error", "copy_error"))
             facts["active"] = f"{row['active_fraction']:.2f}"
-            facts["zone from support"] = f"{100 * row['zone_from_support']['estimate']:.0f} %"
-            facts["position R²"] = f"{row['position_from_code']['estimate']:.2f}"
+            facts["zone"] = f"{100 * row['zone_from_support']['estimate']:.0f} %"
+            facts["R²"] = f"{row['position_from_code']['estimate']:.2f}"
         lines.append((name, facts))
     heads = list(dict.fromkeys(h for _, facts in lines for h in facts))
-    columns = [max(len(h), *(len(facts.get(h, "")) for _, facts in lines)) for h in heads]
-    first = max(len(name) for name, _ in lines)
-    if first + sum(columns) + 2 * len(columns) > width:
-        return "\n".join(f"{name}\n" + "\n".join(f"  {h}: {v}" for h, v in facts.items()) for name, facts in lines)
-    out = [" " * first + "  " + "  ".join(h.ljust(w) for h, w in zip(heads, columns, strict=True)).rstrip()]
-    for name, facts in lines:
-        cells = "  ".join(facts.get(h, "").ljust(w) for h, w in zip(heads, columns, strict=True))
-        out.append(f"{name:<{first}}  {cells}".rstrip())
-    return "\n".join(out)
+    wide = columns(["", *heads], [[name, *(facts.get(h, "") for h in heads)] for name, facts in lines], width=400)
+    if max(map(len, wide.splitlines())) <= width:
+        return wide
+    return "\n".join(f"{name}\n" + "\n".join(f"  {h}: {v}" for h, v in facts.items()) for name, facts in lines)

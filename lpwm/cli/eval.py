@@ -1,22 +1,20 @@
 """`lpwm eval RUN…`: plan to goals in the run's world, compared with three controls."""
 
-from __future__ import annotations
-
 import re
-import sys
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
+from lpwm.cli.terminal import say, tell
 from lpwm.core.errors import UserError, choose
 from lpwm.evaluate.config import EvalConfig, preset
 
 if TYPE_CHECKING:
     import torch
 
-    from lpwm.evaluate.evaluator import Evaluator
+    from lpwm.evaluate.evaluate import Evaluator
     from lpwm.evaluate.results import Evaluation
     from lpwm.evaluate.runs import Team
 
@@ -26,71 +24,54 @@ class Args:
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional] = ()
     """Run folders. Runs that differ only in their training seed are one method."""
     preset: str = "paper"
-    """Where the options below come from: paper, quick, ladder (closed loop), open (one plan), horizons (H = 1…10), path
-    (a plan after every block, with the path cost)."""
-    goals: tuple[str, ...] | None = None
-    """random: anywhere; dataset: ahead in a held-out trajectory."""
-    episodes: int | None = None
-    """Episodes of each kind of goals."""
-    offset: int | None = None
-    """Raw steps from start to goal, for dataset goals."""
-    seed: int | None = None
-    """Which episodes; the planner has seeds of its own."""
-    budgets: tuple[int, ...] | None = None
-    """Raw steps at which success is tested, all from one run to the largest."""
-    horizon: tuple[int, ...] | None = None
-    """Blocks planned ahead; several make a sweep."""
-    receding: tuple[int, ...] | None = None
-    """Blocks executed of each plan; 0 is the whole horizon."""
-    cold: bool = False
-    """Start every plan from zero instead of the tail of the last one."""
+    """Of the options below: paper, quick, ladder (closed loop), open (one plan), horizons (H = 1…10) or path."""
+    goals: tuple[str, ...] | None = None  # random: anywhere; dataset: ahead in a held-out trajectory.
+    episodes: int | None = None  # Episodes of each kind of goals.
+    offset: int | None = None  # Raw steps from start to goal, for dataset goals.
+    seed: int | None = None  # Which episodes; the planner has seeds of its own.
+    budgets: tuple[int, ...] | None = None  # Raw steps at which success is tested, all from one run to the largest.
+    horizon: tuple[int, ...] | None = None  # Blocks planned ahead; several make a sweep.
+    receding: tuple[int, ...] | None = None  # Blocks executed of each plan; 0 is the whole horizon.
+    cold: bool = False  # Start every plan from zero instead of the tail of the last one.
     context: int | None = None
     """Real frames a plan starts from; 0 is the model's own history, 1 the current frame alone."""
     path_discount: float | None = None
-    """The path cost: block h of H counts as path_discount^(H-h). 0: the end of a plan alone (the paper); 1: all blocks
-    alike. With --receding 1 a planner with the path cost arrives and stays."""
+    """The path cost: block h of H counts as path_discount^(H-h). 0: the end of a plan alone; 1: all blocks alike."""
+    arrive: bool = False
+    """No plan reaches beyond the last budget, so that the goal is reached at the end of the episode."""
     test: Literal["step", "plan"] | None = None
     """When success counts: after each raw step, or after each executed plan."""
-    planner_seeds: int | None = None
-    """Each plans all episodes anew."""
-    solver: str | None = None
-    """cem, icem, mppi, gradient or lqr."""
+    planner_seeds: int | None = None  # Each plans all episodes anew.
+    solver: str | None = None  # cem, icem, mppi, gradient or lqr.
     solver_options: tuple[str, ...] = ()
     """Options of the solver, e.g. --solver-options samples=300 elites=30 iterations=30."""
-    controls: tuple[str, ...] | None = None
-    """Of nothing, random and oracle."""
+    controls: tuple[str, ...] | None = None  # Of nothing, random and oracle.
     oracle_options: tuple[str, ...] = ()
     """What the oracle's solver does differently, e.g. --oracle-options samples=64 iterations=10."""
     workers: int | None = None
-    """Processes for live simulators (PushT, Cube); without it, one per core for the oracle's and one for the others.
-    Nothing depends on it."""
-    consensus: str = ""
-    """Evaluate the runs together too, voting by borda or median."""
-    goal_image: Path | None = None
-    """Plan to this picture instead; it must have the size of the frames the model reads."""
-    precision: Literal["float32", "bfloat16"] | None = None
-    """In which candidate plans are scored."""
-    checkpoint: Literal["latest", "best"] = "latest"
-    """Which checkpoint of each run."""
-    device: str = "auto"
-    """auto, cpu, cuda or cuda:N."""
+    """Processes for live simulators; without it, one per core for the oracle. Nothing depends on it."""
+    options: tuple[str, ...] = ()
+    """Options of the runs' world that are to differ, e.g. when a goal counts as reached: --options within=0.2."""
+    consensus: str = ""  # Evaluate the runs together too, voting by borda or median.
+    goal_image: Path | None = None  # Plan to this picture instead; it must have the size of the frames the model reads.
+    precision: Literal["float32", "bfloat16"] | None = None  # In which candidate plans are scored.
+    checkpoint: Literal["latest", "best"] = "latest"  # Which checkpoint of each run.
+    device: str = "auto"  # auto, cpu, cuda or cuda:N.
     compile: Literal["auto", "yes", "no"] = "auto"
-    """Compile the planner (CUDA alone). auto: if planning is predicted to take more than twice as long as compiling,
-    30 s for each context length (up to the model's history), horizon and kind of model."""
-    out: Path | None = None
-    """The JSON to write; without it, eval/HASH.json in the first run's folder."""
-    gif: int = 0
-    """Draw this many episodes of each method and kind of goals, next to the JSON."""
+    """Compile the planner (CUDA alone). auto: if planning is predicted to take more than twice as long as compiling."""
+    out: Path | None = None  # The JSON to write; without it, eval/HASH.json in the first run's folder.
+    frames: int = 3  # Write frames of this many episodes for lpwm report, with what the model imagined; 0 for none.
+    gif: int = 0  # Draw this many episodes of each method and kind of goals, next to the JSON.
+    video: int = 0  # As --gif, and each of them as mp4 too; needs the extra `video`.
     repeat: Path | None = None
     """Repeat an earlier JSON with its own settings (and runs, unless given) and say whether it comes out the same."""
     cache: Path | None = None
     """Where finished episodes are kept; without it, the folder `episodes` next to the first run."""
-    fresh: bool = False
-    """Run everything anew, whatever is kept."""
+    fresh: bool = False  # Run everything anew, whatever is kept.
     finished_only: bool = False
     """Plan nothing: write what is kept of this evaluation (after an interruption), and say what is missing."""
-    json: bool = False
-    """Print the JSON instead of the table."""
+    overwrite: bool = False  # Replace files that lpwm did not make.
+    json: bool = False  # Print the JSON instead of the table.
 
 
 GIVEN = (
@@ -118,22 +99,21 @@ def settings(args: Args) -> EvalConfig:
             given["receding"] = tuple(r for r in config.receding if r <= args.horizon[0]) or (0,)
     if args.cold:
         given["warm"] = False
+    if args.arrive:
+        given["arrive"] = True
     if args.solver is not None and args.solver != config.solver:
         given["options"] = {}
     if args.solver_options:
         given["options"] = {**given.get("options", config.options), **parse_options(args.solver_options)}
     if args.oracle_options:
         given["oracle_options"] = parse_options(args.oracle_options)
-    for r in (args.receding or ()) if args.horizon is None else ():
-        if r > max(config.horizons):
-            raise UserError(
-                f"{r} blocks are to be executed of plans of {max(config.horizons)}: lengthen --horizon or execute "
-                "fewer."
-            )
+    most, longest = max(args.receding or (0,)), max(config.horizons)
+    if args.horizon is None and most > longest:
+        raise UserError(f"{most} blocks are to be executed of plans of {longest}: lengthen --horizon or execute fewer.")
     return replace(config, **given)
 
 
-def read_picture(path: Path) -> torch.Tensor:
+def read_picture(path: Path) -> "torch.Tensor":
     """uint8 (3, h, w)."""
     import numpy as np
     import torch
@@ -148,52 +128,67 @@ def read_picture(path: Path) -> torch.Tensor:
         raise UserError(f"{path} is not a picture that can be read: give a PNG or JPEG.") from None
 
 
-def _check_repeat(team: Team, earlier: Evaluation, picture: bool) -> None:
+def _check(args: Args) -> None:
+    from lpwm.data.frames.video import decoder
+    from lpwm.plan import VOTES
+
+    if args.finished_only and (args.fresh or args.repeat is not None):
+        raise UserError("--finished-only uses what is kept: leave --fresh and --repeat out.")
+    for name, count in (("gif", args.gif), ("video", args.video), ("frames", args.frames)):
+        if count < 0:
+            raise UserError(f"--{name} {count}: give the number of episodes to draw.")
+    if args.video:
+        decoder()  # refused before anything is planned
+    if args.consensus:
+        choose("vote", args.consensus, VOTES)
+
+
+def _check_repeat(team: "Team", earlier: "Evaluation", picture: bool) -> None:
     """A repetition needs the same weights and the same kind of goals."""
     before = {r.weights for r in earlier.runs}
     for agent in team.agents:
         if agent.weights not in before:
-            raise UserError(
-                f"{agent.path} is not the checkpoint that was evaluated (step {agent.step}): restore it, or evaluate "
-                "without --repeat."
-            )
+            other = f"{agent.path} is not the checkpoint that was evaluated (step {agent.step})"
+            raise UserError(f"{other}: restore it, or evaluate without --repeat.")
     if ("image" in earlier.episode_sets) != picture:
         raise UserError("the evaluation to repeat planned to a picture: give the same --goal-image.")
 
 
 def run(args: Args) -> int:
     from lpwm.cli.collect import progress_bar, stoppable
+    from lpwm.core.files import check_output
     from lpwm.evaluate.agent import consensus
-    from lpwm.evaluate.cache import Store
+    from lpwm.evaluate.episodes import Store
+    from lpwm.evaluate.evaluate import Evaluator
     from lpwm.evaluate.evaluate import run as run_evaluator
-    from lpwm.evaluate.evaluator import Evaluator
     from lpwm.evaluate.goals import episode_sets, image_goals
     from lpwm.evaluate.results import Evaluation
-    from lpwm.evaluate.runs import load_team
-    from lpwm.plan import VOTES
-    from lpwm.train import pick_device
+    from lpwm.evaluate.runs import NoWorld, load_team
+    from lpwm.train import parse_options, pick_device
 
+    _check(args)
     earlier = None if args.repeat is None else Evaluation.read(args.repeat)
     config = settings(args) if earlier is None else earlier.settings
     picture = None if args.goal_image is None else read_picture(args.goal_image)
-    if args.finished_only and (args.fresh or earlier is not None):
-        raise UserError("--finished-only uses what is kept: leave --fresh and --repeat out.")
-    if args.gif < 0:
-        raise UserError(f"--gif {args.gif}: give the number of episodes to draw.")
-    if args.consensus:
-        choose("vote", args.consensus, VOTES)
     before = earlier.runs if earlier is not None else ()
     paths = args.runs or tuple(Path(r.path) for r in before if r.path)
-    device = pick_device(args.device)
-    wants_data = picture is None and "dataset" in config.goals
-    team = load_team(paths, device=device, checkpoint=args.checkpoint, data=wants_data)
+    if not paths:
+        raise UserError("there is nothing to evaluate: give at least one run folder.")
+    folder = args.cache or paths[0].resolve().parent / "episodes"
+    for path in (args.out or paths[0] / "eval" / "HASH.json", folder / "HASH.npz"):  # before anything is planned
+        check_output(path, args.overwrite)
+    device, data = pick_device(args.device), picture is None and "dataset" in config.goals
+    options = parse_options(args.options)
+    try:
+        team = load_team(paths, device=device, checkpoint=args.checkpoint, data=data, options=options)
+    except NoWorld:
+        return recorded(args, config, paths, device)
     agents = list(team.agents)
     if earlier is not None:
         _check_repeat(team, earlier, picture is not None)
     vote = args.consensus or next((r.vote for r in before if r.vote), "")
     if vote:
         agents.append(consensus(team.agents, vote))
-    folder = args.cache or Path(paths[0]).resolve().parent / "episodes"
     store = Store(folder, fresh=args.fresh or earlier is not None)
     if picture is not None:
         for agent in agents:
@@ -202,60 +197,67 @@ def run(args: Args) -> int:
         config = replace(config, controls=())
     else:
         sets = episode_sets(team.world, config, team.data, team.holdout, max(a.frameskip for a in agents))
-    runner = Evaluator(
-        agents,
-        team.world,
-        config,
-        sets,
-        device=device,
-        store=store,
-        compile=args.compile == "yes",
-        either=args.compile == "auto",
-        workers=args.workers,
-        finished_only=args.finished_only,
-    )
+    how: dict[str, Any] = {"compile": args.compile == "yes", "either": args.compile == "auto", "workers": args.workers}
+    how |= {"device": device, "store": store, "finished_only": args.finished_only}
+    runner = Evaluator(agents, team.world, config, sets, **how)
     predicted = announce(args, runner)
+    again = f"kept in {folder}: the same command goes on from there, and with --finished-only writes what is finished."
     plans = sum(job.plans for job in runner.jobs())
-    with stoppable(lambda: kept_note(runner, folder)), progress_bar("plans", plans) as runner.progress:
+    with stoppable(lambda: f"{kept(runner)} {again}"), progress_bar("plans", plans) as runner.progress:
         result = run_evaluator(runner, team.holdout, predicted)
     return report(args, result, Path(paths[0]), earlier)
 
 
-def announce(args: Args, runner: Evaluator) -> float | None:
+def recorded(args: Args, config: EvalConfig, paths: tuple[Path, ...], device: "torch.device") -> int:
+    """Runs without a world, on their held-out recordings."""
+    from lpwm.core.files import make_folder
+    from lpwm.core.json import dump_json
+    from lpwm.interpret.recorded import evaluate_recorded
+
+    for name in ("goal_image", "repeat", "consensus", "gif", "video", "finished_only"):
+        if getattr(args, name):
+            flag = f"--{name.replace('_', '-')}"
+            raise UserError(f"{flag} needs a world, and {paths[0]} was trained on recordings alone: leave it out.")
+    result, path = evaluate_recorded(paths, config, device=device, checkpoint=args.checkpoint)
+    out = args.out or path
+    make_folder(out.parent)
+    result.to_json(out)
+    tell(f"wrote {out}")
+    say(dump_json(result).rstrip() if args.json else result.table())
+    return 0
+
+
+def announce(args: Args, runner: "Evaluator") -> float | None:
     """Say how long it will take, and settle whether to compile."""
     from lpwm.evaluate.timing import COMPILE, GAIN, compilations, duration, times, worth_compiling
 
     if args.finished_only:
         return None
-    spent, cost = times(runner), 0.0
-    if args.compile == "auto" and worth_compiling(runner, spent.models):
+    (models, rest), cost = times(runner), 0.0
+    if args.compile == "auto" and worth_compiling(runner, models):
         runner.compile = True
     if runner.compile and runner.device.type == "cuda":
         cost = COMPILE * compilations(runner)
-        spent = replace(spent, models=spent.models / GAIN)
-    jobs = runner.jobs()
-    kept = sum(runner.stored(job) for job in jobs)
-    note = f", {kept} of {len(jobs)} runs of the episodes are kept from before" if kept else ""
+        models /= GAIN
+    note = "" if kept(runner).startswith("0 ") else f", {kept(runner)} kept from before"
     note += f", about {duration(cost)} of it compiling" if cost else ""
-    print(f"predicted time: about {duration(spent.total + cost)} on {runner.device}{note}", file=sys.stderr)
-    return spent.total + cost
+    tell(f"predicted time: about {duration(models + rest + cost)} on {runner.device}{note}")
+    return models + rest + cost
 
 
-def kept_note(runner: Evaluator, folder: Path) -> str:
+def kept(runner: "Evaluator") -> str:
     jobs = runner.jobs()
-    kept = sum(runner.stored(job) for job in jobs)
-    return (
-        f"{kept} of {len(jobs)} runs of the episodes are kept in {folder}: the same command goes on from there, and "
-        "with --finished-only writes what is finished."
-    )
+    return f"{sum(runner.stored(job) for job in jobs)} of {len(jobs)} runs of the episodes are"
 
 
-def report(args: Args, result: Evaluation, first: Path, earlier: Evaluation | None) -> int:
+def report(args: Args, result: "Evaluation", first: Path, earlier: "Evaluation | None") -> int:
     """Write, draw, print; the exit status is 1 when a repetition came out differently."""
     from lpwm.core.files import make_folder
     from lpwm.core.json import dump_json
     from lpwm.evaluate.results import Repetition, differences
     from lpwm.evaluate.timing import duration
+    from lpwm.interpret.episode_frames import write_frames
+    from lpwm.train import pick_device
 
     out = args.out or first / "eval" / f"{result.digest}.json"
     different = None
@@ -265,25 +267,31 @@ def report(args: Args, result: Evaluation, first: Path, earlier: Evaluation | No
     if earlier is None or args.out is not None:
         make_folder(out.parent)
         result.to_json(out)
-        print(f"wrote {out}", file=sys.stderr)
+        tell(f"wrote {out}")
+        if args.frames:
+            tell("drawing frames for the report, with a decoder fitted to each model (--frames 0: none)")
+        folder = write_frames(result, out, args.frames, device=pick_device(args.device), checkpoint=args.checkpoint)
+        if folder is not None:
+            tell(f"wrote {folder}")
     if result.missing:
-        print(f"lpwm: not finished, so left out: {'; '.join(result.missing)}.", file=sys.stderr)
-    for path in draw(result, args.gif, out.with_suffix("")):
-        print(f"wrote {path}", file=sys.stderr)
+        tell(f"lpwm: not finished, so left out: {'; '.join(result.missing)}.")
+    for count, ending in ((max(args.gif, args.video), "gif"), (args.video, "mp4")):
+        for path in draw(result, count, out.with_suffix(""), ending):
+            tell(f"wrote {path}")
     if args.json:
-        print(dump_json(result), end="")
+        say(dump_json(result), end="")
     else:
         guess = "" if result.predicted_s is None else f"; predicted {duration(result.predicted_s)}"
-        print(f"{result.table()}\n\n{duration(result.wall_s)} on {result.device}{guess}")
+        say(f"{result.table()}\n\n{duration(result.wall_s)} on {result.device}{guess}")
     if different:
-        print(f"lpwm: it came out differently: {'; '.join(different[:5])}.", file=sys.stderr)
+        tell(f"lpwm: it came out differently: {'; '.join(different[:5])}.")
         return 1
     if different is not None and not args.json:
-        print(f"every outcome is that of {args.repeat}")
+        say(f"every outcome is that of {args.repeat}")
     return 0
 
 
-def draw(result: Evaluation, count: int, stem: Path) -> list[Path]:
+def draw(result: "Evaluation", count: int, stem: Path, ending: str) -> list[Path]:
     """The first `count` episodes of every method in every cell, first training and planner seed."""
     from lpwm.evaluate.gif import episode_gif
 
@@ -293,7 +301,7 @@ def draw(result: Evaluation, count: int, stem: Path) -> list[Path]:
         for row in cell.methods:
             who = re.sub(r"[^\w.-]+", "-", row.name)
             for i in range(min(count, len(episodes))):
-                name = f"{cell.goals}-H{cell.horizon}-R{cell.receding}-{who}-{i}.gif"
-                path = stem.parent / f"{stem.name}-gif" / name
+                name = f"{cell.goals}-H{cell.horizon}-R{cell.receding}-{who}-{i}.{ending}"
+                path = stem.parent / f"{stem.name}-{ending}" / name
                 paths.append(episode_gif(path, result.played.world, episodes, records[row.name][0][0], i))
     return paths

@@ -1,34 +1,110 @@
-"""Short help: the common options of a verb, with the defaults in force; --help-all shows the rest."""
-
-from __future__ import annotations
+"""Arguments from the command line: one sentence for what is wrong, and short help with the defaults in force."""
 
 import ast
+import contextlib
 import dataclasses
 import inspect
+import io
+import itertools
 import re
 import textwrap
-from typing import Annotated, Any, get_type_hints
+from pathlib import Path
+from types import UnionType
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import tyro
 
+from lpwm.core.errors import UserError
 
-def show(default: Any, common: tuple[str, ...], prog: str, description: str) -> None:
-    """Print tyro's help of these fields alone. `common` names fields of `default`, dots for nested ones."""
-    fields: list[Any] = []
-    for path in common:
+T = TypeVar("T")
+
+
+def parse_args(cls: type[T], argv: list[str], prog: str, description: str, default: T | None = None) -> T:
+    """The dataclass from its options. What tyro prints in a box becomes a UserError of one sentence."""
+    box = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(box):
+            defaults: Any = {} if default is None else {"default": default}
+            args: T = tyro.cli(cls, args=argv, prog=prog, description=description, **defaults)
+        check_numbers(args)
+        return args
+    except SystemExit as stop:
+        if not stop.code:
+            raise
+        told = box.getvalue()
+    _, *lines = [line.strip("╭╮╰╯│| ") for line in told.splitlines()]  # without borders where stdout is ASCII
+    body = itertools.dropwhile(lambda line: not line.strip("─-"), lines)
+    said = " ".join(itertools.takewhile(lambda line: line.strip("─-"), body)).rstrip(".")  # up to a ruler
+    config = re.fullmatch(r"Error parsing [\w.]+: (.*)", said)  # a config's own sentence
+    if config:
+        raise UserError(f"{config[1]}.")
+    after = lines[lines.index("Perhaps you meant:") + 1 :] if "Perhaps you meant:" in lines else []
+    meant = f" (did you mean {after[0].split()[0].rstrip(',')}?)" if after else ""
+    raise UserError(f"{said.removeprefix('Error parsing ')}{meant}: see {prog} --help.")
+
+
+def check_numbers(args: Any, prefix: str | None = None) -> None:
+    """Every number that was given is finite and fits into 64 bits. Configs inside `args` itself have no name there."""
+    for f in dataclasses.fields(args):
+        value = getattr(args, f.name)
+        if dataclasses.is_dataclass(value):
+            check_numbers(value, "" if prefix is None else f"{prefix}{f.name}.")
+        for one in value if isinstance(value, tuple | list) else [value]:
+            if isinstance(one, int | float) and not abs(one) < 2**63:  # NaN neither
+                raise UserError(f"--{prefix or ''}{f.name} {one}: give a finite number below 2^63.")
+
+
+def show(default: Any, common: tuple[str, ...], prog: str, description: str) -> str:
+    """Help within 80 columns. default: an `Args` or its class; common: its fields, dots for nested ones, or all."""
+    rows, places = [], []
+    for path in common or [f.name for f in dataclasses.fields(default)]:
         owner, _, name = path.rpartition(".")
-        config = _nested(default, owner)
-        hint = get_type_hints(type(config), include_extras=True)[name]
-        value = getattr(config, name)
-        text = _names(path) or field_docs(type(config)).get(name, "")
-        if owner:
-            hint = Annotated[hint, tyro.conf.arg(name=path.replace("_", "-"), help=text)]
+        config = _nested(default, owner, name) if common else default
+        cls = config if isinstance(config, type) else type(config)
+        hint, value = get_type_hints(cls, include_extras=True)[name], _value(config, name)
+        text, kind = _names(path) or field_docs(cls).get(name, ""), _kind(hint)
+        if value is dataclasses.MISSING:
+            text += " (required)"
+        elif not isinstance(value, bool) and value not in (None, "", ()):
+            text += f" (default: {' '.join(map(str, value)) if isinstance(value, tuple) else value})"
+        if "Positional" in repr(getattr(hint, "__metadata__", "")):
+            option = f"{name.upper().removesuffix('S')} …" if "…" in kind else name.upper()
+            places.append(option)
         else:
-            hint = Annotated[hint, tyro.conf.arg(help=text)]
-        fields.append((path.replace(".", "__"), hint, dataclasses.field(default=value)))
-    short = dataclasses.make_dataclass("Args", fields, frozen=True)
-    verb = prog.split(" RECIPE")[0]
-    tyro.cli(short, args=["--help"], prog=prog, description=f"{description}.\n\nEvery option: {verb} --help-all")
+            name = f"no-{name}" if value is True else name
+            option = f"--{f'{owner}.{name}'.strip('.').replace('_', '-')} {kind}".rstrip()
+        rows.append((option, text.strip()))
+    wide = min(max(len(option) for option, _ in rows) + 2, 24)
+    lines = [f"usage: {prog} {' '.join([*places, '[options]'])}", "", f"{description.rstrip('.')}.", ""]
+    for option, text in rows:
+        told = textwrap.wrap(text, 78 - wide, break_on_hyphens=False) or [""]
+        if len(option) > wide - 2:
+            lines.append(f"  {option}")
+            option = ""
+        lines += [f"  {(option if k == 0 else ''):<{wide}}{line}".rstrip() for k, line in enumerate(told)]
+    every = ["", f"Every option: {prog.split(' RECIPE')[0]} --help-all"] if common else []
+    return "\n".join([*lines, *every])
+
+
+def _value(config: Any, name: str) -> Any:
+    if not isinstance(config, type):
+        return getattr(config, name)
+    field = next(f for f in dataclasses.fields(config) if f.name == name)
+    return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+
+
+def _kind(hint: Any) -> str:
+    """INT, PATH …, a|b: what an option takes; nothing for a switch."""
+    if get_origin(hint) is Annotated:
+        return _kind(get_args(hint)[0])
+    if get_origin(hint) in (Union, UnionType):
+        return _kind(next(h for h in get_args(hint) if h is not type(None)))
+    if get_origin(hint) is Literal:
+        return "|".join(str(choice) for choice in get_args(hint) if choice is not None)
+    if get_origin(hint) is tuple:
+        several = [_kind(h) for h in get_args(hint)]
+        return f"{several[0]} …" if Ellipsis in get_args(hint) else " ".join(several)
+    return {bool: "", Path: "PATH", str: "TEXT"}.get(hint, getattr(hint, "__name__", "").upper())
 
 
 def _names(path: str) -> str:
@@ -40,10 +116,14 @@ def _names(path: str) -> str:
     return ", ".join(registries.get(path, ()))
 
 
-def _nested(config: Any, owner: str) -> Any:
-    for part in filter(None, owner.split(".")):
-        inner = getattr(config, part, None)
-        config = inner if inner is not None else getattr(config.run, part)  # a run's fields stand at the top
+def _nested(config: Any, owner: str, name: str) -> Any:
+    """The config that holds a field; fields of a config without a name of its own stand at the top."""
+    parts = [*filter(None, owner.split(".")), name]
+    if not hasattr(config, parts[0]):
+        inner = [getattr(config, f.name) for f in dataclasses.fields(config)]
+        config = next(c for c in inner if dataclasses.is_dataclass(c) and hasattr(c, parts[0]))
+    for part in parts[:-1]:
+        config = getattr(config, part)
     return config
 
 

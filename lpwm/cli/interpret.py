@@ -1,20 +1,21 @@
 """`lpwm interpret RUN…`: what the codes of runs say, and which part of them says so.
 
-Zones are Piecewise's; --what sparsity takes sparse runs of any world, --what contact those of cube.
+Zones are Piecewise's; --what factors and imagination take any run, --what sparsity sparse ones, --what contact those
+of cube.
 """
 
 from __future__ import annotations
 
 import shutil
-import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
+from lpwm.cli.terminal import say, tell
 from lpwm.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -27,42 +28,37 @@ OF_ZONES = ("resolution", "visible", "hidden", "cell", "folds")
 @dataclass(frozen=True)
 class Args:
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional] = ()
-    """Run folders, of Piecewise unless told by --what; sparse and dense ones are compared."""
-    what: Literal["zones", "sparsity", "contact"] = "zones"
-    """zones: supports in the arena and probes; sparsity: active units against the target, rung by width; contact:
-    what changes a support on cube episodes."""
-    resolution: int = 20
-    """Cells a side of the grid of agent positions."""
-    visible: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """Draw the zones, however the run was trained."""
-    hidden: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """Do not draw them, however the run was trained."""
+    """Run folders; sparse and dense ones of Piecewise are compared."""
+    what: Literal["zones", "factors", "imagination", "sparsity", "contact"] | None = None
+    """zones: supports in the arena and probes, on Piecewise; factors: linear probes of every state column, kept with
+    the run, elsewhere; imagination: rollouts decoded into frames; sparsity: active units against the target, rung by
+    width; contact: what changes a support on cube episodes."""
+    resolution: int = 20  # Cells a side of the grid of agent positions.
+    visible: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False  # Draw the zones, however the run was trained.
+    hidden: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False  # Do not draw them, however the run was trained.
     cell: tuple[int, int] | None = None
     """Row and column of a reference cell, counted from 0 at the top left; without it, the middle of every zone."""
-    frames: int = 3000
-    """Held-out frames to probe, at most."""
-    folds: int = 5
-    """Folds of trajectories."""
-    seed: int = 0
-    """Which frames, and the resampling."""
+    frames: int = 3000  # Held-out frames to probe, at most.
+    folds: int = 5  # Folds of trajectories.
+    seed: int = 0  # Which frames, and the resampling.
     out: Path | None = None
     """The JSON to write; without it, interpret/HASH.json in the first run's folder, where lpwm report finds it."""
-    pictures: Path | None = None
-    """A folder for figures, PNG and PDF."""
-    device: str = "auto"
-    """auto, cpu, cuda or cuda:N."""
-    json: bool = False
-    """Print the JSON instead of the table."""
+    pictures: Path | None = None  # A folder for figures, PNG and PDF.
+    device: str = "auto"  # auto, cpu, cuda or cuda:N.
+    overwrite: bool = False  # Replace files that lpwm did not make.
+    json: bool = False  # Print the JSON instead of the table.
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Task:
-    """What --what does: the settings and the result of one run, the file of several, the text (and pictures)."""
+    """What --what does: the settings and the result of one run; file, text, pictures and order of several."""
 
     settings: Callable[[Loaded], Any]
     inspect: Callable[[Loaded], Any]
     content: Callable[[list[Any]], dict[str, Any]]
-    finish: Callable[[list[Any]], str]
+    text: Callable[[list[Any]], str]
+    figures: Callable[[Any, list[Any]], Any] | None = None
+    order: Callable[[Any], bool] = lambda result: False
 
 
 def run(args: Args) -> int:
@@ -71,25 +67,35 @@ def run(args: Args) -> int:
     if len({p.resolve() for p in args.runs}) != len(args.runs):
         raise UserError("a run folder is given twice: name each once.")
     _check(args)
-    from lpwm.core.files import write_whole  # slow to import from here on: torch
+    from lpwm.core.files import check_output, write_whole  # slow to import from here on: torch
     from lpwm.core.json import dump_json
     from lpwm.train import load, pick_device
 
     device = pick_device(args.device)
     loaded = [load(path, device=device) for path in args.runs]
-    task = {"zones": _zones, "sparsity": _sparsity, "contact": _contact}[args.what](args, loaded)
+    if args.what is None:
+        args = replace(args, what="zones" if all(one.spec.name == "piecewise" for one in loaded) else "factors")
+        _check(args)
+    tasks = {"zones": _zones, "factors": _factors, "imagination": _imagination}
+    tasks |= {"sparsity": _sparsity, "contact": _contact}
+    task = tasks[args.what or "zones"](args, loaded)
     out = args.out or args.runs[0] / "interpret" / _name(args, loaded)
-    results = inspect_each(args, loaded, task, out)
+    check_output(out, args.overwrite)
+    results = sorted(inspect_each(args, loaded, task, out), key=task.order)
     content = dump_json(task.content(results))
     write_whole(out, content)
-    print(f"wrote {out}", file=sys.stderr)
-    text = task.finish(results)
-    print(content.rstrip() if args.json else text)
+    tell(f"wrote {out}")
+    if args.pictures is not None and task.figures is not None:
+        from lpwm.report import figures  # slow to import: matplotlib
+
+        for path in figures.save(args.pictures, task.figures(figures, results), overwrite=args.overwrite):
+            tell(f"wrote {path}")
+    say(content.rstrip() if args.json else task.text(results))
     return 0
 
 
 def _check(args: Args) -> None:
-    if args.what == "zones":
+    if args.what in ("zones", None):
         study_config(args)
         return
     usual = {f.name: f.default for f in fields(args)}
@@ -98,8 +104,8 @@ def _check(args: Args) -> None:
         raise UserError(f"--{given[0]} is about zones: leave it out with --what {args.what}.")
     if args.frames < 1:
         raise UserError("give at least 1 frame.")
-    if args.what == "sparsity" and args.pictures is not None:
-        raise UserError("--what sparsity makes a table and no pictures: leave --pictures out.")
+    if args.what in ("sparsity", "factors", "imagination") and args.pictures is not None:
+        raise UserError(f"--what {args.what} makes no pictures there: leave --pictures out.")
 
 
 def study_config(args: Args) -> StudyConfig:
@@ -130,11 +136,8 @@ def _name(args: Args, loaded: list[Loaded]) -> str:
 
 
 def inspect_each(args: Args, loaded: list[Loaded], task: Task, out: Path) -> list[Any]:
-    """One result per run, with a line for each; the folders that will be needed are made first.
-
-    After every run but the last, what there is goes to `out` with the names of those that are "missing", so that an
-    interruption loses the run it falls in and no other, and the same command continues.
-    """
+    """One result per run, with a line for each. After every run but the last, what there is goes to `out` with the
+    names of those that are "missing": an interruption loses one run at most, and the same command continues."""
     from lpwm.cli.collect import progress_bar, stoppable
     from lpwm.core.files import make_folder, write_whole
     from lpwm.core.json import dump_json
@@ -159,7 +162,7 @@ def inspect_each(args: Args, loaded: list[Loaded], task: Task, out: Path) -> lis
                 missing = [Path(other.path).name for other in loaded[i:]]
                 write_whole(out, dump_json(task.content(results) | {"missing": missing}))
             spent = time.perf_counter() - began
-            print(f"{i} of {count}: {Path(one.path).name}, {spent:.1f} s", file=sys.stderr, flush=True)
+            tell(f"{i} of {count}: {Path(one.path).name}, {spent:.1f} s")
             progress(i)
     return results
 
@@ -181,15 +184,7 @@ def _width() -> int:
     return shutil.get_terminal_size((80, 24)).columns
 
 
-def _drawn(args: Args, draw: Callable[[Path], list[Path]]) -> None:
-    if args.pictures is not None:
-        for path in draw(args.pictures):
-            print(f"wrote {path}", file=sys.stderr)
-
-
 def _zones(args: Args, loaded: list[Loaded]) -> Task:
-    from dataclasses import replace
-
     from lpwm.interpret import compare, study
     from lpwm.interpret.compare import cell_lines, heading, table
     from lpwm.interpret.results import STUDIES
@@ -199,64 +194,81 @@ def _zones(args: Args, loaded: list[Loaded]) -> Task:
     for one in loaded:  # before the first is inspected
         check_resolution(args.resolution, piecewise_of(one, config.visible).g)
 
-    def ordered(results: list[Any]) -> list[Any]:
-        return sorted(results, key=lambda s: not s.run.sparse)  # sparse first
-
-    def content(results: list[Any]) -> dict[str, Any]:
-        studies = ordered(results)
+    def content(studies: list[Any]) -> dict[str, Any]:
         return {"kind": STUDIES, "studies": studies, "comparison": compare(studies)}
 
-    def finish(results: list[Any]) -> str:
-        from lpwm.report import figures  # slow to import: matplotlib
-
-        studies = ordered(results)
-        _drawn(args, lambda folder: figures.save(folder, figures.of_studies(studies, config.cells)))
-        text = f"{heading(studies[0])}\n{table(compare(studies), studies, _width())}"
-        return text if args.cell is None else f"{text}\n\n{cell_lines(studies, args.cell)}"
+    def text(studies: list[Any]) -> str:
+        told = f"{heading(studies[0])}\n{table(compare(studies), studies, _width())}"
+        return told if args.cell is None else f"{told}\n\n{cell_lines(studies, args.cell)}"
 
     return Task(
-        lambda one: replace(config, visible=piecewise_of(one, config.visible).visible),
-        lambda one: study(one, config),
-        content,
-        finish,
+        settings=lambda one: replace(config, visible=piecewise_of(one, config.visible).visible),
+        inspect=lambda one: study(one, config),
+        content=content,
+        text=text,
+        figures=lambda figures, studies: figures.of_studies(studies, config.cells),
+        order=lambda study: not study.run.sparse,  # sparse first
+    )
+
+
+def _factors(args: Args, loaded: list[Loaded]) -> Task:
+    from lpwm.interpret import FactorConfig, factor_study
+    from lpwm.interpret.recorded import factor_table
+    from lpwm.interpret.results import SAMPLES
+
+    config = FactorConfig(frames=args.frames, seed=args.seed)
+    return Task(
+        settings=lambda one: config,
+        inspect=lambda one: factor_study(one, config),
+        content=lambda results: {"kind": SAMPLES, "readings": results},
+        text=lambda results: "\n\n".join(f"{r.run.name}\n{factor_table(r.scores, _width())}" for r in results),
+    )
+
+
+def _imagination(args: Args, loaded: list[Loaded]) -> Task:
+    from lpwm.interpret.config import DecoderConfig
+    from lpwm.interpret.decode import imagination_study
+    from lpwm.interpret.results import SAMPLES
+
+    config = DecoderConfig(seed=args.seed)
+    folder = args.runs[0] / "interpret" if args.out is None else args.out.parent
+    return Task(
+        settings=lambda one: config,
+        inspect=lambda one: imagination_study(one, folder, config),
+        content=lambda results: {"kind": SAMPLES, "readings": results},
+        text=lambda results: "\n\n".join(r.table() for r in results),
     )
 
 
 def _sparsity(args: Args, loaded: list[Loaded]) -> Task:
-    from lpwm.interpret.codes import need_support
     from lpwm.interpret.results import SAMPLES, TABLE, SampleSettings
     from lpwm.interpret.sparsity import arrange, sparsity, table
+    from lpwm.interpret.supports import need_support
 
     for one in loaded:
         need_support(one)
     return Task(
-        lambda one: SampleSettings(args.frames, args.seed),
-        lambda one: sparsity(one, frames=args.frames, seed=args.seed),
-        lambda results: {"kind": SAMPLES, "readings": results, "table": {"kind": TABLE, "groups": arrange(results)}},
-        lambda results: table(arrange(results), _width()),
+        settings=lambda one: SampleSettings(args.frames, args.seed),
+        inspect=lambda one: sparsity(one, frames=args.frames, seed=args.seed),
+        content=lambda all: {"kind": SAMPLES, "readings": all, "table": {"kind": TABLE, "groups": arrange(all)}},
+        text=lambda results: table(arrange(results), _width()),
     )
 
 
 def _contact(args: Args, loaded: list[Loaded]) -> Task:
     from lpwm.interpret import contact
-    from lpwm.interpret.codes import need_support
     from lpwm.interpret.config import ContactConfig
     from lpwm.interpret.results import SAMPLES
+    from lpwm.interpret.supports import need_support
 
     for one in loaded:
         need_support(one)
         contact.factors_of(one)
     config = ContactConfig(frames=args.frames, seed=args.seed)
-
-    def finish(results: list[Any]) -> str:
-        from lpwm.report import figures  # slow to import: matplotlib
-
-        _drawn(args, lambda folder: figures.save(folder, figures.of_contact(results)))
-        return contact.table(results, _width())
-
     return Task(
-        lambda one: config,
-        lambda one: contact.contact_study(one, config),
-        lambda results: {"kind": SAMPLES, "readings": contact.sweep(results)},
-        finish,
+        settings=lambda one: config,
+        inspect=lambda one: contact.contact_study(one, config),
+        content=lambda results: {"kind": SAMPLES, "readings": contact.sweep(results)},
+        text=lambda results: contact.table(results, _width()),
+        figures=lambda figures, results: figures.of_contact(results),
     )

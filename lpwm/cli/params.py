@@ -1,28 +1,22 @@
 """lpwm params: how many parameters each rung has at each width, counted on the meta device."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 
+from lpwm.cli.terminal import say
 from lpwm.core.errors import UserError
 from lpwm.model import PAPER_RUNGS, PREDICTORS, ModelConfig, PredictorConfig, title_of
 
 
 @dataclass(frozen=True)
 class Args:
-    widths: tuple[int, ...] = (384, 768, 1536, 2048, 4096)
-    """Latent widths D."""
-    history: int = 3
-    """Context frames k."""
-    rungs: tuple[str, ...] = PAPER_RUNGS
-    """Which rungs."""
-    json: bool = False
-    """Print exact integers as JSON."""
+    widths: tuple[int, ...] = (384, 768, 1536, 2048, 4096)  # Latent widths D.
+    history: int = 3  # Context frames k.
+    rungs: tuple[str, ...] = PAPER_RUNGS  # Which rungs.
+    json: bool = False  # Print exact integers as JSON.
     schema: str = ""
     """Instead: the μP schema (name, fan-in, rate, init) of a whole model with this rung, at the first width."""
-    action: int = 10
-    """Size of an action block, for the schema."""
+    action: int = 10  # Size of an action block, for the schema.
 
 
 def count(rung: str, latent: int, history: int) -> int:
@@ -51,7 +45,7 @@ def run(args: Args) -> int:
             config = ModelConfig(
                 latent=args.widths[0], predictor=PredictorConfig(rung=args.schema, history=args.history)
             )
-            print(table(WorldModel(config, args.action), OptimConfig()))
+            say(table(WorldModel(config, args.action), OptimConfig()))
         return 0
     for rung in args.rungs:
         PREDICTORS.check(rung)
@@ -59,10 +53,10 @@ def run(args: Args) -> int:
         raise UserError("--widths needs one or more positive widths, for instance --widths 384 768.")
     counts = {rung: {D: count(rung, D, args.history) for D in args.widths} for rung in args.rungs}
     if args.json:
-        print(json.dumps({"history": args.history, "predictor_parameters": counts}, indent=2))
+        say(json.dumps({"history": args.history, "predictor_parameters": counts}, indent=2))
         return 0
     width = max(len(title_of(rung)) for rung in args.rungs)
-    print(f"{'predictor, k=' + str(args.history):<{width}}" + "".join(f"{'D=' + str(D):>10}" for D in args.widths))
+    say(f"{'predictor, k=' + str(args.history):<{width}}" + "".join(f"{'D=' + str(D):>10}" for D in args.widths))
     for rung, row in counts.items():
-        print(f"{title_of(rung):<{width}}" + "".join(f"{rounded(rung, n):>10}" for n in row.values()))
+        say(f"{title_of(rung):<{width}}" + "".join(f"{rounded(rung, n):>10}" for n in row.values()))
     return 0

@@ -1,12 +1,12 @@
 """lpwm recipes: the named runs with their predicted cost."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
+from functools import cache
 
 import tyro
 
+from lpwm.cli.terminal import say
 from lpwm.core.config import to_dict
 from lpwm.recipes import RECIPES, recipe, recipes
 from lpwm.train.progress import duration
@@ -17,20 +17,31 @@ from lpwm.train.run_config import RunConfig
 class Args:
     pattern: tyro.conf.Positional[str] = ""
     """Only names that match, variants included: 'wall/*', or '*' for all; without it, the main ones."""
-    json: bool = False
-    """Print configs and costs as JSON."""
+    json: bool = False  # Print configs and costs as JSON.
 
 
+@cache
 def predicted(config: RunConfig) -> dict[str, float]:
-    action = config.data.build_world().spec.action_dim * config.data.frameskip
+    """What training costs. Recordings (data.file) are counted with actions of two numbers."""
+    action = (2 if config.data.file else config.data.build_world().spec.action_dim) * config.data.frameskip
     gpu, cpu = config.cost(action, half=True), config.cost(action, half=False)
+    at_once = -(-config.train.batch // config.train.accumulate)
     return {
         "parameters": gpu.parameters,
         "gflops_per_step": gpu.flops / 1e9,
-        "gpu_gib": gpu.bytes(config.train.batch) / 2**30,
+        "gpu_gib": gpu.bytes(at_once) / 2**30,
+        "cpu_gib": cpu.bytes(at_once) / 2**30,
         "gpu_minutes": gpu.minutes(config.train.steps, "cuda"),
         "cpu_minutes": cpu.minutes(config.train.steps, "cpu"),
     }
+
+
+def row(r: dict[str, float], steps: int) -> str:
+    gpu, cpu = duration(60 * r["gpu_minutes"]), duration(60 * r["cpu_minutes"])
+    return f"{steps:>6} {r['parameters'] / 1e6:>6.1f}M {gpu:>8} {cpu:>9} {r['gpu_gib']:>5.1f} GiB"
+
+
+HEADS = f"{'steps':>6} {'params':>7} {'H200':>8} {'2 cores':>9} {'memory':>8}   (estimates)"
 
 
 def run(args: Args) -> int:
@@ -38,20 +49,16 @@ def run(args: Args) -> int:
     configs = {name: recipe(name) for name in names}
     costs = {name: predicted(config) for name, config in configs.items()}
     if args.json:
-        print(json.dumps({n: {"cost": costs[n], "config": to_dict(configs[n])} for n in names}, indent=2))
+        say(json.dumps({n: {"cost": costs[n], "config": to_dict(configs[n])} for n in names}, indent=2))
         return 0
     width = max(map(len, names))
-    print(f"{'recipe':<{width}}  {'steps':>6} {'params':>7} {'H200':>8} {'2 cores':>9} {'memory':>8}   (estimates)")
-    for name, r in costs.items():
-        gpu, cpu = duration(60 * r["gpu_minutes"]), duration(60 * r["cpu_minutes"])
-        print(
-            f"{name:<{width}}  {configs[name].train.steps:>6} {r['parameters'] / 1e6:>6.1f}M {gpu:>8} {cpu:>9} "
-            f"{r['gpu_gib']:>5.1f} GiB"
-        )
+    say(f"{'recipe':<{width}}  {HEADS}")
+    for name, cost in costs.items():
+        say(f"{name:<{width}}  {row(cost, configs[name].train.steps)}")
     if any("small" in name or "tiny" in name for name in names):
-        print("\nsmall and tiny: reduced frames, networks, data and steps; not the paper's settings")
+        say("\nsmall and tiny: reduced frames, networks, data and steps; not the paper's settings")
     if not args.pattern:
-        print(
+        say(
             f"{len(RECIPES) - len(names)} variants: lpwm recipes '*'. A width is an option: pusht with --model.latent "
             "768 takes\nthe authors' λ and η for it."
         )

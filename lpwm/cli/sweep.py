@@ -1,56 +1,31 @@
 """A grid of runs that survives everything; `lpwm sweep status` tells where it is."""
 
-from __future__ import annotations
-
+import contextlib
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated
 
 import tyro
 
+from lpwm.cli.help import parse_args
+from lpwm.cli.terminal import plain, say, tell
 from lpwm.core.errors import UserError
 from lpwm.core.json import dump_json, to_json
+from lpwm.sweep.engines import EngineConfig
 from lpwm.sweep.grid import GRIDS, Cell, Grid, expand, read_grid
-
-if TYPE_CHECKING:
-    from lpwm.sweep.cost import CellCost
 
 
 @dataclass(frozen=True)
 class Args:
-    grid: tyro.conf.Positional[str] = ""
-    """A named grid or a .toml/.json file (docs/clusters.md)."""
-    out: Path = Path("sweeps")
-    """Sweeps are folders in here; with several machines, on a disk that all of them see."""
-    dry_run: bool = False
-    """Only print every cell with its predicted cost, and the total."""
-    engine: Literal["local", "ray", "slurm"] = "local"
-    """What starts the cells. The ledger in the folder is the truth; engines may even be mixed."""
-    workers: int = 0
-    """Processes (local), CPUs of the embedded cluster (ray), array elements (slurm); 0: what the machine has, or 8."""
-    cpus: int = 1
-    """CPUs of each cell, and its threads."""
-    gpus: float = 0.0
-    """GPUs of each cell on Ray (0.25 puts four on one) and Slurm; local workers share what --device names."""
-    device: str = "auto"
-    """auto, cpu, cuda or cuda:N."""
-    memory_gib: float = 0.0
-    """Memory a cell may have; 0: what is free on this machine's device."""
-    address: str = ""
-    """Of a running Ray cluster (auto, ray://HOST:10001); empty: a cluster embedded here."""
-    hours: float = 24.0
-    """Time limit of a Slurm job; what is cut off is continued by the next."""
-    slurm_options: tuple[str, ...] = ()
-    """Further sbatch options, e.g. --slurm-options partition=gpu account=me; cluster=local runs the jobs here."""
-    retries: int = 3
-    """Of a cell whose process or node dies (ray)."""
-    retry_failed: bool = False
-    """Cells that failed earlier run again."""
-    json: bool = False
-    """Print the result as JSON."""
+    grid: tyro.conf.Positional[str] = ""  # A named grid or a .toml/.json file (docs/clusters.md).
+    out: Path = Path("sweeps")  # Sweeps are folders in here; with several machines, on a disk that all of them see.
+    dry_run: bool = False  # Only print every cell with its predicted cost, and the total.
+    config: Annotated[EngineConfig, tyro.conf.arg(name="")] = field(default_factory=EngineConfig)
+    retry_failed: bool = False  # Cells that failed earlier run again.
+    json: bool = False  # Print the result as JSON.
 
 
 @dataclass(frozen=True)
@@ -58,111 +33,89 @@ class StatusArgs:
     folder: Annotated[Path, tyro.conf.Positional]
     """The sweep's folder, its name in --out, or a folder that holds this one sweep (the --out it was given)."""
     out: Path = Path("sweeps")
-    once: bool = False
-    """Print once; otherwise, on a terminal, the view follows the sweep until it ends."""
-    json: bool = False
-    """Print every cell as JSON."""
+    once: bool = False  # Print once; otherwise, on a terminal, the view follows the sweep until it ends.
+    json: bool = False  # Print every cell as JSON.
 
 
 def parse(argv: list[str]) -> Args | StatusArgs:
     if argv[:1] == ["status"]:
-        return tyro.cli(StatusArgs, args=argv[1:], prog="lpwm sweep status", description="Where a sweep stands.")
+        return parse_args(StatusArgs, argv[1:], "lpwm sweep status", "Where a sweep stands.")
     about = "\n".join([f"{__doc__}\n\nnamed grids:", *(f"  {name}: {what}" for name, what in GRIDS.items())])
-    args = tyro.cli(Args, args=argv, prog="lpwm sweep NAME|FILE", description=about)
+    args = parse_args(Args, argv, "lpwm sweep NAME|FILE", about)
     if not args.grid:
         raise UserError(f"which grid? lpwm sweep NAME or FILE.toml; names: {', '.join(GRIDS)}.")
     return args
 
 
 def run(args: Args | StatusArgs) -> int:
+    from lpwm.core.lock import Busy, one_writer
     from lpwm.recipes import recipe
     from lpwm.sweep import status
-    from lpwm.sweep.cost import check_fits, cost_of
 
     if isinstance(args, StatusArgs):
         return show(args)
     grid = read_grid(args.grid)
     cells = expand(grid, recipe)
-    costs = [cost_of(cell) for cell in cells]
-    kind = "cuda" if args.gpus or args.device.startswith("cuda") or _has_gpu(args) else "cpu"
+    check_fits(grid, cells, args.config, args.dry_run)
     if args.dry_run:
-        if args.memory_gib:
-            check_fits(grid, cells, costs, args.memory_gib * 2**30, kind)
-        return dry_run(args, grid, cells, costs)
-    check_fits(grid, cells, costs, _memory(args, kind), kind)
-    root = args.out / grid.name
-    start = _engine(args)
+        return dry_run(args, grid, cells)
+    root, engine = args.out / grid.name, args.config.load()
     ledger = status.create(grid, cells, root)
     if args.retry_failed:
         for cell in cells:
             ledger.retry(cell.hash)
-    before = status.view(root)
-    _say(f"{before.line()} in {root}")
-    watch = _watcher(root)
+    _say(f"{status.view(root).line()} in {root}")
     try:
-        start(root, [c.hash for c in cells], watch)
+        with contextlib.ExitStack() as held:
+            try:
+                held.enter_context(one_writer(root, "a sweep"))
+            except Busy as other:  # the ledger gives each cell to one of them
+                said = str(other).removesuffix(": wait for it, or end that process first.")
+                _say(f"{said}; cells are shared with it.")
+            engine.run(root, [c.hash for c in cells], args.config, _watcher(root))
     except KeyboardInterrupt:
         _say(f"interrupted; nothing finished is lost. Continue with the same command: lpwm sweep {args.grid} …")
         raise
     now = status.view(root)
-    print(dump_json(now).rstrip() if args.json else status.table(now))
-    if not args.json:
-        print(f"figures: lpwm report {root}")
+    say(dump_json(now).rstrip() if args.json else f"{status.table(now)}\nfigures: lpwm report {root}")
     return 1 if now.counts["failed"] or now.open else 0
 
 
-def _has_gpu(args: Args) -> bool:
-    import torch
+def cost_of(cell: Cell) -> dict[str, float]:
+    """Of its training; fields that do not change it are left out, so that few models are counted."""
+    from lpwm.cli.recipes import predicted
 
-    return args.engine == "local" and args.device == "auto" and torch.cuda.is_available()
+    c = cell.config
+    plain = replace(c.objective, lam=1.0, tj_weight=0.0)
+    return predicted(replace(c, objective=plain, optim=type(c.optim)(), train=replace(c.train, seed=0)))
 
 
-def _memory(args: Args, kind: str) -> float:
-    """Bytes that a cell may have."""
+def check_fits(grid: Grid, cells: list[Cell], config: EngineConfig, dry: bool = False) -> None:
+    """Refuse a width (or batch) that does not fit into a cell's memory, naming its line."""
     import torch
 
     from lpwm.core.memory import free_bytes
-    from lpwm.sweep.engines.local import LocalConfig
+    from lpwm.sweep.engines.local import gpu_count, worker_count
 
-    if args.memory_gib:
-        return args.memory_gib * 2**30
-    if args.engine != "local" or (kind == "cuda" and not torch.cuda.is_available()):
-        return float("inf")  # other machines' memory is not known here
-    local = LocalConfig(args.workers, args.cpus, args.device)
-    at_once = -(-local.count // max(1, local.gpus))  # cells that share the memory
-    return free_bytes(torch.device(kind)) / at_once
-
-
-def _engine(args: Args) -> Callable[[Path, list[str], Callable[[], None]], None]:
-    """The engine with its settings checked, before a folder is made."""
-    from lpwm.sweep.engines import local as engine_local
-    from lpwm.sweep.engines import ray as engine_ray
-    from lpwm.sweep.engines import slurm as engine_slurm
-    from lpwm.train import parse_options
-
-    if args.engine == "local":
-        local = engine_local.LocalConfig(args.workers, args.cpus, args.device)
-        return lambda root, names, watch: engine_local.run(root, names, local, watch)
-    if args.engine == "ray":
-        engine_ray.load()
-        ray = engine_ray.RayConfig(args.address, args.cpus, args.gpus, args.workers, args.retries, args.device)
-        return lambda root, names, watch: engine_ray.run(root, names, ray, watch)
-    options = parse_options(args.slurm_options)
-    slurm = engine_slurm.SlurmConfig(
-        workers=args.workers or 8,
-        cpus=args.cpus,
-        gpus=int(args.gpus),
-        hours=args.hours,
-        memory_gib=round(args.memory_gib) or 16,
-        cluster=options.pop("cluster", "slurm"),
-        options=options,
-        device=args.device,
-    )
-    return lambda root, names, watch: engine_slurm.run(root, names, slurm, watch)
+    here = config.engine == "local"
+    device = "cuda" if config.gpus or (gpu_count(config) if here else config.device.startswith("cuda")) else "cpu"
+    free = config.memory_gib
+    if not free and (dry or not here or (device == "cuda" and not torch.cuda.is_available())):
+        return  # other machines' memory is not known here
+    if not free:  # shared by the cells that run at once
+        free = free_bytes(torch.device(device)) / 2**30 / -(-worker_count(config) // max(1, gpu_count(config)))
+    for cell in cells:
+        need = cost_of(cell)["gpu_gib" if device == "cuda" else "cpu_gib"]
+        if need > free:
+            axis = next((a.key for a in grid.axes for f in a.fields if f == "model.latent"), "")
+            fixed = ("fixed", "model.latent") if "model.latent" in grid.fixed else ("", "recipe")
+            room = f"needs about {need:.1f} GiB and a cell has {free:.1f} GiB on {device}"
+            remedy = "use a smaller model.latent or train.batch, or train.accumulate"
+            grid.source.refuse(*(("axes", axis) if axis else fixed), f"{cell.label} {room}: {remedy}.")
 
 
 def _say(sentence: str) -> None:
-    print(f"lpwm: {sentence}", file=sys.stderr)
+    tell(f"lpwm: {sentence}")
 
 
 def _watcher(root: Path) -> Callable[[], None]:
@@ -184,27 +137,23 @@ def _watcher(root: Path) -> Callable[[], None]:
     return watch
 
 
-def dry_run(args: Args, grid: Grid, cells: list[Cell], costs: list[CellCost]) -> int:
-    from lpwm.evaluate.timing import duration
+def dry_run(args: Args, grid: Grid, cells: list[Cell]) -> int:
+    from lpwm.cli.recipes import HEADS, row
+    from lpwm.train.progress import duration
 
-    gpu, cpu = (sum(c.minutes(d) for c in costs) for d in ("cuda", "cpu"))
-    most = max(c.gpu_bytes for c in costs)
+    costs = [cost_of(cell) for cell in cells]
+    gpu, cpu = (sum(c[f"{d}_minutes"] for c in costs) for d in ("gpu", "cpu"))
+    most = max(c["gpu_gib"] for c in costs)
     if args.json:
-        rows = [{**to_json(cell), "cost": vars(cost)} for cell, cost in zip(cells, costs, strict=True)]
-        total = {"cells": len(cells), "gpu_minutes": gpu, "cpu_minutes": cpu, "most_gpu_bytes": most}
-        print(dump_json({"grid": grid.name, "cells": rows, "total": total}), end="")
+        rows = [{**to_json(cell), "cost": cost} for cell, cost in zip(cells, costs, strict=True)]
+        total = {"cells": len(cells), "gpu_minutes": gpu, "cpu_minutes": cpu, "most_gpu_gib": most}
+        say(dump_json({"grid": grid.name, "cells": rows, "total": total}), end="")
         return 0
-    print(f"{'cell':<12}  {'steps':>6} {'params':>7} {'H200':>8} {'2 cores':>8} {'memory':>9}   (estimates)")
-    for cell, c in zip(cells, costs, strict=True):
-        times = f"{duration(60 * c.gpu_minutes):>8} {duration(60 * c.cpu_minutes):>8}"
-        print(
-            f"{cell.hash}  {c.steps:>6} {c.parameters / 1e6:>6.1f}M {times} {c.gpu_bytes / 2**30:>5.1f} GiB  "
-            f"{cell.label}"
-        )
-    print(
-        f"{len(cells)} cells: about {duration(60 * gpu)} of one H200, or {duration(60 * cpu)} of two cores; "
-        f"at most {most / 2**30:.1f} GiB each. Planning and training, without the oracle control."
-    )
+    say(f"{'cell':<12}  {HEADS}")
+    for cell, cost in zip(cells, costs, strict=True):
+        say(f"{cell.hash}  {row(cost, cell.config.train.steps)}  {cell.label}")
+    times = f"about {duration(60 * gpu)} of one H200, or {duration(60 * cpu)} of two cores"
+    say(f"{len(cells)} cells: {times}; at most {most:.1f} GiB each. Training alone: evaluations come on top.")
     return 0
 
 
@@ -214,10 +163,10 @@ def show(args: StatusArgs) -> int:
     root = status.find_sweep(args.folder, args.out)
     now = status.view(root)
     if args.json:
-        print(dump_json(now), end="")
+        say(dump_json(now), end="")
         return 0
     if args.once or not sys.stdout.isatty() or not now.open:
-        print(status.table(now))
+        say(status.table(now))
         return 0
     from rich.console import Console
     from rich.live import Live
@@ -227,7 +176,7 @@ def show(args: StatusArgs) -> int:
     rows = max(5, console.size.height - 3)
 
     def page() -> Text:
-        return Text(status.table(now, rows), no_wrap=True, overflow="ellipsis")
+        return Text(plain(status.table(now, rows)), no_wrap=True, overflow="ellipsis")
 
     with Live(page(), console=console, refresh_per_second=2) as live:
         while now.open:

@@ -1,5 +1,5 @@
 """Other people's software: our models in their planners and environments, their models in our planners."""
 
-from lpwm.interop.swm import ActionProcess, CostProblem, SwmModel, SwmSolver
+from lpwm.interop.swm import ActionProcess, CostProblem, SwmModel, SwmPolicy, SwmSolver
 
-__all__ = ["ActionProcess", "CostProblem", "SwmModel", "SwmSolver"]
+__all__ = ["ActionProcess", "CostProblem", "SwmModel", "SwmPolicy", "SwmSolver"]

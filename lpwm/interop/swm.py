@@ -3,16 +3,15 @@
     SwmModel(model)            our world model as its Dynamics (encode, rollout) and Costable (get_cost)
     SwmSolver(CEM(), model)    our planner as its Solver, for our models or its own
     CostProblem(model, info)   anything with get_cost as one of our planning problems
+    SwmPolicy(agent)           an agent as its Policy
     ActionProcess(stats)       our action normalization as its Transformable
 
 Its dictionaries hold, per environment or per environment and candidate, `pixels`, `goal` and more.
 B environments, S candidates, C context frames, T blocks of a plan, A action size × block, D latent width.
 """
 
-from __future__ import annotations
-
 import copy
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -20,11 +19,12 @@ import torch
 from einops import rearrange
 from torch import Tensor, nn
 
+from lpwm.agent import Agent
 from lpwm.core.errors import UserError
 from lpwm.core.rng import seed_of
 from lpwm.data import ActionStats
 from lpwm.model import WorldModel
-from lpwm.plan import LatentProblem, Plan, Problem, Solver, chunked
+from lpwm.plan import LatentProblem, Problem, Solver, chunked
 from lpwm.plan.config import check_horizon, check_path_discount
 from lpwm.plan.problem import latent_cost
 
@@ -34,10 +34,8 @@ Info = dict[str, Any]
 def frames(pixels: Tensor, name: str = "pixels") -> Tensor:
     """(…, 3, h, w) or (…, h, w, 3) uint8 -> (…, 3, h, w). Its environments give the latter."""
     if pixels.dtype != torch.uint8:
-        raise UserError(
-            f"{name} is {pixels.dtype}: give the uint8 frames of the environment, without an image transform "
-            "(the model normalizes them itself)."
-        )
+        remedy = "give the uint8 frames of the environment, without an image transform (the model normalizes them)"
+        raise UserError(f"{name} is {pixels.dtype}: {remedy}.")
     if pixels.dim() < 4 or 3 not in (pixels.shape[-1], pixels.shape[-3]):
         raise UserError(f"{name} has shape {tuple(pixels.shape)}: give frames of three channels, (…, h, w, 3).")
     return pixels if pixels.shape[-3] == 3 else rearrange(pixels, "... h w c -> ... c h w")
@@ -50,9 +48,9 @@ class SwmModel(nn.Module):
     rollout(info, a)      a (B, S, T, A) adds predicted_emb (B, S, C + T, D): the context's codes, then the forecasts
     get_cost(info, a)     (B, S): mean_d (ẑ_T − z_goal)²; with `path_discount` > 0 the path cost
 
-    Its solvers hand one dictionary to many calls; codes are left in it (`emb`, `goal_emb`) and used again, so every
-    frame is encoded once per plan. The solvers plan z-scored actions: pass `process={"action": model.process}` to
-    its WorldModelPolicy. A context of several frames needs `action` (B, S, C − 1, A), the blocks between them.
+    Codes are left in the dictionary (`emb`, `goal_emb`), so every frame is encoded once per plan. Solvers plan z-scored
+    actions: pass `process={"action": model.process}` to its WorldModelPolicy. A context of several frames needs
+    `action` (B, S, C − 1, A), the blocks between them.
     """
 
     def __init__(self, model: WorldModel, stats: ActionStats | None = None, path_discount: float = 0.0) -> None:
@@ -60,10 +58,10 @@ class SwmModel(nn.Module):
         self.model, self.path_discount = model.eval(), check_path_discount(path_discount)
         given = model.meta.get("normalization")
         self.stats = stats or (ActionStats.from_dict(given) if given else None)
-        self._dynamics: Any = None
+        self._dynamics: tuple[Any, Any] = (None, None)  # frozen, and the weights that it was made of
 
     @property
-    def process(self) -> ActionProcess:
+    def process(self) -> "ActionProcess":
         if self.stats is None:
             raise UserError("the model was saved without its action statistics: pass stats=ActionStats(mean, std).")
         return ActionProcess(self.stats)
@@ -73,6 +71,7 @@ class SwmModel(nn.Module):
         return self.model.action_dim
 
     def encode(self, info: Info) -> Info:
+        self._dynamics = (None, None)
         info["emb"] = self.model.encode(self._frames(info, "pixels"))
         action = info.get("action")
         if torch.is_tensor(action) and action.shape[-1] == self.action_dim:
@@ -103,10 +102,8 @@ class SwmModel(nn.Module):
         with torch.no_grad():
             z_BCD = self.model.encode(self._frames(info, "pixels"))
             goal_BD = self.model.encode(self._frames(info, "goal")[:, -1])
-        past = self._past(info.get("action"), z_BCD)
-        return LatentProblem(
-            self.model, z_BCD, goal_BD, past, horizon, env_ids=env_ids, path_discount=self.path_discount
-        )
+        about = self.model, z_BCD, goal_BD, self._past(info.get("action"), z_BCD), horizon
+        return LatentProblem(*about, env_ids=env_ids, path_discount=self.path_discount)
 
     def _frames(self, info: Info, name: str) -> Tensor:
         if not torch.is_tensor(info.get(name)):
@@ -119,8 +116,16 @@ class SwmModel(nn.Module):
             with torch.no_grad():
                 z_BCD = self.model.encode(self._frames(info, "pixels")[:, 0])
             info["emb"] = z_BCD[:, None].expand(-1, samples, -1, -1)
-            self._dynamics = self.model.frozen(z_BCD.dtype)  # weights as they are now, for this plan
-        return info["emb"][:, 0]
+            self._dynamics = (None, None)
+        emb: Tensor = info["emb"]  # with a candidate axis, unless `encode` made it
+        return emb if emb.dim() == 3 else emb[:, 0]
+
+    def _frozen(self, dtype: torch.dtype) -> Any:
+        """The dynamics with the weights as they are now, or the model itself where it has none to freeze."""
+        weights = [(p.data_ptr(), p._version) for p in self.model.parameters()]
+        if self._dynamics[1] != weights:
+            self._dynamics = self.model.frozen(dtype), weights
+        return self._dynamics[0] or self.model
 
     def _goal(self, info: Info) -> Tensor:
         if "goal_emb" not in info:
@@ -133,23 +138,19 @@ class SwmModel(nn.Module):
         if not need:
             return None
         if not torch.is_tensor(action) or action.shape[-1] != self.action_dim or action.shape[1] < need:
-            raise UserError(
-                f"{need + 1} context frames need the {need} action blocks of {self.action_dim} numbers executed "
-                "between them, as `action`; or plan with history_len=1."
-            )
+            blocks = f"the {need} action blocks of {self.action_dim} numbers executed between them, as `action`"
+            raise UserError(f"{need + 1} context frames need {blocks}; or plan with history_len=1.")
         return action[:, -need:].to(z_BCD)
 
     def _predict(self, info: Info, z_BCD: Tensor, actions: Tensor, last_only: bool) -> Tensor:
         if actions.shape[-1] != self.action_dim:
-            raise UserError(
-                f"actions are {actions.shape[-1]} wide and the model reads {self.action_dim}: "
-                "set PlanConfig.action_block to the frameskip the model was trained with."
-            )
+            widths = f"actions are {actions.shape[-1]} wide and the model takes {self.action_dim}"
+            raise UserError(f"{widths}: set PlanConfig.action_block to the frameskip the model was trained with.")
         action = info.get("action")
         past = self._past(action[:, 0] if torch.is_tensor(action) and action.dim() == 4 else None, z_BCD)
         # Its gradient solvers need the link's own gradient; the others the frozen dynamics.
         gradient = torch.is_grad_enabled() and actions.requires_grad
-        dynamics = self.model if gradient or self._dynamics is None else self._dynamics
+        dynamics = self.model if gradient else self._frozen(z_BCD.dtype)
         predicted: Tensor = dynamics.rollout(z_BCD, actions.to(z_BCD), past_BPA=past, last_only=last_only)
         return predicted
 
@@ -168,11 +169,9 @@ class ActionProcess:
 
 
 class CostProblem(Problem):
-    """Anything with `get_cost(info, actions (B, S, T, A)) -> (B, S)` as a planning problem.
-
-    `info` holds tensors and arrays with one row per environment; they are given a candidate axis as its own solvers
-    do. The model may leave what it computes in the dictionary and find it at the next call.
-    """
+    """Anything with `get_cost(info, actions (B, S, T, A)) -> (B, S)` as a planning problem. `info` holds tensors and
+    arrays with one row per environment; they are given a candidate axis as its own solvers do. What the model leaves in
+    the dictionary is there at the next call."""
 
     def __init__(
         self,
@@ -188,17 +187,12 @@ class CostProblem(Problem):
         self.info = {k: v for k, v in info.items() if isinstance(v, Tensor | np.ndarray) and np.ndim(v) > 0}
         batches = {len(v) for v in self.info.values()}
         if len(batches) != 1:
-            raise UserError(
-                f"the dictionary's entries have {sorted(batches)} rows: give one row per environment in each."
-            )
+            raise UserError(f"entries of the dictionary have {sorted(batches)} rows: give one row per environment.")
         self.model, self.dtype = model, dtype
         self.horizon, self.action_dim = check_horizon(horizon), action_dim
         device = next((v.device for v in self.info.values() if torch.is_tensor(v)), torch.device("cpu"))
         self.env_ids = torch.arange(batches.pop(), device=device) if env_ids is None else env_ids.to(device)
         self._seen: dict[int, Info] = {}
-
-    def tensors(self) -> list[Tensor]:
-        return [self.env_ids]
 
     def with_tensors(self, tensors: Sequence[Tensor]) -> Self:
         raise UserError("a problem behind get_cost cannot be moved to other environments: build a new one.")
@@ -216,18 +210,14 @@ class CostProblem(Problem):
         other._seen = {}
         return other
 
-    def frozen_state(self) -> Hashable | None:
-        return None
-
     def cost(self, actions_BSHA: Tensor) -> Tensor:
         samples = actions_BSHA.shape[1]
         if samples not in self._seen:
             self._seen[samples] = {k: _with_candidates(v, samples) for k, v in self.info.items()}
         cost: Tensor = self.model.get_cost(self._seen[samples], actions_BSHA)
-        if cost.shape != actions_BSHA.shape[:2]:
-            raise UserError(
-                f"get_cost returned shape {tuple(cost.shape)} for {tuple(actions_BSHA.shape[:2])} candidates."
-            )
+        shape, wanted = tuple(cost.shape), tuple(actions_BSHA.shape[:2])
+        if shape != wanted:
+            raise UserError(f"get_cost returned shape {shape} for {wanted} candidates.")
         return cost.to(self.dtype)
 
     def candidate_bytes(self) -> int:
@@ -243,37 +233,21 @@ def _with_candidates(value: Tensor | np.ndarray, samples: int) -> Any:
 
 class SwmSolver:
     """One of our planners under stable-worldmodel's Solver protocol, for its WorldModelPolicy and `World.evaluate`.
-
-    `model` is an SwmModel, or any model of its own with get_cost. All environments are planned at once. The n-th
-    call draws its noise from (seed, n).
-    """
+    `model` is an SwmModel, or any model of its own with get_cost. All environments are planned at once. The n-th call
+    draws its noise from (seed, n)."""
 
     def __init__(self, solver: Solver, model: Any, seed: int = 0, compile: bool = False) -> None:
         self.solver, self.model, self.seed, self.compile = solver, model, seed, compile
         self._calls = 0
-        self._config: Any = None
 
     def configure(self, *, action_space: Any, n_envs: int, config: Any) -> None:
-        self._config, self._n_envs = config, n_envs
-        self._raw = int(np.prod(action_space.shape[1:]))
+        self.n_envs, self.horizon = n_envs, int(config.horizon)
+        self.action_dim = int(np.prod(action_space.shape[1:])) * int(config.action_block)
 
-    def _configured(self) -> Any:
-        if self._config is None:
+    def __getattr__(self, name: str) -> Any:
+        if name in ("n_envs", "horizon", "action_dim"):
             raise UserError("the solver does not know its environments yet: call configure(...) first.")
-        return self._config
-
-    @property
-    def action_dim(self) -> int:
-        return self._raw * int(self._configured().action_block)
-
-    @property
-    def n_envs(self) -> int:
-        self._configured()
-        return self._n_envs
-
-    @property
-    def horizon(self) -> int:
-        return int(self._configured().horizon)
+        raise AttributeError(name)
 
     def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         return self.solve(*args, **kwargs)
@@ -285,15 +259,52 @@ class SwmSolver:
             problem = self.model.problem(info_dict, self.horizon)
         else:
             problem = CostProblem(self.model, info_dict, self.horizon, self.action_dim)
+        start = init_action
+        if start is not None:  # a shifted plan is shorter than the horizon; the rest starts at zero
+            start = nn.functional.pad(start, (0, 0, 0, max(0, self.horizon - start.shape[1])))[:, : self.horizon]
         seed = seed_of(self.seed, "plan", self._calls)
         self._calls += 1
-        start = self._padded(init_action, problem)
-        plan: Plan = chunked(problem, self.solver, start=start, seed=seed, compile=self.compile)
+        plan = chunked(problem, self.solver, start=start, seed=seed, compile=self.compile)
         return {"actions": plan.actions_BHA.cpu(), "costs": plan.costs_B.tolist()}
 
-    def _padded(self, init_action: Tensor | None, problem: Problem) -> Tensor | None:
-        """A shifted plan is shorter than the horizon; the rest starts at zero."""
-        if init_action is None:
-            return None
-        missing = problem.horizon - init_action.shape[1]
-        return torch.nn.functional.pad(init_action, (0, 0, 0, max(0, missing)))[:, : problem.horizon]
+
+class SwmPolicy:
+    """An `Agent` as a policy of its World: `world.set_policy(SwmPolicy(agent))`, then `world.evaluate(...)`. Goals are
+    the `goal` frames in the world's dictionary, or `goal`, anything that `Agent.reset` takes. Every environment has an
+    agent of its own, so that one which is reset plans anew while the others go on."""
+
+    type, seed = "lpwm", None
+
+    def __init__(self, agent: Agent, goal: Any = None) -> None:
+        self.agent, self.goal, self.env = agent, goal, None
+        self._agents: list[Agent | None] = []
+
+    def set_env(self, env: Any) -> None:
+        self.env, self._agents = env, [None] * getattr(env, "num_envs", 1)
+
+    def get_action(self, info_dict: Info, **_: Any) -> np.ndarray:
+        """(N, A) for the dictionary's frames, `pixels` (N, 1, h, w, 3); NaN where an episode has ended."""
+        if not self._agents:
+            raise UserError("the policy does not know its environments yet: call world.set_policy(policy) first.")
+        for name in ("pixels",) if self.goal is not None else ("pixels", "goal"):
+            if name not in info_dict:
+                raise UserError(f"the dictionary has no {name!r}: the agent needs frames, and a goal frame or goal=.")
+        flush, ended = (info_dict.get(name) for name in ("_needs_flush", "terminated"))
+        width = len(self.agent.low) if not self.agent.choices else 1
+        actions = np.full((len(self._agents), width), np.nan, np.float32)
+        for i in range(len(self._agents)):
+            if ended is not None and bool(np.asarray(ended)[i]):
+                continue
+            agent = None if flush is not None and bool(np.asarray(flush)[i]) else self._agents[i]
+            if agent is None:
+                agent = self._agents[i] = self.agent.fork(i)
+                agent.reset(self.goal if self.goal is not None else _last_frame(info_dict["goal"][i]))
+            actions[i] = agent.act(_last_frame(info_dict["pixels"][i]))
+        shape = getattr(getattr(self.env, "action_space", None), "shape", None)
+        return actions.reshape(shape) if shape else actions
+
+
+def _last_frame(pixels: Any) -> np.ndarray:
+    """(h, w, 3) of frames (C, h, w, 3) or (C, 3, h, w)."""
+    frame = torch.as_tensor(np.asarray(pixels))
+    return frames(frame if frame.dim() > 3 else frame[None])[-1].permute(1, 2, 0).numpy()

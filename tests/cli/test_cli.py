@@ -1,18 +1,23 @@
 """The command line as a user meets it: what it prints, and one sentence for what it cannot do."""
 
 import json
+import os
+import re
+import subprocess
+import sys
 
 import pytest
 
-from lpwm.cli import VERBS, main
+from lpwm import worlds
+from lpwm.cli import PARTS, VERBS, main
+from lpwm.cli.collect import parse_options
+from lpwm.cli.terminal import plain
+from lpwm.data import collect, read
 
 
 def lpwm(capsys, *argv):
     """Exit status, stdout and stderr of a command, in this process."""
-    try:
-        status = main(list(argv))
-    except SystemExit as stop:  # tyro's own refusals
-        status = stop.code
+    status = main(list(argv))
     out = capsys.readouterr()
     return status, out.out, out.err
 
@@ -53,53 +58,207 @@ def test_recipes_are_valid_and_priced(capsys):
     assert all(r["cost"]["gpu_minutes"] > 0 for r in rows.values())
 
 
-def test_runs_are_listed(capsys, tmp_path):
+def test_runs_are_listed_and_compared(capsys, tmp_path):
     line = "train tiny/lpwm --train.steps 4 --train.no-stop-dead --data.episodes 20 --device cpu"
-    for seed in ("1", "2"):
-        assert lpwm(capsys, *line.split(), "--train.seed", seed, "--out", str(tmp_path / seed), "--json")[0] == 0
+    for seed, name in (("1", "tiny/lpwm"), ("2", "\x1b[31mred")):
+        more = ["--train.seed", seed, "--out", str(tmp_path / seed), "--name", name, "--json"]
+        assert lpwm(capsys, *line.split(), *more)[0] == 0
     status, out, _ = lpwm(capsys, "runs", str(tmp_path), "--json")
     rows = json.loads(out)
     told = [(r["name"], r["world"], r["step"], r["steps"]) for r in rows]
-    assert status == 0 and told == [("tiny/lpwm", "piecewise", 4, 4)] * 2
+    assert status == 0 and told == [("tiny/lpwm", "piecewise", 4, 4), ("\x1b[31mred", "piecewise", 4, 4)]
     assert rows[0]["error"] > 0 and rows[0]["age"] > rows[1]["age"] > 0  # the newest last
-    status, out, _ = lpwm(capsys, "runs", str(tmp_path / "1"))
-    assert status == 0 and "4/4" in out and max(map(len, out.splitlines())) <= 80
+    few = ["--preset", "quick", "--goals", "random", "--episodes", "2", "--budgets", "10", "--device", "cpu"]
+    assert lpwm(capsys, "eval", rows[0]["folder"], *few)[0] == 0
+    status, out, _ = lpwm(capsys, "runs", str(tmp_path))
+    assert status == 0 and "4/4" in out and " %" in out and max(map(len, out.splitlines())) <= 80
+    assert "\x1b" not in out and "[31mred" in out  # what comes from files loses its control characters
+    status, out, _ = lpwm(capsys, "runs", *(r["folder"] for r in rows))
+    lines = {line.split()[0]: line.split()[1:] for line in out.splitlines()[1:] if line[:1].strip()}
+    assert status == 0 and lines["train.seed"] == ["1", "2"] and "train.batch" not in lines and "error" in lines
+    assert max(map(len, out.splitlines())) <= 80 and "\x1b" not in out
     assert "holds no runs" in lpwm(capsys, "runs", str(tmp_path / "3"))[2]
 
 
-@pytest.mark.parametrize(
-    ("argv", "words"),
-    [
-        (["trian"], "did you mean 'train'"),
-        (["params", "--rungs", "mlplti"], "did you mean 'mlp-lti'"),
-        (["params", "--widths", "0"], "positive"),
-        (["train"], "which recipe"),
-        (["train", "piecewise-2x2/lpmw"], "did you mean 'piecewise-2x2/lpwm'"),
-        (["train", "tiny/lpwm", "--model.encoder.image_size", "17"], "not divisible"),
-        (["train", "tiny/lpwm", "--objective.tj-weight", "0.1", "--model.link", "identity"], "non-negative link"),
-        (["train", "tiny/lpwm", "--objective.rdmreg.p", "0"], "above 0"),
-        (["train", "tiny/lpwm", "--model.predictor.history", "9"], "shorter history"),
-        (["train", "tiny/lpwm", "--model.predictor.rung", "lti-1"], "unknown predictor"),
-        (["train", "tiny/lpwm", "--model.latnet", "8"], "--model.latent"),
-        (["train", "tiny/lpwm", "--data.world", "piecewis"], "did you mean 'piecewise'"),
-        (["train", "tiny/lpwm", "--device", "tpu9"], "device"),
-        (["train", "tiny/lpwm", "--train.batch", "1000000000"], "fits"),
-        (["train", "--resume", "nowhere"], "nowhere does not exist: give the folder of a run"),
-        (["train", "--resume", "."], "is not a run: it has no run.json"),
-        (["train", "tiny/lpwm", "--out", "afile"], "cannot write afile"),
-        (["report", "nowhere"], "nowhere does not exist"),
-        (["report", "."], "is not a run: it has no run.json"),
-        (["report", "afile"], "is not a run: it has no run.json"),
-        (["eval", "holds"], "holds is not a run but holds 1: give their folders, for instance holds/a."),
-        (["recipes", "nothing*"], "no recipe"),
-    ],
-)
-def test_mistakes_are_one_sentence_without_a_traceback(capsys, tmp_path, monkeypatch, argv, words):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "afile").write_text("")
-    (tmp_path / "holds" / "a").mkdir(parents=True)
-    (tmp_path / "holds" / "a" / "run.json").write_text("{}")
-    status, out, err = lpwm(capsys, *argv)
-    flat = " ".join((out + err).replace("│", " ").split())
-    assert status == 2 and words in flat and "Traceback" not in flat
-    assert not (tmp_path / "runs").exists()  # nothing was made
+def test_only_one_place_prints():
+    from pathlib import Path
+
+    import lpwm.cli
+
+    folder = Path(lpwm.cli.__file__).parent
+    assert [p.name for p in folder.glob("*.py") if re.search(r"(?<![\w.])print\(", p.read_text())] == ["terminal.py"]
+    assert plain("a\tb\nc\x1b]0;title\x07\x9b31m\r\u202ed") == "a\tb\nc]0;title31md"
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A folder with a data set, half of one, a file and a folder of runs."""
+    folder = tmp_path_factory.mktemp("place")
+    collect(worlds.make("piecewise"), folder / "a.h5", episodes=8, steps=30)
+    (folder / "cut.h5").write_bytes((folder / "a.h5").read_bytes()[:3000])
+    (folder / "afile").write_text("")
+    (folder / "holds" / "a").mkdir(parents=True)
+    (folder / "holds" / "a" / "run.json").write_text("{}")
+    return folder
+
+
+TINY, COLLECT = "train tiny/lpwm ", "collect piecewise --episodes 2 --out new.h5 "
+MISTAKES = [
+    ("trian", "did you mean 'train'"),
+    ("params --rungs mlplti", "did you mean 'mlp-lti'"),
+    ("params --widths 0", "positive"),
+    ("train", "which recipe"),
+    ("train piecewise-2x2/lpmw", "did you mean 'piecewise-2x2/lpwm'"),
+    (TINY + "--model.encoder.image_size 17", "not divisible"),
+    (TINY + "--objective.tj-weight 0.1 --model.link identity", "non-negative link"),
+    (TINY + "--objective.rdmreg.p 0", "above 0"),
+    (TINY + "--model.predictor.history 9", "shorter history"),
+    (TINY + "--model.predictor.rung lti-1", "unknown predictor"),
+    (TINY + "--model.latnet 8", "--model.latent"),
+    (TINY + "--train.steps many", "--train.steps: invalid literal for int()"),
+    (TINY + "--train.steps", "Missing value for argument '--train.steps'"),
+    (TINY + "--data.world piecewis", "did you mean 'piecewise'"),
+    (TINY + "--data.file none", "does not exist"),
+    (TINY + "--device tpu9", "device"),
+    (TINY + "--train.batch 1000000000", "fits"),
+    (TINY + "--out afile", "cannot write afile"),
+    ("train --resume nowhere", "nowhere does not exist: give the folder of a run"),
+    ("train --resume .", "is not a run: it has no run.json"),
+    ("report nowhere", "nowhere does not exist"),
+    ("report .", "is not a run: it has no run.json"),
+    ("report afile", "is not a run: it has no run.json"),
+    ("eval holds", "holds is not a run but holds 1: give their folders, for instance holds/a."),
+    ("recipes nothing*", "no recipe"),
+    ("demo --out afile/out", "afile"),
+    ("theory --out new --sizes 1", "two grids"),
+    ("theory --out new --states 5", "100 states"),
+    ("collect piecewize --episodes 2 --out new.h5", "did you mean 'piecewise'"),
+    ("collect piecewise --episodes 0 --out new.h5", "episodes is 0"),
+    ("collect piecewise --episodes 2 --out afile/a.h5", "cannot write"),
+    (COLLECT + "--size 32", "needs --pixels"),
+    (COLLECT + "--pixels --size 2", "size is 2"),
+    (COLLECT + "--options h=3", "no option 'h'"),
+    (COLLECT + "--options g=three", "g as int"),
+    (COLLECT + "--options g", "name=value"),
+    (COLLECT + "--policy nobody", "unknown policy"),
+    (COLLECT + "--workers 0", "0 workers"),
+    (COLLECT + "--steps 0", "steps is 0"),
+    ("data info none.h5", "does not exist"),
+    ("data info cut.h5", "damaged or incomplete"),
+    ("data convert a.h5 x.h5 --size 32", "needs frames"),
+    ("data convert . x.h5", "2 data sets (a.h5, cut.h5): name one"),
+    ("data convert holds x.h5", "folder without a data set"),
+    ("data convert a.h5 x.h5 --add-pixels --remove-pixels", "one of --add-pixels"),
+]
+
+
+@pytest.mark.parametrize(("line", "words"), MISTAKES)
+def test_mistakes_are_one_sentence_without_a_traceback(capsys, place, monkeypatch, line, words):
+    monkeypatch.chdir(place)
+    before = sorted(place.rglob("*"))
+    status, out, err = lpwm(capsys, *line.split())
+    assert status == 2 and not out and words in err and err.startswith("lpwm: ") and err.count("\n") == 1
+    assert sorted(place.rglob("*")) == before  # nothing was made
+
+
+def test_collect_writes_one_line_and_the_file(tmp_path, capsys):
+    out = tmp_path / "new" / "a.h5"
+    line = f"collect piecewise --episodes 4 --steps 6 --out {out} --seed 2 --pixels --size 16"
+    line += " --options g=3 visible=true"
+    status, said, err = lpwm(capsys, *line.split())
+    data = read(out)
+    assert status == 0 and said.count("\n") == 1 and data.digest in said and err == ""
+    assert data.episodes == 4 and data.steps == 24 and data.pixels.shape == (28, 16, 16, 3)
+    assert data.spec.options == {"g": 3, "scale": 2.0, "visible": True} and data.attributes["seed"] == 2
+    assert "--overwrite" in lpwm(capsys, *line.split())[2]
+    assert json.loads(lpwm(capsys, *line.split(), "--overwrite", "--json")[1])["digest"] == data.digest
+    given = ("g=3", "scale=1.5", "name=a=b", "old=False", "xs=[1, 2]")
+    assert parse_options(given) == {"g": 3, "scale": 1.5, "name": "a=b", "old": False, "xs": [1, 2]}
+
+
+def test_data_info(place, tmp_path, capsys):
+    status, said, _ = lpwm(capsys, "data", "info", str(place / "a.h5"), "--pictures", str(tmp_path / "a.png"))
+    for expected in ("piecewise g=2", "8 of 31 frames, 240 steps", read(place / "a.h5").digest, "coverage", "latched"):
+        assert status == 0 and expected in said
+    assert (tmp_path / "a.png").stat().st_size > 1000
+    info = json.loads(lpwm(capsys, "data", "info", str(place / "a.h5"), "--json")[1])
+    assert info["steps"] == 240 and "dataset goals, nothing" in info["controls"]
+
+
+def test_outputs_go_where_they_were_asked_to(capsys, tmp_path, monkeypatch):
+    """Nothing is written into the package, and no file that lpwm did not make is replaced without being told."""
+    from lpwm.core.files import PACKAGE
+
+    packaged = PACKAGE / "assets" / "pretrained"
+    before = sorted(packaged.rglob("*"))
+    for more in (["--goals", "random"], [], ["--out", str(packaged / "lpwm" / "a.json")]):
+        status, _, err = lpwm(capsys, "eval", str(packaged / "lpwm"), "--preset", "quick", *more, "--device", "cpu")
+        assert status == 2 and "inside the installed package" in err and err.count("\n") == 1
+    assert sorted(packaged.rglob("*")) == before
+    few = ["theory", "--sizes", "2", "--states", "200", "--out", str(tmp_path)]
+    for name in ("theory.json", "theory-slopes.png", "theory-borders.pdf"):
+        (tmp_path / name).write_text("years of work")
+        status, _, err = lpwm(capsys, *few)
+        assert status == 2 and f"{name} was not made by lpwm" in err and "--overwrite" in err
+        assert (tmp_path / name).read_text() == "years of work"
+        if name != "theory-borders.pdf":
+            (tmp_path / name).unlink()
+    assert lpwm(capsys, *few, "--overwrite")[0] in (0, 1)
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda *_, **__: (_ for _ in ()).throw(OSError(28, "full")))
+    (tmp_path / "theory-slopes.png").unlink()
+    status, _, err = lpwm(capsys, *few)
+    assert status == 2 and "theory-slopes.png: the disk is full" in err
+    assert not (tmp_path / "theory-slopes.png").exists()  # no picture of 0 bytes under its name
+
+
+LOOK = """
+import sys
+from lpwm.cli import main
+try:
+    main(sys.argv[1:])
+except SystemExit as stop:
+    assert not stop.code
+print("torch" in sys.modules)
+"""
+
+
+def shown(*argv):
+    """What a verb prints, and whether it imported torch."""
+    done = subprocess.run(
+        [sys.executable, "-c", LOOK, *argv], capture_output=True, text=True, env=os.environ | {"COLUMNS": "80"}
+    )
+    assert done.returncode == 0, done.stderr
+    *lines, torch = done.stdout.splitlines()
+    return lines, torch == "True"
+
+
+@pytest.mark.parametrize("verb", [*VERBS, *PARTS, "paper params", "data info", "data convert"])
+def test_help_is_short_and_needs_no_torch(verb):
+    lines, torch = shown(*verb.split(), "--help")
+    assert not torch
+    assert len(lines) <= 45 and max(map(len, lines)) <= 80 and any("usage" in line for line in lines)
+
+
+def test_lists_and_usage_need_no_torch():
+    assert "50 100" in " ".join(shown("eval", "--help")[0])
+    assert "--once" in " ".join(shown("sweep", "status", "--help")[0])
+    for argv in (["--help"], ["--version"], ["train", "tiny/lpwm", "--help-all"]):
+        assert not shown(*argv)[1], argv
+
+
+def test_train_shows_the_recipes_defaults_and_all_of_them_when_told():
+    short = " ".join("\n".join(shown("train", "piecewise-2x2-small/lpwm", "--help")[0]).replace("│", "").split())
+    assert "--train.steps INT of the optimizer (default: 2500)" in short and "deep-adaln, shallow-adaln" in short
+    assert "--help-all" in short and "--optim.eps" not in short
+    everything = "\n".join(shown("train", "piecewise-2x2-small/lpwm", "--help-all")[0])
+    assert "--optim.eps" in everything and "--train.steps" in everything
+
+
+def test_parts_of_the_paper_are_verbs_too(capsys):
+    outs = []
+    for argv in (["params", "--json"], ["paper", "params", "--json"]):
+        assert main(argv) == 0
+        outs.append(capsys.readouterr().out)
+    assert outs[0] == outs[1]
+    assert main(["paper", "parms"]) == 2 and "did you mean 'params'" in capsys.readouterr().err
+    assert main(["paper"]) == 2

@@ -22,34 +22,57 @@ def outside(tmp_path_factory):
     return folder
 
 
-def lpwm(folder, *argv, plugin=True, status=0):
-    words = [sys.executable, "-m", "lpwm", *argv, *(["--plugin", "my_plugin"] if plugin else [])]
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, env=environment)
-    assert done.returncode == status, f"{argv}\n{done.stdout}\n{done.stderr}"
-    assert "Traceback" not in done.stderr
-    return done.stdout if status == 0 else done.stderr
+COMMANDS = """
+import contextlib, io, json, sys
+from lpwm.cli import main
+said = []
+for line in json.load(sys.stdin):
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        status = main(line)
+    said.append((status, out.getvalue(), err.getvalue()))
+print(json.dumps(said))
+"""
+
+
+def python(folder, script, given="", **environment):
+    environment = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{folder}", "OMP_NUM_THREADS": "1"} | environment
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, env=environment, input=given)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def lpwm(folder, *lines, plugin="my_plugin"):
+    """Status, output and errors of each command, all in one process."""
+    lines = [[*line.split(), *(["--plugin", plugin] if plugin else [])] for line in lines]
+    return json.loads(python(folder, COMMANDS, json.dumps(lines)).stdout.splitlines()[-1])
 
 
 def test_from_the_command_line(outside):
-    recipe = ["train", "tiny/lpwm", "--model.encoder.image-size", "16", *SHORT.split()]
-    lpwm(outside, *recipe, "--data.world", "ball", "--model.predictor.rung", "gru", "--json")
-    lpwm(outside, *recipe, "--data.world", "ball", "--model.predictor.rung", "residual-lti", "--json")
-    folders = [row["folder"] for row in json.loads(lpwm(outside, "runs", "--json"))]
-    assert len(folders) == 2
-    quick = ["--preset", "quick", "--episodes", "3", "--budgets", "25", "--device", "cpu"]
-    evaluated = json.loads(lpwm(outside, "eval", *folders, *quick, "--json"))
+    train = f"train tiny/lpwm --model.encoder.image-size 16 {SHORT} --data.world ball --json --model.predictor.rung "
+    said = lpwm(outside, train + "gru", train + "residual-lti", "runs --json")
+    folders = " ".join(row["folder"] for row in json.loads(said[2][1]))
+    assert [status for status, *_ in said] == [0] * 3 and len(folders.split()) == 2
+    quick = "--preset quick --episodes 3 --budgets 25 --device cpu"
+    said = lpwm(
+        outside,
+        f"eval {folders} {quick} --json",
+        f"interpret {folders} --what sparsity --frames 60 --device cpu",
+        f"report {folders} --out page.html",
+        "params --widths 16",
+        "params --widths 16 --rungs gru",
+        "recipes tiny/*",
+        "collect ball --episodes 3 --out ball.h5",
+    )
+    assert [status for status, *_ in said] == [0] * 7
+    evaluated, table, _, params, gru, recipes, _ = (out for _, out, _ in said)
+    evaluated = json.loads(evaluated)
     assert evaluated["world"]["name"] == "ball" and len(evaluated["runs"]) == 2
-    table = lpwm(outside, "interpret", *folders, "--what", "sparsity", "--frames", "60", "--device", "cpu")
-    assert "Residual LTI(k)" in table and "gru" in table
-    lpwm(outside, "report", *folders, "--out", "page.html")
-    assert "ball" in (outside / "page.html").read_text()
-    assert "LTI(1)" in lpwm(outside, "params", "--widths", "16")
-    assert "gru" in lpwm(outside, "params", "--widths", "16", "--rungs", "gru")
-    assert len(lpwm(outside, "recipes", "tiny/*").splitlines()) > 2
-    lpwm(outside, "collect", "ball", "--episodes", "3", "--out", "ball.h5")
-    alone = lpwm(outside, "eval", folders[0], *quick, plugin=False, status=2)
-    assert "unknown predictor 'gru'" in alone and "--plugin" in alone
+    assert "Residual LTI(k)" in table and "gru" in table and "ball" in (outside / "page.html").read_text()
+    assert "LTI(1)" in params and "gru" in gru and len(recipes.splitlines()) > 2
+    ((status, _, alone),) = lpwm(outside, f"eval {folders.split()[0]} {quick}", plugin="")
+    assert status == 2 and "unknown predictor" in alone and "--plugin" in alone and "Traceback" not in alone
 
 
 def test_from_python(outside):
@@ -62,10 +85,7 @@ testing.check_predictor(my_plugin.ResidualLTI, history=2)
 changes = {"data.world": "ball", "model.predictor.rung": "gru", "data.episodes": 20, "data.steps": 60,
            "train.steps": 6, "train.stop_dead": False}
 run = lpwm.train("tiny/lpwm", out="python-runs", seed=3, overrides=changes, device="cpu")
-assert lpwm.train("tiny/lpwm", out="python-runs", seed=3, overrides=changes, device="cpu").folder == run.folder
-result = lpwm.evaluate([run], preset="quick", episodes=3, budgets=(25,), device="cpu")
-assert "ball" in result.table() or result.table()
-result.to_json("result.json")
+lpwm.evaluate([run], preset="quick", episodes=3, budgets=(25,), device="cpu").to_json("result.json")
 lpwm.interpret(run, frames=60, device="cpu")
 world = lpwm.make_world("ball")
 frame, goal = (world.render(world.sample_state(1, (k,)), 20)[0].permute(1, 2, 0).numpy() for k in (0, 1))
@@ -73,11 +93,9 @@ agent = lpwm.load(run.folder)
 agent.reset(goal=goal)
 action = agent.act(frame)
 assert action.shape == (1,) and abs(action[0]) <= 1
-print(lpwm.report([run.folder], "python.html"))
+lpwm.report([run.folder], "python.html")
 """
-    environment = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{outside}", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, "-c", script], cwd=outside, capture_output=True, text=True, env=environment)
-    assert done.returncode == 0, done.stderr
+    python(outside, script)
     assert json.loads((outside / "result.json").read_text())["kind"] == "lpwm evaluation"
     assert (outside / "python.html").exists()
 
@@ -94,8 +112,8 @@ print(lpwm.report([run.folder], "python.html"))
 def test_a_plugin_that_does_not_work_is_one_sentence(outside, name, words):
     (outside / "needs_more.py").write_text("import not_installed_anywhere\n")
     (outside / "twice.py").write_text("import lpwm\nlpwm.register_world('piecewise', dict)\n")
-    error = lpwm(outside, "recipes", "tiny/*", "--plugin", name, plugin=False, status=2)
-    assert words in error and len(error.strip().splitlines()) == 1
+    ((status, _, error),) = lpwm(outside, "recipes tiny/*", plugin=name)
+    assert status == 2 and words in error and len(error.strip().splitlines()) == 1
 
 
 def test_an_installed_plugin_is_found_when_its_name_is_not_known(outside, tmp_path):
@@ -106,6 +124,5 @@ def test_an_installed_plugin_is_found_when_its_name_is_not_known(outside, tmp_pa
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: my-plugin\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[lpwm]\nmine = my_plugin\nbroken = not_there\n")
     script = "import lpwm; print(lpwm.make_world('ball').spec.name)"
-    environment = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"}
-    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, env=environment)
+    done = python(tmp_path, script)
     assert done.stdout.strip() == "ball" and "broken (not_there)" in done.stderr

@@ -1,121 +1,77 @@
 """What lpwm 0.1.0 wrote keeps working: run folders load, continue, plan and interpret to the same numbers.
 
-The folders in tests/golden/v010 are made by tests/golden/make_v010.py. The tests use the command line and files;
-everything that imports the package is in the section "Access".
+The folders in tests/golden/v010 were written by the wheel of 0.1.0, with the commands in expected.json; they are never
+made again (the script is in the history: tests/golden/make_v010.py).
 """
-
-from __future__ import annotations
 
 import gzip
 import hashlib
-import importlib.util
 import json
 import platform
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from safetensors.numpy import load_file
+from tools import load
+
+from lpwm.cli import main
+from lpwm.core.config import digest
+from lpwm.model import WorldModel
+from lpwm.recipes import RECIPES, recipe
+from lpwm.sweep import expand, read_grid
 
 TESTS = Path(__file__).parents[1]
 GOLDEN = TESTS / "golden" / "v010"
 EXPECTED = json.loads((GOLDEN / "expected.json").read_text())
 RUNS = EXPECTED["runs"]
+FRAMES = (torch.arange(1536) ** 2 // 11 % 256).to(torch.uint8).reshape(2, 3, 16, 16)
 NEEDS = {"pusht": "pymunk", "cube": "mujoco"}
 
-# Access ------------------------------------------------------------------------------------------------------
-# The only lines that name modules of the package. COMMANDS maps a verb of 0.1.0 to its words now.
 
-COMMANDS: dict[str, list[str]] = {}
-
-
-def call(argv: list[str]) -> int:
-    from lpwm.cli import main
-
-    return main([*COMMANDS.get(argv[0], argv[:1]), *argv[1:]])
-
-
-def encode(folder: Path, frames: torch.Tensor) -> torch.Tensor:
-    from lpwm.model import WorldModel
-
+def encode(folder, frames):
     with torch.no_grad():
         return WorldModel.from_pretrained(folder).encode(frames)
 
 
-def recipe_digests() -> dict[str, str]:
-    from lpwm.core.config import digest
-    from lpwm.recipes import RECIPES, recipe
-
-    return {name: digest(recipe(name)) for name in RECIPES}
+# With its table of renamed keys.
+differences = load("bench/compare_versions.py").differences
 
 
-def grid_hashes(name: str) -> list[str]:
-    from lpwm.recipes import recipe
-    from lpwm.sweep import expand, read_grid
-
-    return [cell.hash for cell in expand(read_grid(name), recipe)]
-
-
-# Comparison --------------------------------------------------------------------------------------------------
-
-
-def _comparison() -> Callable[..., Any]:
-    """`differences` of bench/compare_versions.py, with its table of renamed keys."""
-    path = TESTS.parent / "bench" / "compare_versions.py"
-    spec = importlib.util.spec_from_file_location("compare_versions", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.differences
-
-
-differences = _comparison()
-
-
-def same_machine() -> bool:
+def same_machine():
     """Whether bits can be expected: the torch, the processor and the number of threads that made the files."""
     made, info = EXPECTED["made_with"], Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
     cpu = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "")
-    here = {
-        "torch": str(torch.__version__),
-        "machine": platform.machine(),
-        "cpu": cpu,
-        "capability": torch.backends.cpu.get_cpu_capability(),
-        "threads": torch.get_num_threads(),
-    }
+    here = {"torch": str(torch.__version__), "machine": platform.machine(), "cpu": cpu}
+    here |= {"capability": torch.backends.cpu.get_cpu_capability(), "threads": torch.get_num_threads()}
     return here == made
 
 
-def assert_equal(old: Any, new: Any) -> None:
+def assert_equal(old, new):
     """Number by number: within 1e-6 where the files were made, a little more elsewhere."""
     found = list(differences(old, new, 1e-6 if same_machine() else 1e-3))
     assert not found, "\n".join(found[:10])
 
 
-def weights(run: Path) -> Path:
+def weights(run):
     """The weights of the last checkpoint."""
     return sorted(run.glob("checkpoints/step-*"))[-1] / "model.safetensors"
 
 
-def assert_weights(old: Path, new: Path) -> None:
+def assert_weights(old, new):
+    """Bits where the files were made, elsewhere what the weights compute. (Key biases, and biases before BatchNorm, have
+    no gradient but rounding, which Adam scales up: they differ between processors.)"""
     if same_machine():
         assert old.read_bytes() == new.read_bytes()
     before, after = load_file(old), load_file(new)
-    assert before.keys() == after.keys()
-    for name, value in before.items():
-        np.testing.assert_allclose(after[name], value, rtol=1e-3, atol=1e-5, err_msg=name)
+    assert {name: value.shape for name, value in before.items()} == {name: value.shape for name, value in after.items()}
+    torch.testing.assert_close(encode(new.parent, FRAMES), encode(old.parent, FRAMES), rtol=1e-3, atol=1e-3)
 
 
-def records(run: Path) -> list[dict[str, Any]]:
+def records(run):
     return [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
-
-
-# Fixtures ----------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(autouse=True)
@@ -127,7 +83,7 @@ def one_thread():
 
 
 @pytest.fixture
-def here(tmp_path, monkeypatch) -> Path:
+def here(tmp_path, monkeypatch):
     """A copy of the golden folder as the working directory, its data files unpacked."""
     root = tmp_path / "v010"
     shutil.copytree(GOLDEN, root)
@@ -140,12 +96,12 @@ def here(tmp_path, monkeypatch) -> Path:
 
 
 @pytest.fixture
-def lpwm(capsys) -> Callable[..., Any]:
+def lpwm(capsys):
     """Calls the command line; its JSON, or its text."""
 
-    def run(*argv: str) -> Any:
+    def run(*argv):
         capsys.readouterr()
-        status = call(list(argv))
+        status = main(list(argv))
         out, err = capsys.readouterr()
         assert status == 0, err[-1000:]
         return json.loads(out) if out.startswith(("{", "[")) else out
@@ -153,25 +109,21 @@ def lpwm(capsys) -> Callable[..., Any]:
     return run
 
 
-def need(world: str) -> None:
+def need(world):
     if world in NEEDS:
         pytest.importorskip(NEEDS[world], reason=f"pip install 'lpwm[{world}]'")
 
 
-# Names -------------------------------------------------------------------------------------------------------
-
-
 def test_recipes_keep_their_names_and_configs():
-    now = recipe_digests()
+    now = {name: digest(recipe(name)) for name in RECIPES}
     assert {name: now.get(name) for name in EXPECTED["recipes"]} == EXPECTED["recipes"]
 
 
 @pytest.mark.parametrize("name", EXPECTED["grids"])
 def test_named_grids_keep_their_cells(name):
-    hashes = grid_hashes(name)
+    hashes = [cell.hash for cell in expand(read_grid(name), recipe)]
     text = json.dumps(hashes, separators=(",", ":"))
-    digest = hashlib.sha256(text.encode()).hexdigest()[:12]
-    assert {"cells": len(hashes), "digest": digest} == EXPECTED["grids"][name]
+    assert {"cells": len(hashes), "digest": hashlib.sha256(text.encode()).hexdigest()[:12]} == EXPECTED["grids"][name]
 
 
 def test_parameter_counts(lpwm):
@@ -180,11 +132,8 @@ def test_parameter_counts(lpwm):
 
 def test_the_other_golden_files_are_those_of_0_1_0():
     """Loss curves, worlds and frames: a change of the layout is no reason to make them anew."""
-    for name, digest in EXPECTED["golden"].items():
-        assert hashlib.sha256((TESTS / "golden" / name).read_bytes()).hexdigest() == digest, name
-
-
-# Data --------------------------------------------------------------------------------------------------------
+    for name, expected in EXPECTED["golden"].items():
+        assert hashlib.sha256((TESTS / "golden" / name).read_bytes()).hexdigest() == expected, name
 
 
 @pytest.mark.parametrize("name", EXPECTED["data"])
@@ -206,16 +155,11 @@ def test_states_are_drawn_as_before(here, lpwm):
     assert_equal(EXPECTED["data"]["states.h5"]["converted"], lpwm("data", "info", "converted.h5", "--json"))
 
 
-# Runs --------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("folder", EXPECTED["codes"])
 def test_a_model_encodes_as_before(folder):
     """Runs, and a folder of save_pretrained."""
-    frames = (torch.arange(1536) ** 2 // 11 % 256).to(torch.uint8).reshape(2, 3, 16, 16)
-    torch.testing.assert_close(
-        encode(GOLDEN / folder, frames), torch.tensor(EXPECTED["codes"][folder]), rtol=1e-4, atol=1e-6
-    )
+    codes = torch.tensor(EXPECTED["codes"][folder])
+    torch.testing.assert_close(encode(GOLDEN / folder, FRAMES), codes, rtol=1e-4, atol=1e-6)
 
 
 def test_a_sealed_checkpoint_loads():
@@ -250,16 +194,11 @@ def test_an_interrupted_run_ends_where_the_undisturbed_one_did(resume, here, lpw
     run = here / entry["folder"]
     steps = [r["step"] for r in records(run) if r["kind"] == "train"]
     assert 30 <= steps[-1] < 60 and len(list(run.glob("checkpoints/*"))) == 1
-    if resume == "command":
-        result = lpwm(*entry["command"])
-    else:
-        result = lpwm("train", "--resume", entry["folder"], "--device", "cpu", "--json")
+    again = ["train", "--resume", entry["folder"], "--device", "cpu", "--json"]
+    result = lpwm(*(entry["command"] if resume == "command" else again))
     assert result["run"] == entry["folder"] and result["step"] == 60
     assert_weights(weights(whole), weights(run))
     assert_equal([r for r in records(whole) if r["kind"] != "event"], [r for r in records(run) if r["kind"] != "event"])
-
-
-# Results -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", [n for n, e in RUNS.items() if "eval" in e])
@@ -295,4 +234,11 @@ def test_a_sweep_is_read_and_stays_finished(here, lpwm):
     again = lpwm("sweep", "small.toml", "--out", "sweeps", "--workers", "1", "--device", "cpu", "--json")
     assert_equal(before["status"], again)
     assert made == {p: p.stat().st_mtime_ns for p in (here / "sweeps").rglob("*.safetensors")}
-    assert_equal(before["report"], lpwm("report", "sweeps/small", "--out", "page.html", "--json"))
+    report, old = lpwm("report", "sweeps/small", "--out", "page.html", "--json"), before["report"]
+    assert (report["cells"], report["finished"]) == (old["cells"], old["finished"])
+    for setting, cell in zip(report["settings"], old["best"], strict=True):  # best cells are the study's (results/)
+        numbers = {name: rate.pop("estimate") for name, rate in setting["success"].items()}
+        assert_equal({name: rate.pop("rate") for name, rate in cell["success"].items()}, numbers)
+        assert all(rate.pop("level") == 0.95 for rate in setting["success"].values())
+        assert_equal(cell["success"], setting["success"])
+        assert_equal([cell["reported_on"], cell["active_fraction"]], [setting["seeds"], setting["active"]])

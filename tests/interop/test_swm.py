@@ -1,17 +1,19 @@
 """stable-worldmodel's contracts, with structural stand-ins for its solver and its models."""
 
-from __future__ import annotations
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from tools import refused
 
+from lpwm.agent import Agent
 from lpwm.core.errors import UserError
 from lpwm.core.rng import generator, seed_of
 from lpwm.data import ActionStats
-from lpwm.interop import ActionProcess, CostProblem, SwmModel, SwmSolver
+from lpwm.interop import ActionProcess, CostProblem, SwmModel, SwmPolicy, SwmSolver
 from lpwm.model import EncoderConfig, ModelConfig, PredictorConfig, WorldModel
-from lpwm.plan import CEM, CEMConfig, LatentProblem, chunked
+from lpwm.plan import CEM, CEMConfig, LatentProblem, MPCConfig, chunked
 
 TINY = ModelConfig(
     latent=8,
@@ -74,17 +76,6 @@ def test_encode_adds_codes_and_embeddings(model):
     assert "act_emb" not in raw
 
 
-def test_rollout_is_the_context_then_the_forecasts(model):
-    a = actions(B, S, T)
-    with torch.no_grad():
-        out = model.rollout(with_candidates(info()), a)["predicted_emb"]
-        z = model.model.encode(first_channels(info()["pixels"]))
-        expected = model.model.rollout(z, a, cached=False)
-    assert out.shape == (B, S, 1 + T, 8)
-    torch.testing.assert_close(out[:, :, 0], z.expand(B, S, 8))
-    torch.testing.assert_close(out[:, :, 1:], expected, rtol=1e-5, atol=1e-6)
-
-
 def test_a_context_of_several_frames_takes_the_blocks_between_them(model):
     entries, past, a = info(context=3), actions(B, 2, seed=3), actions(B, S, T)
     with torch.no_grad():
@@ -92,9 +83,9 @@ def test_a_context_of_several_frames_takes_the_blocks_between_them(model):
         z = model.model.encode(first_channels(entries["pixels"]))
         expected = model.model.rollout(z, a, past, cached=False)
     assert out.shape == (B, S, 3 + T, 8)
+    torch.testing.assert_close(out[:, :, :3], z[:, None].expand(B, S, 3, 8))
     torch.testing.assert_close(out[:, :, 3:], expected, rtol=1e-5, atol=1e-6)
-    with pytest.raises(UserError, match="2 action blocks"):
-        model.get_cost(with_candidates(entries), a)
+    refused("2 action blocks", model.get_cost, with_candidates(entries), a)
 
 
 @pytest.mark.parametrize("path_discount", [0.0, 0.5])
@@ -123,13 +114,21 @@ def test_cost_is_ours_and_frames_are_encoded_once(model, monkeypatch, path_disco
     torch.testing.assert_close(model.criterion(rolled), cost, rtol=1e-5, atol=1e-7)
 
 
-def test_a_new_plan_sees_new_weights(model):
-    a = actions(B, S, T)
+@pytest.mark.parametrize("encoded", [False, True])
+def test_a_plan_never_has_stale_weights(model, encoded):
+    """In a new dictionary, in one that `encode` has filled, and in the middle of a plan."""
+    a, given = actions(B, S, T), info()
     with torch.no_grad():
         before = model.get_cost(with_candidates(info()), a)
         model.model.predictor.head[-1].weight.mul_(2)
-        after = model.get_cost(with_candidates(info()), a)
-    assert not torch.allclose(before, after)
+        plan = with_candidates(model.encode(given) if encoded else given)
+        after = model.get_cost(plan, a)
+        expected = model.problem(info(), T).value(a)
+        torch.testing.assert_close(after, expected, rtol=1e-5, atol=1e-7)
+        assert not torch.allclose(before, after)
+        model.model.predictor.head[-1].weight.mul_(2)
+        expected = model.problem(info(), T).value(a)
+        torch.testing.assert_close(model.get_cost(plan, a), expected, rtol=1e-5, atol=1e-7)
 
 
 def test_gradient_solvers_get_the_links_own_gradient(model):
@@ -152,13 +151,11 @@ def test_gradient_solvers_get_the_links_own_gradient(model):
 )
 def test_wrong_frames_are_one_sentence(model, change, says):
     entries = {k: v for k, v in (info() | change).items() if v is not None}
-    with pytest.raises(UserError, match=says):
-        model.get_cost(with_candidates(entries), actions(B, S, T))
+    refused(says, model.get_cost, with_candidates(entries), actions(B, S, T))
 
 
 def test_wrong_blocks_and_missing_statistics_are_one_sentence(model):
-    with pytest.raises(UserError, match="action_block"):
-        model.get_cost(with_candidates(info()), actions(B, S, T)[..., :2])
+    refused("action_block", model.get_cost, with_candidates(info()), actions(B, S, T)[..., :2])
     with pytest.raises(UserError, match="action statistics"):
         _ = SwmModel(WorldModel(TINY, A)).process
 
@@ -203,17 +200,14 @@ def test_our_solvers_plan_with_any_get_cost():
 
 
 def test_a_model_without_costs_or_a_ragged_dictionary_is_one_sentence():
-    with pytest.raises(UserError, match="no get_cost"):
-        CostProblem(object(), stranger_info(), T, A)
-    with pytest.raises(UserError, match="one row per environment"):
-        CostProblem(Stranger(), stranger_info() | {"more": torch.zeros(B + 1)}, T, A)
+    refused("no get_cost", CostProblem, object(), stranger_info(), T, A)
+    refused("one row per environment", CostProblem, Stranger(), stranger_info() | {"more": torch.zeros(B + 1)}, T, A)
 
     class Wrong:
         def get_cost(self, entries, a):
             return torch.zeros(a.shape[0])
 
-    with pytest.raises(UserError, match="returned shape"):
-        CEM(CEMConfig(8, 2, 1)).solve(CostProblem(Wrong(), stranger_info(), T, A))
+    refused("returned shape", CEM(CEMConfig(8, 2, 1)).solve, CostProblem(Wrong(), stranger_info(), T, A))
 
 
 def test_our_solver_under_its_protocol(model):
@@ -233,8 +227,22 @@ def test_our_solver_under_its_protocol(model):
     assert torch.equal(second["actions"], expected.actions_BHA)
 
 
-def test_our_solver_on_a_strangers_model_under_its_protocol():
-    solver = SwmSolver(CEM(CEMConfig(samples=300, elites=30, iterations=20)), Stranger())
-    solver.configure(action_space=Space, n_envs=B, config=Config)
-    found = solver.solve(stranger_info())
-    torch.testing.assert_close(found["actions"], stranger_info()["target"], atol=0.05, rtol=0)
+def test_an_agent_under_its_policy_protocol():
+    """Every environment for itself: one that was reset plans anew, one that has ended is left alone."""
+    about = WorldModel(TINY, A).eval(), ActionStats((0.0, 0.0), (1.0, 1.0)), 2, (-1, -1), (1, 1)
+    agent = Agent(*about, solver=CEM(CEMConfig(16, 4, 2)), config=MPCConfig(3, 1))
+    policy, given = SwmPolicy(agent), {"pixels": frames(B, 1).numpy(), "goal": frames(B, 1, seed=1).numpy()}
+    refused("set_policy", policy.get_action, given)
+    policy.set_env(SimpleNamespace(num_envs=B, action_space=Space))
+    first, second = (policy.get_action(given) for _ in range(2))  # a block of two
+    assert first.shape == (B, 2) and first.dtype == np.float32 and np.abs(first).max() <= 1
+    alone = agent.fork(1)
+    alone.reset(goal=given["goal"][1, 0])
+    np.testing.assert_array_equal(first[1], alone.act(given["pixels"][1, 0]))
+    third = policy.get_action(given | {"_needs_flush": np.array([False, True, False]), "terminated": [0, 0, 1]})
+    np.testing.assert_array_equal(third[1], first[1])  # anew
+    assert not np.array_equal(third[0], first[0]) and np.isnan(third[2]).all() and np.isfinite(second).all()
+    own = SwmPolicy(agent, goal=lambda z: z.square().mean(-1))
+    own.set_env(SimpleNamespace(num_envs=B, action_space=Space))
+    assert own.get_action({"pixels": given["pixels"]}).shape == (B, 2)
+    refused("no 'goal'", policy.get_action, {"pixels": given["pixels"]})

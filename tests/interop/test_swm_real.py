@@ -6,16 +6,17 @@ The world model here sees the red disc of its Piecewise environment and knows th
 survives frames, goal, blocks and normalization reaches its goal, and one mix-up anywhere does not.
 """
 
-from __future__ import annotations
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
+from lpwm.agent import Agent
 from lpwm.data import ActionStats
-from lpwm.interop import SwmModel, SwmSolver
-from lpwm.plan import CEM, CEMConfig
+from lpwm.interop import SwmModel, SwmPolicy, SwmSolver
+from lpwm.plan import CEM, CEMConfig, MPCConfig
 from lpwm.worlds import make
 
 swm = pytest.importorskip("stable_worldmodel")
@@ -27,13 +28,13 @@ STATS = ActionStats((0.1, -0.2), (0.5, 0.7))
 class Seer(nn.Module):
     """encode: where the red disc is, in pixels of the 224² frame; rollout: the world itself."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.world = make("piecewise")
         self.action_dim, self.meta, self.history = 2 * BLOCK, {}, 1
         self.kind = nn.Parameter(torch.zeros(()))
 
-    def encode(self, frames: torch.Tensor) -> torch.Tensor:
+    def encode(self, frames):
         f = frames.float()
         red = (f[..., 0, :, :] - f[..., 1, :, :]).clamp(min=0)
         at = (torch.arange(IMAGE) + 0.5) * 224 / IMAGE - 0.5
@@ -41,7 +42,7 @@ class Seer(nn.Module):
         y = (red * at[:, None]).sum((-1, -2)) / red.sum((-1, -2))
         return torch.stack((x, y), -1)
 
-    def frozen(self, dtype: torch.dtype) -> None:
+    def frozen(self, dtype):
         return None
 
     def rollout(self, z_BCD, actions_BSHA, past_BPA=None, last_only=False):
@@ -59,7 +60,7 @@ class Episodes:
 
     column_names = ("pixels", "state")
 
-    def __init__(self, world) -> None:
+    def __init__(self, world):
         self.data = []
         policy = swm.policy.RandomPolicy(seed=0)
         world.set_policy(policy)
@@ -77,12 +78,20 @@ class Episodes:
         return [{k: v[a:b] for k, v in self.data[e].items()} for e, a, b in zip(episodes, start, end, strict=True)]
 
 
-def evaluate(solver, horizon=HORIZON):
+def environments():
     world = swm.World("swm/Piecewise-v0", num_envs=ENVS, image_shape=(IMAGE, IMAGE), max_episode_steps=200)
-    data = Episodes(world)
+    return world, Episodes(world)
+
+
+def evaluate(solver, horizon=HORIZON):
+    world, data = environments()
     config = swm.policy.PlanConfig(horizon, horizon, action_block=BLOCK)
     process = {"action": SwmModel(Seer(), STATS).process}
     world.set_policy(swm.policy.WorldModelPolicy(solver, config, process=process))
+    return evaluated(world, data)
+
+
+def evaluated(world, data):
     return world.evaluate(
         dataset=data,
         episodes_idx=list(range(ENVS)),
@@ -111,7 +120,7 @@ def test_our_cem_in_its_world_with_our_model():
 class OfItsKind(nn.Module):
     """A model as its users write them: only get_cost is known of it."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.inner = SwmModel(Seer(), STATS)
 
@@ -122,6 +131,17 @@ class OfItsKind(nn.Module):
 def test_our_cem_in_its_world_with_a_model_of_its_kind():
     solver = SwmSolver(CEM(CEMConfig(samples=100, elites=10, iterations=10)), OfItsKind())
     assert evaluate(solver)["success_rate"] == 100
+
+
+def test_our_agent_is_its_policy():
+    """As one of its own: frames, goals, blocks and bounds; an environment that is reset begins anew."""
+    model = Seer().eval()
+    model.config = SimpleNamespace(latent=2, encoder=SimpleNamespace(image_size=IMAGE))
+    cem = CEM(CEMConfig(samples=100, elites=10, iterations=10))
+    agent = Agent(model, STATS, BLOCK, (-1, -1), (1, 1), solver=cem, config=MPCConfig(HORIZON, 1, path_discount=1.0))
+    world, data = environments()
+    world.set_policy(SwmPolicy(agent))
+    assert evaluated(world, data)["success_rate"] == 100
 
 
 def test_doing_nothing_does_not_succeed():
@@ -162,9 +182,9 @@ def test_our_cem_on_its_lewm_finds_our_plans(monkeypatch):
     bench = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(bench)
     monkeypatch.setattr(bench, "ENVIRONMENTS", 3)
-    ours = bench.make("mlp-lti")
+    ours = bench.make("mlp-lti", 192)
     theirs = bench.peer_model(ours.model, "mlp-lti")
-    theirs.__class__ = swm.wm.lewm.LeWM  # without the bench's mending
+    theirs.__class__ = swm.wm.lewm.LeWM  # without the bench's fix
     info = {"pixels": ours.z_BCD, "goal": ours.z_goal_BD[:, None], "action": torch.zeros(3, 1, 10)}
     cem, problem = CEM(CEMConfig(50, 10, 8)), CostProblem(theirs, info, 5, 10)
     with torch.no_grad():
