@@ -134,8 +134,8 @@ def stage_controls(args: argparse.Namespace) -> None:
     from lpwm.cli.eval import Args, settings
     from lpwm.data import ResidentClips
     from lpwm.evaluate.agent import Agent
-    from lpwm.evaluate.cache import Store
-    from lpwm.evaluate.evaluator import Evaluator
+    from lpwm.evaluate.episodes import Store
+    from lpwm.evaluate.evaluate import Evaluator
     from lpwm.evaluate.goals import episode_sets
     from lpwm.train import prepare_data
 
@@ -344,17 +344,15 @@ class Pair:
 
 
 def figures(args: argparse.Namespace) -> None:
-    """Correlations over weights with planning below, an example episode, and its raster."""
+    """Correlations over weights, an example episode, and its raster."""
     name, results = args.recipe, args.out / "results"
     try:
         from lpwm.core.json import read_json
-        from lpwm.evaluate.results import Evaluation
         from lpwm.interpret import results_of
         from lpwm.report import figures as drawn
 
-        studies, goals = results_of(read_json(results / f"{name}-contact.json")), results / f"{name}-dataset-goals.json"
-        evaluations = [Evaluation.read(goals)] if goals.exists() else []
-        for path in drawn.save(args.out / "figures", drawn.of_contact(studies, evaluations)):
+        studies = results_of(read_json(results / f"{name}-contact.json"))
+        for path in drawn.save(args.out / "figures", drawn.of_contact(studies)):
             say(f"wrote {path}")
     except (ImportError, OSError, ValueError, KeyError) as error:
         say(f"no figures here ({error!r}): draw them elsewhere with --figures-only")

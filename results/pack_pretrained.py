@@ -21,14 +21,14 @@ import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from lpwm.cli.demo import PLANNING
 from lpwm.core.errors import UserError
-from lpwm.core.files import disk_errors, fingerprint, make_folder, write_whole
-from lpwm.core.provenance import LOG, SESSIONS, read_log, sessions
+from lpwm.core.files import disk_errors, fingerprint, write_whole
+from lpwm.core.json import dump_json
+from lpwm.core.provenance import LOG, SESSIONS, Record, read_log, sessions
 from lpwm.evaluate.evaluate import evaluate
 from lpwm.evaluate.runs import load_team
 from lpwm.train import Loaded, load
@@ -61,14 +61,14 @@ def pack(runs: Mapping[str, str | Path], out: str | Path, limit: int = LIMIT) ->
     sizes = {}
     for name, one in loaded.items():
         folder = out / name
-        make_folder(folder)
+        folder.mkdir(parents=True, exist_ok=True)  # in the package, where no verb writes
         with disk_errors(folder):
             write_tensors(folder / WEIGHTS, weights[name])
             config = {**one.model.meta, "files": {WEIGHTS: fingerprint(folder / WEIGHTS)}}
             (folder / CONFIG).write_bytes(dump(config))
             (folder / WEIGHTS).chmod(0o644)  # a package is for everybody
         shutil.copyfile(one.path / "run.json", folder / "run.json")
-        write_whole(folder / SESSIONS, json.dumps(sessions(one.path), indent=1) + "\n")
+        write_whole(folder / SESSIONS, dump_json(sessions(one.path), indent=1))
         write_whole(folder / LOG, _log(one.path))
         sizes[name] = sum((folder / file).stat().st_size for file in FILES)
     if sum(sizes.values()) > limit:
@@ -84,14 +84,14 @@ def _check_together(loaded: Mapping[str, Loaded]) -> None:
 
 
 def _log(run: Path) -> str:
-    records: list[dict[str, Any]] = read_log(run) if (run / LOG).exists() else []
-    kept: list[dict[str, Any]] = []
+    records = read_log(run) if (run / LOG).exists() else []
+    kept: list[Record] = []
     for kind in ("train", "val", "event"):
-        rows = [r for r in records if r["kind"] == kind]
+        rows = [r for r in records if r.kind == kind]
         every = max(1, -(-len(rows) // LOGGED))
         kept += [r for i, r in enumerate(rows) if i % every == 0 or i == len(rows) - 1]
-    kept.sort(key=lambda r: r["step"])
-    return "".join(json.dumps(r) + "\n" for r in kept)
+    kept.sort(key=lambda r: r.step)
+    return "".join(json.dumps(r.to_json()) + "\n" for r in kept)
 
 
 def main() -> int:

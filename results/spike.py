@@ -161,7 +161,7 @@ def judged(run: Run, job: Job, length: int, folder: Path, device: torch.device) 
 
 def last(folder: Path, kind: Any, step: int) -> dict[str, Any]:
     """The last record up to this step."""
-    return next((r for r in reversed(read_log(folder, kind)) if r["step"] <= step), {})
+    return next((r.to_json() for r in reversed(read_log(folder, kind)) if r.step <= step), {})
 
 
 # Lines and table --------------------------------------------------------------------------------------------

@@ -62,9 +62,14 @@ def test_the_target_study_stands_on_the_page_with_its_numbers(tmp_path):
     (tmp_path / "notes.md").write_text("## targets\n\nSo it is.\n")
     made = write(tmp_path, tmp_path / "out")
     assert "target-study.png" in {p.name for p in made["files"]}
-    page = made["files"][0].read_text()
+    page = made["files"][1].read_text()
     part = page[page.index("## Beyond the paper: does activity follow") : page.index("## Every evaluation")]
-    assert "![" in part and "figures/target-study.png" in part and part.rstrip().endswith("So it is.")
+    assert (
+        "![" in part
+        and "figures/target-study.png" in part
+        and part.rstrip().endswith("So it is.")
+        and "over seeds alone" in part
+    )
     assert "54 of 54 runs" in part and "5.4 run-minutes" in part and "oracle 98 %" in part
     cells = [line for line in part.splitlines() if line.startswith(("| 0.5 |", "| 1 |", "| 2 |"))]
     assert len(cells) == 18
@@ -88,7 +93,7 @@ def test_a_study_of_targets_that_is_not_whole_or_not_there(tmp_path):
     found |= {"missing": ["x"], "failed": [{"run": "y", "why": "its process ended (signal 9)."}]}
     found["runs"][3]["dead"] = "its codes are constant"
     (tmp_path / "target-study.json").write_text(json.dumps(found))
-    page = write(tmp_path, tmp_path / "a")["files"][0].read_text()
+    page = write(tmp_path, tmp_path / "a")["files"][1].read_text()
     assert "1 of 54 runs are missing" in page and "Failed: y: its process ended (signal 9)." in page
     assert "counted all the same: p 0.5, μ -1, axis 0 (seeds 0)" in page
     del found["follow"]
@@ -96,5 +101,5 @@ def test_a_study_of_targets_that_is_not_whole_or_not_there(tmp_path):
     with pytest.raises(UserError, match=r"target-study\.json lacks"):
         write(tmp_path, tmp_path / "b")
     (tmp_path / "target-study.json").unlink()
-    page = write(tmp_path, tmp_path / "c")["files"][0].read_text()
+    page = write(tmp_path, tmp_path / "c")["files"][1].read_text()
     assert "does activity follow" not in page and not (tmp_path / "c" / "figures" / "target-study.png").exists()

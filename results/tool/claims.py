@@ -2,7 +2,7 @@
 
 Numbers are fractions (0.847 is 84.7 %); `low` and `high` mean, by kind:
 
-    level        the paper's number ± its spread
+    level        the paper's number ± its spread; a level is judged at the paper's recipe and size only
     difference   the smallest and the largest difference the paper reports (a − b); smallest 0: only the direction
     parity       −margin and +margin (the margin is ours: the paper says "on par")
     ceiling      high: a method that "fails" stays below it (ours: the paper gives no number)
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Kind = Literal["level", "difference", "parity", "ceiling", "health", "share"]
-Source = Literal["success", "horizons", "study", "monitors", "transfer", "large_rate"]
+Source = Literal["success", "replanning", "horizons", "study", "borders", "monitors", "transfer", "large_rate"]
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ def _piecewise(family: str) -> Iterator[Claim]:
     for i, R in enumerate((1, 5)):
         ahead = (paper["lpwm"][i][0] - paper["lewm"][i][0]) / 100
         query = Query("success", (family,), "lpwm", "lewm", receding=R, budgets=(50, 100))
-        text, points = f"R={R}: LpWM ahead of LeWM", f"+{100 * ahead:.1f} points"
+        text, points = f"R={R}: LpWM ahead of LeWM", f"{100 * ahead:+.1f} points"
         yield Claim(f"{family}-r{R}-ahead", family, text, points, "difference", query, ahead, ahead)
         for m, values in paper.items():
             mean, spread = values[i]
@@ -163,6 +163,15 @@ def _piecewise(family: str) -> Iterator[Claim]:
             text, level = f"R={R}: {METHODS[m]}", f"{mean:.1f} ± {spread:.1f} %"
             low, high = (mean - spread) / 100, (mean + spread) / 100
             yield Claim(f"{family}-r{R}-{m}", family, text, level, "level", query, low, high)
+    more = (paper["lpwm-tj"][1][0] - paper["lpwm"][1][0]) / 100
+    query = Query("success", (family,), "lpwm-tj", "lpwm", receding=5, budgets=(50, 100))
+    text, points = "R=5: temporal Jaccard adds to LpWM", f"{100 * more:+.1f} points"
+    yield Claim(f"{family}-r5-tj", family, text, points, "difference", query, more, more)
+    for m in ("lpwm", "lewm"):
+        gain = (paper[m][0][0] - paper[m][1][0]) / 100
+        query = Query("replanning", (family,), m, budgets=(50, 100))
+        text, points = f"{METHODS[m]}: R=1 ahead of R=5", f"{100 * gain:+.1f} points"
+        yield Claim(f"{family}-replan-{m}", family, text, points, "difference", query, gain, gain)
 
 
 def _dataset() -> Iterator[Claim]:
@@ -183,6 +192,12 @@ def _probes() -> Iterator[Claim]:
     query = Query("study", SEEN, "lpwm", quantity="position_code", versus="position_support")
     text = "Position (R²) is better decoded from magnitudes than from the support"
     yield Claim("probe-position", "probes", text, "better", "difference", query)
+    query = Query("study", SEEN, "lpwm", "lewm", quantity="zone_support")
+    text = "The support decodes the zone better than the signs of a dense code"
+    yield Claim("probe-zone-signs", "probes", text, "not compared", "difference", query)
+    query = Query("borders", SEEN, "lpwm", "lewm")
+    text = "Supports change at zone borders more than their distance explains"
+    yield Claim("borders", "probes", text, "heat maps show it", "share", query, 0.5)
     query = Query("horizons", PIECEWISE, "lpwm", "lewm", receding=1, budgets=(50, 100), quantity="mean")
     text = "LpWM ahead of LeWM at every horizon, R=1"
     yield Claim("horizon-ahead", "probes", text, "ahead at every H", "difference", query)

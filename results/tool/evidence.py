@@ -2,56 +2,41 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from lpwm.stats import Interval, Result, compare, paired_t, success_interval, t_interval
-from lpwm.stats.power import detectable_ncp
+from lpwm.stats import Interval, Result, compare, paired_crossed, success_interval
+from lpwm.stats.paired import detectable_ncp
 
-from .claims import Claim, Query
-from .read import Planned, Results, Studied
-from .runs import Trained
-from .verdict import INCONCLUSIVE, REPRODUCED, Verdict, health, interval_text, judge, share
+from .claims import Claim
+from .line import Evidence, files_of, point, wanted
+from .read import Planned, Results
+from .studies import from_borders, from_monitors, from_studies
+from .verdict import NOT_TESTED, OPEN, SAME, Verdict, interval_text, judge, share
 
-FREEDOM = {"pusht": 4}  # below the world's degrees of freedom (2 for the dot worlds) the code has collapsed
 LARGE_RATE, NEARLY_ZERO = 0.005, 0.02
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """One line under a claim."""
-
-    claim: Claim
-    ours: str
-    seeds: int
-    size: str
-    protocol: str
-    reduced: bool
-    verdict: Verdict
-    files: tuple[str, ...] = ()
-    interval: Interval | None = None
-    also: str = ""  # the same by another measure
-    rank: tuple[Any, ...] = ()
+HOLDS = 0.3  # rank correlation of latent and cube distance from which on a code is said to hold the cube
 
 
 def evidence(claim: Claim, results: Results) -> list[Evidence]:
     """Best first, by a rule that does not know the outcome; [] when nothing was run."""
-    return sorted(SOURCES[claim.query.source](claim, results), key=lambda e: (e.rank, e.size, e.protocol))
+    lines = sorted(SOURCES[claim.query.source](claim, results), key=lambda e: (e.rank, e.size, e.protocol))
+    return [_tested(line, results) for line in lines] if claim.row == "cube" else lines
 
 
-def wanted(run: Trained, query: Query, method: str) -> bool:
-    if run.family not in query.families or run.method != method or query.rung not in ("", run.parts[1]):
-        return False
-    if query.latent not in (None, run.known.get("model.latent")):
-        return False
-    if method != "lpwm-tj" or run.tj is None:
-        return True
-    return math.isclose(run.tj, 0.01 if query.tj is None else query.tj)  # 0.01: the paper's weight for Piecewise
+def _tested(line: Evidence, results: Results) -> Evidence:
+    """A claim about Cube is judged where the code holds the cube."""
+    guide = max(
+        (g for r in results.runs if r.family == "cube" and (g := results.guides.get(r.hash)) is not None), default=0.0
+    )
+    if guide >= HOLDS:
+        return line
+    why = f"no cube in the code (rank correlation {round(guide, 2) + 0.0:.2f})"
+    return replace(line, verdict=Verdict(NOT_TESTED, "", why, line.verdict.exploratory), held=None)
 
 
 def _matching(claim: Claim, results: Results, method: str) -> list[Planned]:
@@ -105,7 +90,7 @@ def _pooled(parts: list[Planned]) -> Planned:
     success = {m: np.concatenate([p.success[m] for p in parts], axis=1) for m in parts[0].success}
     floor = {m: max(p.floor.get(m, 0.0) for p in parts) for p in parts for m in p.floor}
     digest = "+".join(p.digest for p in parts)
-    return replace(parts[0], success=success, floor=floor, files=_files(parts), digest=digest)
+    return replace(parts[0], success=success, floor=floor, files=files_of(parts), digest=digest)
 
 
 def conflicts(results: Results) -> list[str]:
@@ -122,10 +107,6 @@ def conflicts(results: Results) -> list[str]:
 def result_of(name: str, group: Group, seeds: Sequence[int | str], measure: str) -> Result:
     success = np.array([group[s].success[measure] for s in seeds])
     return Result.of(name, success, episodes=range(success.shape[2]), seeds=seeds)
-
-
-def _files(*many: Iterable[Planned | Studied]) -> tuple[str, ...]:
-    return tuple(sorted({file for some in many for one in some for file in one.files}))
 
 
 def _line(
@@ -156,28 +137,46 @@ def _level(claim: Claim, group: Group) -> Evidence:
     interval, terminal = (
         success_interval(result_of(claim.id, group, seeds, m)) for m in (claim.query.quantity, "terminal")
     )
-    verdict, ours = judge(claim, interval, len(seeds)), interval_text(claim, interval)
-    more: dict[str, Any] = {"files": _files(group.values()), "also": f"terminal {interval_text(claim, terminal)}"}
-    return _line(claim, _first(group), len(seeds), ours, verdict, interval=interval, **more)
+    verdict = judge(claim, interval, len(seeds), paper=_first(group).run.paper)
+    ours = interval_text(claim, interval)
+    more: dict[str, Any] = {"files": files_of(group.values()), "also": f"terminal {interval_text(claim, terminal)}"}
+    return _line(claim, _first(group), len(seeds), ours, verdict, interval=interval, held_interval=terminal, **more)
 
 
 def _difference(claim: Claim, a: Group, b: Group) -> Evidence:
     shared = sorted(a.keys() & b.keys(), key=str)
-    files, measure = _files(a.values(), b.values()), claim.query.quantity
+    files, measure = files_of(a.values(), b.values()), claim.query.quantity
     if not shared:
         return _line(claim, _first(a), 0, "–", judge(claim, Interval(0, 0, 0, 0.95, ""), 0), files=files)
-    compared, terminal = (
-        compare(result_of("a", a, shared, m), result_of("b", b, shared, m)) for m in (measure, "terminal")
-    )
-    verdict = judge(claim, compared.difference, len(shared), compared.smallest_detectable)
-    rate_a, rate_b = compared.rate_a.estimate, compared.rate_b.estimate
-    floor = max(p.floor.get(measure, 0.0) for p in (*a.values(), *b.values()))
-    if max(rate_a, rate_b) <= floor:
-        verdict = Verdict(INCONCLUSIVE, "neither does better than the controls", verdict.exploratory)
-    ours = f"{interval_text(claim, compared.difference)} ({100 * rate_a:.1f} % against {100 * rate_b:.1f} %)"
-    also = f"terminal {interval_text(claim, terminal.difference)}"
-    more: dict[str, Any] = {"interval": compared.difference, "also": also, "files": files}
-    return _line(claim, _first(a), len(shared), ours, verdict, **more)
+    parts, verdicts = {}, {}
+    for m in (measure, "terminal"):
+        parts[m] = one = compare(result_of("a", a, shared, m), result_of("b", b, shared, m))
+        verdicts[m] = judge(claim, one.difference, len(shared), one.smallest_detectable)
+        floor = max(p.floor.get(m, 0.0) for p in (*a.values(), *b.values()))
+        if max(one.rate_a.estimate, one.rate_b.estimate) <= floor:
+            verdicts[m] = Verdict(OPEN, "", "neither does better than the controls", verdicts[m].exploratory)
+    reached = parts[measure]
+    rates = " against ".join(f"{100 * r.estimate:.1f} %" for r in (reached.rate_a, reached.rate_b))
+    ours = f"{interval_text(claim, reached.difference)} ({rates})"
+    also = f"terminal {interval_text(claim, parts['terminal'].difference)}"
+    more: dict[str, Any] = {"interval": reached.difference, "also": also, "files": files, "held": verdicts["terminal"]}
+    more["held_interval"] = parts["terminal"].difference
+    return _line(claim, _first(a), len(shared), ours, verdicts[measure], **more)
+
+
+def _replanning(claim: Claim, results: Results) -> list[Evidence]:
+    """The same checkpoints on the same episodes, replanned after every block and after every plan."""
+    sides: dict[int, dict[tuple[Any, ...], Group]] = {}
+    for R in (1, 5):
+        planned = [p for p in _matching(claim, results, claim.query.method) if (p.receding, p.horizon) == (R, 5)]
+        all_groups = groups(planned).values()
+        sides[R] = {(*(p := _first(g)).setting[:3], p.budget, *p.setting[4:], p.digest): g for g in all_groups}
+    return [
+        replace(e, protocol=e.protocol.replace("R=1 warm", "R=1 warm against R=5"))
+        for key, group in sides[1].items()
+        if key in sides[5]
+        for e in [_difference(claim, group, sides[5][key])]
+    ]
 
 
 def _horizons(claim: Claim, results: Results) -> Iterator[Evidence]:
@@ -191,20 +190,24 @@ def _horizons(claim: Claim, results: Results) -> Iterator[Evidence]:
         seeds = sorted(set.intersection(*(set(side[h]) for h in depths for side in (a, b))), key=str)
         if not seeds:
             continue
-        rate_a, rate_b = (
-            np.array([[side[h][s].success["latched"].mean() for h in depths] for s in seeds]) for side in (a, b)
+        rate_a, rate_b = (  # by seed, horizon and episode, planner seeds averaged
+            np.array([[side[h][s].success["latched"].mean(0) for h in depths] for s in seeds]) for side in (a, b)
         )
-        gap_SH = rate_a - rate_b
+        gap_SHE = rate_a - rate_b
         slope = claim.query.quantity == "slope"
-        interval, detectable = _of_values(claim, np.polyfit(depths, gap_SH.T, 1)[0] if slope else gap_SH.mean(1))
+        weights_H = np.full(len(depths), 1 / len(depths))
+        if slope:
+            centered = np.array(depths) - np.mean(depths)
+            weights_H = centered / np.square(centered).sum()
+        interval, detectable = _over_both(np.einsum("h,she->se", weights_H, gap_SHE))
         verdict = judge(claim, interval, len(seeds), detectable)
-        behind = [h for h, g in zip(depths, gap_SH.mean(0), strict=True) if g <= 0]
-        if not slope and behind and verdict.verdict == REPRODUCED:
+        behind = [h for h, g in zip(depths, gap_SHE.mean((0, 2)), strict=True) if g <= 0]
+        if not slope and behind and verdict.direction == SAME:
             why = f"ahead on average, not at H = {', '.join(map(str, behind))}"
-            verdict = Verdict(INCONCLUSIVE, why, verdict.exploratory)
+            verdict = Verdict(OPEN, "", why, verdict.exploratory)
         p = _first(a[depths[0]])
         protocol = _without_horizon(p, f"H={depths[0]}…{depths[-1]} ")
-        files = _files(*(group.values() for side in (a, b) for group in side.values()))
+        files = files_of(*(group.values() for side in (a, b) for group in side.values()))
         ours = interval_text(claim, interval)
         yield _line(claim, p, len(seeds), ours, verdict, protocol, files=files, interval=interval)
 
@@ -223,92 +226,12 @@ def _without_horizon(p: Planned, instead: str = "") -> str:
     return p.protocol.replace(" warm", "").replace(f"H={p.horizon} ", instead)
 
 
-def _of_values(claim: Claim, values: Sequence[float]) -> tuple[Interval, float | None]:
-    """t over checkpoints; one checkpoint is a point. The smallest effect that a paired t would have shown."""
-    x = np.asarray(values, dtype=np.float64)
-    if len(x) == 1:
-        return Interval(float(x[0]), float(x[0]), float(x[0]), 0.95, "one checkpoint"), None
-    if claim.kind in ("difference", "parity"):
-        test = paired_t(x, np.zeros_like(x))
-        return test.difference, detectable_ncp(test.df) * test.se
-    return t_interval(x), None
-
-
-# Studies and monitors ---------------------------------------------------------------------------------------
-
-
-def quantity(study: Mapping[str, Any], name: str) -> tuple[float | None, Mapping[str, Any]]:
-    """A number of a study, `correlation WHAT` (Cube) or a probe's (`zone_support`); with its own interval."""
-    kind, _, what = name.replace(" ", "_").partition("_")
-    place = study.get("correlations", {}) if kind == "correlation" else study.get("probes", {}).get(kind, {})
-    value = place.get(what)
-    return (None, {}) if value is None else (float(value["estimate"]), value)
-
-
-def _study(claim: Claim, results: Results) -> Iterator[Evidence]:
-    q = claim.query
-    pooled: dict[tuple[str, str], dict[int | str, tuple[Studied, float]]] = defaultdict(dict)
-    for one in sorted(results.studied, key=lambda s: (-s.run.step, s.files)):
-        world = one.study.get("world", {})
-        as_trained = world.get("options", {}).get("visible", False) == world.get("trained_visible", False)
-        value, less = quantity(one.study, q.quantity)[0], quantity(one.study, q.versus)[0] if q.versus else 0.0
-        if wanted(one.run, q, q.method) and as_trained and value is not None and less is not None:
-            pooled[one.run.family, one.run.size].setdefault(one.run.seed, (one, value - less))
-    for group in pooled.values():
-        studies, values = zip(*group.values(), strict=True)
-        run, study = studies[0].run, studies[0].study
-        interval, detectable = _of_values(claim, values)
-        own = quantity(study, q.quantity)[1]
-        if len(group) == 1 and not q.versus and "low" in own:  # over trajectories or episodes of the one checkpoint
-            interval = Interval(own["estimate"], own["low"], own["high"], own["level"], "one checkpoint")
-        frames = study.get("probes", {}).get("frames")
-        protocol = f"{run.family}, {frames:,} held-out frames" if frames else run.family
-        verdict = judge(claim, interval, len(group), detectable)
-        rank = (run.reduced, run.other, -len(group))
-        more: dict[str, Any] = {"files": _files(studies), "interval": interval, "rank": rank}
-        ours = interval_text(claim, interval)
-        yield Evidence(claim, ours, len(group), run.size, protocol, run.reduced, verdict, **more)
-
-
-def healthy(run: Trained) -> bool:
-    """No warning in the log, a relative error below 1/2 and below copying, a code of at least the world's dimension."""
-    m = run.monitors
-    enough = m.get("effective_dimension", 0) >= FREEDOM.get(run.family, 2)
-    return not run.dead and enough and m["relative_error"] < min(0.5, m["copy_error"])
-
-
-def _with_readings(results: Results) -> list[Trained]:
-    """The runs; where held-out frames were read for their sparsity, that number instead of the training log's."""
-    held = {
-        (s.run.hash, s.run.step): float(s.study["active_fraction"]["estimate"])
-        for s in results.studied
-        if s.study.get("kind") == "lpwm sparsity"
-    }
-    return [
-        replace(r, monitors={**r.monitors, "active_fraction": held[r.hash, r.step]}) if (r.hash, r.step) in held else r
-        for r in results.runs
-    ]
-
-
-def _monitors(claim: Claim, results: Results) -> Iterator[Evidence]:
-    of_health = claim.kind == "health"
-    name = "relative_error" if of_health else claim.query.quantity
-    pooled: dict[tuple[str, str, str], dict[int | str, Trained]] = defaultdict(dict)
-    for run in sorted(_with_readings(results), key=lambda r: -r.step):
-        known = name in run.monitors or (of_health and run.dead)
-        if known and wanted(run, claim.query, claim.query.method):
-            pooled[run.family, run.parts[1], run.size].setdefault(run.seed, run)
-    for (family, rung, size), group in pooled.items():
-        runs, interval = list(group.values()), None
-        if of_health:
-            good = sum(healthy(r) for r in runs)
-            ours, verdict = f"{good} of {len(runs)} seeds", health(good, len(runs))
-        else:
-            interval, _ = _of_values(claim, [float(r.monitors[name]) for r in runs])
-            ours, verdict = interval_text(claim, interval), judge(claim, interval, len(runs))
-        where = f"{family}{f', {rung}' if rung else ''}: held-out frames where read, else the end of the training log"
-        more: dict[str, Any] = {"interval": interval, "rank": (runs[0].reduced, runs[0].other, -len(runs))}
-        yield Evidence(claim, ours, len(runs), size, where, runs[0].reduced, verdict, **more)
+def _over_both(x_SE: np.ndarray) -> tuple[Interval, float | None]:
+    """The mean when seeds and episodes are samples, and the smallest effect that would have been seen."""
+    if len(x_SE) == 1:
+        return point(float(x_SE.mean())), None
+    test = paired_crossed(x_SE)
+    return test.difference, detectable_ncp(test.df) * test.se
 
 
 # Learning rates ---------------------------------------------------------------------------------------------
@@ -355,9 +278,11 @@ def _large_rate(claim: Claim, results: Results) -> Iterator[Evidence]:
 
 SOURCES: dict[str, Callable[[Claim, Results], Iterable[Evidence]]] = {
     "success": _success,
+    "replanning": _replanning,
     "horizons": _horizons,
-    "study": _study,
-    "monitors": _monitors,
+    "study": from_studies,
+    "borders": from_borders,
+    "monitors": from_monitors,
     "transfer": _transfer,
     "large_rate": _large_rate,
 }

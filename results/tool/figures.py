@@ -18,10 +18,12 @@ from lpwm.core.files import disk_errors, make_folder
 from lpwm.stats import Interval, success_interval
 
 from .claims import METHODS, RANDOM, Claim
-from .evidence import Evidence, groups, result_of
+from .evidence import groups, result_of
+from .line import Evidence
 from .read import Results, Studied
 from .study_cells import MEASURES
 from .study_tables import first_upper, success_names
+from .verdict import NOT_TESTED
 
 # Okabe and Ito's colors, without the yellow that paper swallows: told apart with any color vision.
 COLORS = ("#0072B2", "#C04F00", "#00795A", "#A8508A", "#8A6100", "#3B6FA0", "#4D4D4D")
@@ -126,8 +128,9 @@ def _dot(axis: Axes, interval: Interval, at: float, color: str, hollow: bool, up
 
 def differences(ours: Ours) -> Figure | None:
     """Every difference in points that was run, at its first line; the paper's range behind it."""
-    of_success = [lines[0] for c, lines in ours.items() if lines and c.query.source == "success"]
-    lines = [e for e in of_success if e.claim.kind in ("difference", "parity") and e.interval]
+    of_success = [lines[0] for c, lines in ours.items() if lines and c.query.source in ("success", "replanning")]
+    judged = [e for e in of_success if e.verdict.direction != NOT_TESTED]
+    lines = [e for e in judged if e.claim.kind in ("difference", "parity") and e.interval]
     if not lines:
         return None
     figure = Figure(figsize=(6.6, 0.32 * len(lines) + 1.0))

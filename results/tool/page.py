@@ -1,4 +1,4 @@
-"""results/README.md, whole, from the JSON next to it."""
+"""The two pages of results, README.md and details.md, whole, from the JSON next to them."""
 
 from __future__ import annotations
 
@@ -14,32 +14,38 @@ from lpwm.stats import MIN_SEEDS
 
 from . import figures
 from .claims import CLAIMS, ROWS, Claim
-from .evidence import Evidence, conflicts, evidence
+from .differs import table as differs
+from .evidence import conflicts, evidence
+from .line import Evidence
 from .provenance import controls, provenance
 from .read import MADE, Results, read_results
 from .study_tables import section as study_section
 from .text import pipes
-from .verdict import NOT_RUN, RULE, VERDICTS
+from .verdict import DIRECTIONS, NOT_RUN, RULE
 
 RESULTS = Path(__file__).resolve().parents[1]
 SHOWN = 6  # lines under a claim; all of them are in claims.json
 TARGETS = "targets"  # the part of notes.md about the target study
+SUMMARY = "summary"  # that with the sentences of the first page; {claim} is our number
+GENERAL = "general"  # that before the rule
 FIGURES = {
     "differences": "Differences with 95 % intervals; gray: what the paper reports",
-    "piecewise": "Random goals: ours beside the paper's",
+    "piecewise": "Random goals: ours and the paper's",
     "jaccard": "Jaccard index of supports with that at +, one seed of each",
     "horizons": "Success against the horizon",
     figures.TARGETS: "Realized against asked activity, then prediction, probes and planning",
 }
 UNDER = {"piecewise-2x2": ("piecewise",), "probes": ("jaccard", "horizons")}  # row -> its figures
+NOT_JUDGED = "not judged"  # a level of another recipe
 Ours = dict[Claim, list[Evidence]]
 
 
 def write(folder: str | Path = RESULTS, out: str | Path | None = None) -> dict[str, Any]:
-    """Read every JSON under `folder`; write README.md, claims.json and figures/. Free text comes from its notes.md.
+    """Read every JSON under `folder`; write README.md, details.md, claims.json and figures/. Free text comes from its
+    notes.md.
 
     Written into results/ or into `out`, which must be new or empty: no other README.md is ever replaced.
-    Returns the files written and the count of each verdict.
+    Returns the files written and the count of each direction.
     """
     folder = Path(folder)
     place = _place(folder, out)
@@ -47,9 +53,15 @@ def write(folder: str | Path = RESULTS, out: str | Path | None = None) -> dict[s
     make_folder(place)
     ours: Ours = {claim: evidence(claim, results) for claim in CLAIMS}
     drawn = figures.write(place / "figures", ours, results)
-    write_whole(place / "README.md", page(ours, results, notes, [p.stem for p in drawn]))
-    write_whole(place / "claims.json", json.dumps(document(ours), indent=1, ensure_ascii=False) + "\n")
-    return {"files": [place / "README.md", place / "claims.json", *drawn], "verdicts": counts(ours)}
+    names = [p.stem for p in drawn]
+    texts = {
+        "README.md": first_page(ours, results, notes, names),
+        "details.md": details(ours, results, notes, names),
+        "claims.json": json.dumps(document(ours), indent=1, ensure_ascii=False) + "\n",
+    }
+    for name, text in texts.items():
+        write_whole(place / name, text)
+    return {"files": [*(place / name for name in texts), *drawn], "directions": counts(ours)}
 
 
 def _place(folder: Path, out: str | Path | None) -> Path:
@@ -63,20 +75,25 @@ def _place(folder: Path, out: str | Path | None) -> Path:
     return place
 
 
-def verdict_of(lines: Sequence[Evidence]) -> str:
-    return lines[0].verdict.verdict if lines else NOT_RUN
+def direction_of(lines: Sequence[Evidence]) -> str:
+    """Of the line that counts; `not judged` for a level of another recipe."""
+    if not lines:
+        return NOT_RUN
+    verdict = lines[0].verdict
+    return verdict.direction or verdict.size or NOT_JUDGED
 
 
 def counts(ours: Ours) -> dict[str, int]:
-    return {v: sum(verdict_of(lines) == v for lines in ours.values()) for v in VERDICTS}
+    every = [direction_of(lines) for lines in ours.values()]
+    return {word: every.count(word) for word in (*DIRECTIONS, *sorted(set(every) - {*DIRECTIONS})) if word in every}
 
 
 def read_notes(path: Path) -> dict[str, str]:
-    """notes.md in parts: what stands before the first `## ROW` is "", then one part for every row it names."""
+    """notes.md in parts: one for every row it names; what stands before the first is general."""
     if not path.exists():
         return {}
     first, *rest = re.split(r"^## +(.+?)\s*$", path.read_text(), flags=re.M)
-    parts, known = {"": first.strip("\n")}, (*ROWS, TARGETS)
+    parts, known = {GENERAL: first.strip("\n")}, (SUMMARY, GENERAL, *ROWS, TARGETS)
     for name, text in zip(rest[::2], rest[1::2], strict=True):
         if name not in known:
             raise UserError(f"{path} has a part {name!r} that is no row of claims: {nearest(name, known)}.")
@@ -84,33 +101,100 @@ def read_notes(path: Path) -> dict[str, str]:
     return parts
 
 
-# Text -------------------------------------------------------------------------------------------------------
+# The first page -----------------------------------------------------------------------------------------------
 
 
-def page(ours: Ours, results: Results, notes: Mapping[str, str], drawn: Sequence[str]) -> str:
-    def figure(name: str) -> str:
-        return f"![{FIGURES[name]}](figures/{name}.png)\n\n*{FIGURES[name]}.*" if name in drawn else ""
+def _figure(name: str, drawn: Sequence[str]) -> str:
+    return f"![{FIGURES[name]}](figures/{name}.png)\n\n*{FIGURES[name]}.*" if name in drawn else ""
 
+
+def first_page(ours: Ours, results: Results, notes: Mapping[str, str], drawn: Sequence[str]) -> str:
     blocks = [
         "# Results",
-        "Written by `python -m results.tool page` from the JSON files in this folder: do not edit it. What a person "
-        "has to say is in [notes.md](notes.md) and stands here verbatim; what was decided before anything was run is "
-        "in [protocol.md](protocol.md).",
-        notes.get("", ""),
+        filled(notes.get(SUMMARY, ""), ours),
+        _figure("differences", drawn),
+        "## What differs from the paper's recipe",
+        differs(results, {lines[0].size for lines in ours.values() if lines}),
+        "## The claims that were run",
+        "*Direction*: same, other, open. *Size*: the paper's lies inside our interval, or is excluded by it. A level "
+        "of another recipe is not judged. The rule in full, every line under a claim, controls, provenance and what "
+        "was seen on the way: [details.md](details.md). What was decided before anything ran: "
+        "[protocol.md](protocol.md).",
+        claims_table(ours),
+        silence(ours),
+        "Written by `python -m results.tool page` from the JSON files in this folder: do not edit it. `make "
+        "results-test` computes every number of the table once more without this package (`recompute.py`).",
+    ]
+    return "\n\n".join(b for b in blocks if b) + "\n"
+
+
+def filled(text: str, ours: Ours) -> str:
+    """{id} is our number for that claim, {not run} how many were not."""
+    known = {claim.id: lines[0].ours.partition(" (")[0] if lines else NOT_RUN for claim, lines in ours.items()}
+    known[NOT_RUN] = str(counts(ours).get(NOT_RUN, 0))
+
+    def put(match: re.Match[str]) -> str:
+        if match[1] not in known:
+            raise UserError(f"notes.md names the claim {match[1]!r}: {nearest(match[1], known)}.")
+        return known[match[1]]
+
+    return re.sub(r"\{([^{}]+)\}", put, text)
+
+
+def claims_table(ours: Ours) -> str:
+    """One row for every claim that was run: those with a verdict first."""
+    rows = []
+    for claim, lines in ours.items():
+        if lines:
+            line, title = lines[0], f"{ROWS[claim.row].partition(':')[0].partition(',')[0]} · {claim.text}"
+            held = line.also.removeprefix("terminal ") if line.also.startswith("terminal ") else ""
+            if line.held is not None:
+                held += f": {line.held.direction}"
+            verdict = (line.verdict.direction or "–", line.verdict.size or "–")
+            reason = f"{NOT_JUDGED}" if direction_of(lines) == NOT_JUDGED else line.verdict.why
+            rows.append((verdict == ("–", "–"), [title, claim.paper, line.ours, held, _seeds(line), *verdict, reason]))
+    heads = ["claim", "paper", "ours (95 %)", "held at the end", "seeds", "direction", "size", ""]
+    return pipes([heads, *(row for _, row in sorted(rows, key=lambda r: r[0]))]) if rows else "None yet."
+
+
+def silence(ours: Ours) -> str:
+    """One line naming what was not run."""
+    parts = []
+    for row, title in ROWS.items():
+        silent = [c.text for c, lines in ours.items() if c.row == row and not lines]
+        total = sum(c.row == row for c in ours)
+        if silent:
+            named = "" if len(silent) == total else f" ({'; '.join(silent)})" if len(silent) < 4 else ""
+            parts.append(f"{title}{named}: {len(silent)} of {total}")
+    return f"**Not run**: {'. '.join(parts)}." if parts else "Every claim was run."
+
+
+def _seeds(line: Evidence) -> str:
+    return "–" if not line.seeds else f"{line.seeds}{'' if line.seeds >= MIN_SEEDS else ' (few)'}"
+
+
+# The second ---------------------------------------------------------------------------------------------------
+
+
+def details(ours: Ours, results: Results, notes: Mapping[str, str], drawn: Sequence[str]) -> str:
+    blocks = [
+        "# Results in detail",
+        "The first page is [README.md](README.md). This one too is written by `python -m results.tool page`: do not "
+        "edit it. What a person has to say is in [notes.md](notes.md) and stands here verbatim.",
+        notes.get(GENERAL, ""),
         "## Rule",
         RULE,
-        "## At a glance",
-        glance(ours),
-        figure("differences"),
     ]
     for row, title in ROWS.items():
         lines = {c: e for c, e in ours.items() if c.row == row}
-        blocks += [f"## {title}", section(lines), notes.get(row, ""), *map(figure, UNDER.get(row, ()))]
+        shown = [_figure(name, drawn) for name in UNDER.get(row, ())]
+        blocks += [f"## {title}", section(lines), notes.get(row, ""), *shown]
     if results.targets or TARGETS in notes:
         studies = [part for file, study in results.targets.items() for part in study_section(file, study)]
         blocks += ["## Beyond the paper: does activity follow the target?", *(studies or ["Not run."])]
-        blocks += [figure(figures.TARGETS), notes.get(TARGETS, "")]
-    blocks += ["## Every evaluation, beside its controls", controls(results)]
+        blocks += ["Intervals of this section are over seeds alone: episodes add to them." if studies else ""]
+        blocks += [_figure(figures.TARGETS, drawn), notes.get(TARGETS, "")]
+    blocks += ["## Every evaluation, with its controls", controls(results)]
     blocks += ["## Where the numbers come from", provenance(results)]
     blocks += [
         f"**Evaluated twice with different outcomes** (the first file counts): {line}." for line in conflicts(results)
@@ -120,42 +204,14 @@ def page(ours: Ours, results: Results, notes: Mapping[str, str], drawn: Sequence
     return "\n\n".join(b for b in blocks if b) + "\n"
 
 
-def verdict_text(line: Evidence) -> str:
-    start = f"**{line.verdict.verdict}**"
-    reduced = f"{start} at a reduced size" if line.reduced else start
-    return line.verdict.text().replace(start, reduced, 1)
-
-
-def _seeds(line: Evidence) -> str:
-    return "–" if not line.seeds else f"{line.seeds}{'' if line.seeds >= MIN_SEEDS else ' (few)'}"
-
-
-def glance(ours: Ours) -> str:
-    rows, silent = [["claim", "paper", "ours", "seeds", "size", "verdict"]], 0
-    for claim, lines in ours.items():
-        title = f"{ROWS[claim.row].partition(':')[0].partition(',')[0]} · {claim.text}"
-        if lines:
-            size = "reduced" if lines[0].reduced else "paper's"
-            rows.append([title, claim.paper, lines[0].ours, _seeds(lines[0]), size, verdict_text(lines[0])])
-        elif claim.row == "active":
-            silent += 1
-        else:
-            rows.append([title, claim.paper, "–", "–", "", f"**{NOT_RUN}**"])
-    told = ", ".join(f"{n} {v}" for v, n in counts(ours).items() if n)
-    reduced = sum(bool(lines) and lines[0].reduced for lines in ours.values())
-    tail = f"\n\n{silent} further numbers (active fraction by rung and width) were not run." if silent else ""
-    intro = f"{len(ours)} claims: {told}. Of those that were run, {reduced} rest on reduced sizes only."
-    return f"{intro}\n\n{pipes(rows)}{tail}"
-
-
 def section(lines: Mapping[Claim, list[Evidence]]) -> str:
     """Every claim of a row with its lines."""
-    rows = [["claim", "paper", "ours (95 %)", "seeds", "size and protocol", "verdict"]]
+    rows = [["claim", "paper", "ours (95 %)", "seeds", "size and protocol", "direction, size"]]
     for claim, many in lines.items():
         for line in many[:SHOWN]:
             ours = line.ours + (f"<br>{line.also}" if line.also else "")
             where = f"{line.size}<br>{line.protocol}"
-            rows.append([claim.text, claim.paper, ours, _seeds(line), where, verdict_text(line)])
+            rows.append([claim.text, claim.paper, ours, _seeds(line), where, line.verdict.text()])
     more = sum(max(0, len(many) - SHOWN) for many in lines.values())
     silent = [c.text for c, many in lines.items() if not many]
     parts = [pipes(rows)] if len(rows) > 1 else []
@@ -177,7 +233,7 @@ def document(ours: Ours) -> dict[str, Any]:
     return {
         "kind": MADE,
         "claims": [
-            {n: getattr(claim, n) for n in names} | {"verdict": verdict_of(lines), "lines": [_line(e) for e in lines]}
+            {n: getattr(claim, n) for n in names} | {"verdict": direction_of(lines), "lines": [_line(e) for e in lines]}
             for claim, lines in ours.items()
         ],
     }
@@ -185,7 +241,9 @@ def document(ours: Ours) -> dict[str, Any]:
 
 def _line(e: Evidence) -> dict[str, Any]:
     line = {n: getattr(e, n) for n in ("ours", "also", "seeds", "size", "reduced", "protocol")}
-    line |= {"files": list(e.files)} | {n: getattr(e.verdict, n) for n in ("verdict", "why", "exploratory")}
+    verdict = {"direction": e.verdict.direction, "paper_size": e.verdict.size}
+    line |= {"files": list(e.files)} | verdict | {n: getattr(e.verdict, n) for n in ("why", "exploratory")}
     # Six digits: what is below them depends on the machine.
     bounds = ("estimate", "low", "high")
-    return line | {n: round(getattr(e.interval, n), 6) if e.interval else None for n in bounds}
+    line |= {n: round(getattr(e.interval, n), 6) if e.interval else None for n in bounds}
+    return line | {"held": [round(getattr(e.held_interval, n), 6) for n in bounds] if e.held_interval else None}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +109,7 @@ class Results:
     others: dict[str, str] = field(default_factory=dict)  # file -> what it says it is
     targets: dict[str, Mapping[str, Any]] = field(default_factory=dict)  # target studies, by file
     curves: dict[str, Mapping[str, Any]] = field(default_factory=dict)  # training curves, by file
+    guides: dict[str, float] = field(default_factory=dict)  # run hash -> rank correlation of latent and true distance
 
 
 def read_results(folder: str | Path) -> Results:
@@ -134,16 +135,19 @@ def _take(results: Results, name: str, document: Any) -> None:
         return
     elif kind == EVALUATION:
         _plans(results, name, document, _evaluation(document, name))
+        curves = document.get("curves") or {}
+        known = {r["run_hash"]: curves[r["name"]]["spearman"] for r in document["runs"] if r["name"] in curves}
+        results.guides.update(known)
     elif isinstance(document, dict) and {"cell", "result", "hash"} <= document.keys():
         run = _ledger_run(document)
-        results.runs.append(run)
+        _add_run(results, run, name.rpartition("/")[0])  # all cells of a sweep are one round
         _plans(results, name, document, _ledger(run, document, name))
     elif kind in STUDIES:
         results.documents[name] = document
         for study in document.get("studies") or document.get("readings") or [document]:
             run = trained(study["run"], study["run"]["hash"])
             results.studied.append(Studied(run, study, (name,)))
-            _add_run(results, run)
+            _add_run(results, run, name)
     elif kind == TARGETS:
         results.targets[name] = {
             k: document[k] for k in (*SETTINGS, *NUMBERS, *document)
@@ -161,12 +165,12 @@ def _plans(results: Results, name: str, document: Mapping[str, Any], planned: It
     for one in planned:
         if not path_discount(one.settings):
             results.planned.append(one)
-            _add_run(results, one.run)
+            _add_run(results, one.run, name)
 
 
-def _add_run(results: Results, run: Trained) -> None:
+def _add_run(results: Results, run: Trained, name: str) -> None:
     if all((run.hash, run.step) != (r.hash, r.step) for r in results.runs):
-        results.runs.append(run)
+        results.runs.append(replace(run, file=name))
 
 
 def path_discount(settings: Mapping[str, Any]) -> float:

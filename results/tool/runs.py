@@ -57,6 +57,7 @@ class Trained:
     config: Mapping[str, Any] | None  # as recorded
     monitors: Mapping[str, Any] = field(default_factory=dict)
     dead: str = ""
+    file: str = ""  # the first that has it: runs of one file are of one round
 
     @property
     def parts(self) -> tuple[str, str, str]:
@@ -127,6 +128,11 @@ class Trained:
         if self.changed:
             return 2
         return int(self.recipe in RECIPES and self.step < recipe(self.recipe).train.steps)
+
+    @property
+    def paper(self) -> bool:
+        """The paper's recipe, unchanged, at its size and trained to its end: only then a level is judged."""
+        return not self.reduced and self.other == 0
 
     @property
     def tj(self) -> float | None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -33,7 +34,7 @@ from lpwm.core.provenance import device_name, origin, versions
 from lpwm.core.rng import generator
 from lpwm.core.version import __version__
 from lpwm.evaluate.agent import Agent
-from lpwm.evaluate.config import EvalConfig, solo
+from lpwm.evaluate.config import EvalConfig
 from lpwm.evaluate.evaluate import evaluate
 from lpwm.evaluate.results import Cell
 from lpwm.evaluate.runs import agent_of
@@ -187,12 +188,12 @@ class Work:
         times.append(time.perf_counter())
         loaded = load(run.folder, device=device)
         target = run.config.objective.rdmreg.target(rectify=True)
-        events = [r["message"] for r in read_log(run.folder, "event")]
+        events = [r.message for r in read_log(run.folder, "event")]
         made: dict[str, Any] = {}
         try:
             made["measures"] = measures(run, loaded, target, self.frames)
             times.append(time.perf_counter())
-            agent, settings = agent_of(loaded), solo(self.planning)
+            agent, settings = agent_of(loaded), replace(self.planning, controls=(), curve=0)
             evaluation = evaluate([agent], loaded.world, settings, device=self.device, data=self._episodes(run))
             made["planning"] = {setting(c): rates(c, 0, max(settings.budgets)) for c in evaluation.cells}
         except UserError as error:  # of a run that diverged nothing but the sentence that says so
@@ -258,10 +259,10 @@ def measures(run: Run, loaded: Loaded, target: RectifiedGeneralizedGaussian, fra
         raise UserError("the codes are not finite: the run has diverged, so there is nothing to inspect in it.")
     z_ND = seen.z_ND.astype(np.float32)
     active, square = float((z_ND > 0).mean()), float(np.square(z_ND, dtype=np.float64).mean())
-    held = run.result()["held_out"]
+    held = run.result().held_out
     ratio = [
-        None if e is None or c is None else e / max(c, 1e-12)
-        for e, c in zip(held["error_depth"], held["copy_error_depth"], strict=True)
+        e / max(c, 1e-12) if math.isfinite(e) and math.isfinite(c) else None
+        for e, c in zip(held.by_depth("error_depth"), held.by_depth("copy_error_depth"), strict=True)
     ]
     out = {
         "active": active,

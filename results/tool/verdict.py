@@ -1,4 +1,4 @@
-"""The rules by which a claim is called reproduced or not. Nothing here knows where the numbers come from."""
+"""The rules by which a claim is judged, in two words. Nothing here knows where the numbers come from."""
 
 from __future__ import annotations
 
@@ -9,89 +9,88 @@ from lpwm.stats import MIN_SEEDS, Interval
 
 from .claims import FAILS, NEAR, ON_PAR, Claim
 
-REPRODUCED, NOT, INCONCLUSIVE, NOT_RUN = "reproduced", "not reproduced", "inconclusive", "not run"
-VERDICTS = (REPRODUCED, NOT, INCONCLUSIVE, NOT_RUN)
+SAME, OTHER, OPEN, NOT_TESTED, NOT_RUN = "same", "other", "open", "not tested", "not run"
+INSIDE, EXCLUDED = "inside", "excluded"
+DIRECTIONS = (SAME, OTHER, OPEN, NOT_TESTED)
 
 RULE = (
-    "A *difference* is reproduced when its paired 95 % interval over training seeds (episodes counted as a "
-    "sample too) leaves out 0 on the paper's side, not reproduced when it leaves out the paper's smallest "
-    "difference (where the paper gives only a direction: when it lies on the other side of 0), and otherwise "
-    "inconclusive, with the smallest effect that these seeds show with 80 % power; where neither method does "
-    "better than doing nothing or acting at random, it is inconclusive whatever the interval. A *level* is "
-    f"reproduced when our 95 % interval reaches the paper's number ± its reported spread (± {NEAR:g} where none "
-    "is reported), and otherwise not; a wide interval reaches easily, so read its width. *On par* is reproduced "
-    f"when the paired interval lies within ± {100 * ON_PAR:.0f} points (± {100 * NEAR:.0f} for probes), not "
-    "reproduced when it lies outside, and otherwise inconclusive. *Fails* is reproduced when the interval lies "
-    f"below {100 * FAILS:.0f} %, not reproduced when it lies above. With one seed there is no interval over "
-    f"seeds: differences are then inconclusive, and a level is that of one checkpoint. Fewer than {MIN_SEEDS} "
-    "seeds is marked exploratory. The line of a claim that counts first is chosen before looking at its "
-    "outcome: the paper's size, the recipe unchanged and trained to its end, the preferred budget, then the most "
-    "seeds, the largest planner and the most episodes, those of several evaluations of the same checkpoints in the "
-    "same way taken together (and shown apart below). Nothing reduced is called anything else."
+    "*Direction*, of a difference: `same` when its paired 95 % interval over training seeds (episodes counted as a "
+    "sample too) lies on the paper's side of 0, `other` when it lies on the other side, else `open`. *Size*: the "
+    "paper's difference, or a part of the range it gives, lies `inside` our interval, or is `excluded` by it; empty "
+    "where the paper gives a direction only. *On par*: `same` when the interval lies within "
+    f"± {100 * ON_PAR:.0f} points (± {100 * NEAR:.0f} for probes), `other` when it lies outside, else `open`. "
+    "A *level* (a success rate, an accuracy, an active fraction) has no direction, and is compared with the paper's "
+    f"number ± its spread (± {NEAR:g} where none is reported; *fails* is below {100 * FAILS:.0f} %) only when it was "
+    "made with the paper's recipe at the paper's size; of any other recipe it is shown and not judged. Where neither "
+    "method does better than doing nothing or acting at random, and where there is one seed, the direction is `open`. "
+    "A claim about Cube is `not tested` while the code does not hold the cube (a rank correlation of latent and cube "
+    f"distance below 0.3). Fewer than {MIN_SEEDS} seeds are marked few. The line of a claim that counts is chosen "
+    "before looking at its outcome: the paper's size, the recipe unchanged and trained to its end, the preferred "
+    "budget, then the most seeds, the largest planner and the most episodes, those of several evaluations of the same "
+    "checkpoints in the same way taken together. Runs of different rounds are not pooled."
 )
 
 
 @dataclass(frozen=True)
 class Verdict:
-    verdict: str
+    direction: str = ""  # empty: a level has none
+    size: str = ""  # empty: the paper gives none, or this recipe is not the paper's
     why: str = ""  # what a reader should know with it
     exploratory: bool = False
 
     def text(self) -> str:
-        marks = [m for m in (self.why, "exploratory" if self.exploratory else "") if m]
-        return f"**{self.verdict}**" + (f" ({'; '.join(marks)})" if marks else "")
+        """`same, excluded (smaller; few seeds)`."""
+        marks = [m for m in (self.why, "few seeds" if self.exploratory else "") if m]
+        words = ", ".join(w for w in (self.direction, self.size) if w) or "–"
+        return words + (f" ({'; '.join(marks)})" if marks else "")
 
 
-def judge(claim: Claim, ours: Interval, seeds: int, detectable: float | None = None) -> Verdict:
-    """`detectable`: the smallest effect seen with 80 % power, in the unit of the estimate."""
-    if claim.kind in ("difference", "parity") and seeds < 2:
-        return Verdict(INCONCLUSIVE, f"{seeds or 'no'} shared seed: no interval over seeds", True)
-    if claim.kind == "difference":
-        verdict, why = _difference(ours, claim.low)
-    elif claim.kind == "parity":
-        verdict, why = _within(ours, claim.low, claim.high)
-    elif claim.kind == "ceiling":
-        verdict, why = _within(ours, -math.inf, claim.high)
-    else:
-        verdict, why = _level(ours, claim.low, claim.high)
-    if verdict == INCONCLUSIVE and detectable is not None:
-        why = f"smallest effect seen with 80 % power: {scaled(claim, detectable)}"
-    return Verdict(verdict, why, seeds < MIN_SEEDS)
-
-
-def _difference(ours: Interval, smallest: float) -> tuple[str, str]:
-    if ours.low > 0:
-        return REPRODUCED, "smaller than the paper's" if ours.high < smallest else ""
-    if ours.high < 0:
-        return NOT, "the other way round"
-    if ours.high < smallest:
-        return NOT, "the paper's smallest difference is left out"
-    return INCONCLUSIVE, ""
-
-
-def _within(ours: Interval, low: float, high: float) -> tuple[str, str]:
-    if low <= ours.low and ours.high <= high:
-        return REPRODUCED, ""
-    return NOT if ours.low > high or ours.high < low else INCONCLUSIVE, ""
-
-
-def _level(ours: Interval, low: float, high: float) -> tuple[str, str]:
+def judge(claim: Claim, ours: Interval, seeds: int, detectable: float | None = None, paper: bool = True) -> Verdict:
+    """`detectable`: the smallest effect seen with 80 % power, in the unit of the estimate. `paper`: whether recipe
+    and size are the paper's."""
+    few = seeds < MIN_SEEDS
+    if claim.kind in ("difference", "parity"):
+        if seeds < 2:
+            return Verdict(OPEN, "", f"{seeds or 'no'} shared seed: no interval over seeds", True)
+        verdict = _difference(claim, ours, few) if claim.kind == "difference" else _parity(claim, ours, few)
+        if verdict.direction == OPEN and detectable is not None:
+            why = f"80 % power from {scaled(claim, detectable)} on"
+            return Verdict(OPEN, verdict.size, why, few)
+        return verdict
+    if not paper:
+        return Verdict("", "", "another recipe", few)
+    low = -math.inf if claim.kind == "ceiling" else claim.low
     slack = 1e-9  # a bound that is met to the last digit is met
-    if ours.low > high + slack:
-        return NOT, "above"
-    return (NOT, "below") if ours.high < low - slack else (REPRODUCED, "")
+    if ours.low > claim.high + slack:
+        return Verdict("", EXCLUDED, "above", few)
+    return Verdict("", EXCLUDED, "below", few) if ours.high < low - slack else Verdict("", INSIDE, "", few)
 
 
-def share(claim: Claim, good: int, n: int) -> Verdict:
+def _difference(claim: Claim, ours: Interval, few: bool) -> Verdict:
+    direction = SAME if ours.low > 0 else OTHER if ours.high < 0 else OPEN  # every difference of the paper is positive
+    if not claim.low:  # a direction is all the paper gives
+        return Verdict(direction, "", "", few)
+    if ours.high < claim.low:
+        return Verdict(direction, EXCLUDED, "smaller" if direction == SAME else "", few)
+    return Verdict(direction, EXCLUDED if ours.low > claim.high else INSIDE, "", few)
+
+
+def _parity(claim: Claim, ours: Interval, few: bool) -> Verdict:
+    if claim.low <= ours.low and ours.high <= claim.high:
+        return Verdict(SAME, "", "", few)
+    return Verdict(OTHER if ours.low > claim.high or ours.high < claim.low else OPEN, "", "", few)
+
+
+def share(claim: Claim, good: int, n: int, otherwise: str = OTHER) -> Verdict:
     """Of n cells `good` behave as claimed: no interval, so always exploratory."""
     if n < 2:
-        return Verdict(INCONCLUSIVE, "too few cells", True)
-    return Verdict(REPRODUCED if good / n >= claim.low and good else NOT, "", True)
+        return Verdict(OPEN, "", "too few cells", True)
+    return Verdict(SAME if good / n >= claim.low and good else otherwise, "", "", True)
 
 
 def health(good: int, n: int) -> Verdict:
     """Every seed must train."""
-    return Verdict(REPRODUCED if good == n else NOT, "", n < MIN_SEEDS)
+    return Verdict(SAME if good == n else OTHER, "", "", n < MIN_SEEDS)
 
 
 def plain_unit(claim: Claim) -> bool:

@@ -1,16 +1,16 @@
-"""Piecewise at the paper's size: which pixels, λ and η learn? One selection seed, LpWM and LeWM in the same cells.
+"""Piecewise at the paper's size: LpWM and LeWM trained in the same cells of (pixels, λ, η), measured and planned with.
 
-It ran at commit a406f2d and uses that version's modules: check it out to run it again.
+    python results/campaigns/piecewise_full.py --out OUT --cells white-lam1-lr2e-4 … --steps 6000 --seed 102 \
+        --data-seed 101 --episode-seed 911 [--seconds 540] [--done EARLIER.json …] [--quick]
 
-    python results/campaigns/piecewise_full_screen.py --out OUT --seconds 540 [--done EARLIER.json …] [--quick]
-
-The round, its cells and its rule are in results/protocol.md. One process for each method trains the cells in order,
-side by side on one GPU, and writes OUT/METHOD.json after every cell; OUT/controls.json has the controls on the same
-goals. Data, weights and a copy of the results stay in --work, so that the same command continues: finished cells are
-passed over (those of --done too), an interrupted one goes on from its checkpoint. When all cells are done, what time
+The rounds, their cells and their rules are in results/protocol.md. One process for each method trains the cells in
+order, side by side on one GPU, and writes OUT/METHOD.json after every stage; OUT/controls.json has the controls on the
+same goals. Data, weights and a copy of the results stay in --work, so that the same command continues: finished cells
+are skipped (those of --done too), an interrupted one goes on from its checkpoint. When all cells are done, what time
 is left goes to planning with R=1. Nothing is stopped as dead: what the check would have said is in `events`.
 
-Of lpwm's own path one thing differs: λ is a tensor in the compiled step, so that cells share one compilation.
+One thing differs from `lpwm train`: λ is a tensor in the compiled step, so that cells share one compilation.
+The eighth round ran with an earlier version of this script, at commit a406f2d.
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ from typing import Any
 
 BEGAN = time.time()
 METHODS = ("lpwm", "lewm")
-SEED, DATA_SEED, EPISODE_SEED = 101, 101, 910  # nothing that is reported uses them
 PLANNER = {"samples": 300, "elites": 30, "iterations": 30}  # the paper's
 QUICK_PLANNER = {"samples": 12, "elites": 3, "iterations": 2}
 
@@ -49,19 +48,11 @@ class Cell:
     def name(self) -> str:
         return f"{self.pixels}-lam{self.lam:g}-lr{self.lr:g}"
 
-
-# The most informative first.
-CELLS = (
-    Cell("imagenet", 25.0, 5e-5),  # the paper's
-    Cell("white", 25.0, 5e-5),
-    Cell("imagenet", 1.0, 5e-4),
-    Cell("data", 25.0, 5e-5),
-    Cell("white", 5.0, 2e-4),
-    Cell("data", 5.0, 2e-4),
-    Cell("white", 1.0, 2e-4),
-    Cell("data", 1.0, 2e-4),
-    Cell("imagenet", 1.0, 2e-4),
-)
+    @classmethod
+    def parse(cls, name: str) -> Cell:
+        """The cell of a name: white-lam1-lr2e-4 or white-lam1-lr0.0002."""
+        pixels, lam, lr = name.split("-", 2)
+        return cls(pixels, float(lam.removeprefix("lam")), float(lr.removeprefix("lr")))
 
 
 def say(text: str) -> None:
@@ -73,13 +64,16 @@ def parse() -> argparse.Namespace:
     p.add_argument("--out", type=Path, required=True)
     p.add_argument("--seconds", type=float, default=540.0, help="what runs then is interrupted and saved")
     p.add_argument("--done", type=Path, nargs="*", default=[], help="results of earlier calls")
-    p.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "lpwm-full-screen")
-    p.add_argument("--cells", nargs="*", default=[], help="names; all of them without")
+    p.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "lpwm-piecewise-full")
+    p.add_argument("--cells", nargs="+", type=Cell.parse, required=True, help="PIXELS-lamλ-lrη, in this order")
+    p.add_argument("--seed", type=int, required=True, help="training seed")
+    p.add_argument("--data-seed", type=int, required=True)
+    p.add_argument("--episode-seed", type=int, required=True, help="of the goals")
     p.add_argument("--methods", nargs="*", default=list(METHODS), choices=METHODS)
-    p.add_argument("--steps", type=int, default=0, help="2,000, or 20 with --quick")
+    p.add_argument("--steps", type=int, default=0, help="6,000, or 20 with --quick")
     p.add_argument("--goals", type=int, default=100)
     p.add_argument("--device", default="cuda")
-    p.add_argument("--compile", default="auto", choices=("auto", "graph", "off"))
+    p.add_argument("--compile", default="auto", choices=("auto", "on", "graph", "off"))
     p.add_argument("--least", type=float, default=60.0, help="no cell is started with fewer seconds left")
     p.add_argument("--quick", action="store_true", help="tiny sizes, 20 steps, on a CPU: whether it all works")
     p.add_argument("--method", default="", help=argparse.SUPPRESS)
@@ -87,13 +81,9 @@ def parse() -> argparse.Namespace:
     args = p.parse_args()
     global BEGAN
     BEGAN = args.began or BEGAN
-    args.steps = args.steps or (20 if args.quick else 2000)
+    args.steps = args.steps or (20 if args.quick else 6000)
     if args.quick:
         args.goals, args.device, args.least = 6, "cpu", 0.0
-    known = [c.name for c in CELLS]
-    for name in args.cells:
-        if name not in known:
-            p.error(f"no cell {name}: {', '.join(known)}")
     return args
 
 
@@ -103,35 +93,56 @@ def config_of(cell: Cell, method: str, args: argparse.Namespace) -> Any:
 
     c = recipes.METHODS[method](recipes.support(("g=2",)))
     data, model, train = c.data, c.model, c.train
-    data = replace(data, episodes=1000, steps=100, seed=DATA_SEED)
+    data = replace(data, episodes=1000, steps=100, seed=args.data_seed)
     train = replace(
-        train, steps=args.steps, seed=SEED, stop_dead=False, compile=args.compile, log_every=50,
-        eval_every=500, checkpoint_every=1000, keep=1,
-    )  # fmt: skip
+        train,
+        steps=args.steps,
+        seed=args.seed,
+        stop_dead=False,
+        compile=args.compile,
+        log_every=50,
+        eval_every=500,
+        checkpoint_every=1000,
+        keep=1,
+    )
     encoder = replace(model.encoder, pixels=cell.pixels)
     if args.quick:
         data = replace(data, episodes=40, steps=50)
-        encoder = replace(encoder, image=32, patch=16, width=16, depth=2, heads=1, head_dim=16, mlp=16)
+        encoder = replace(encoder, image_size=32, patch=16, width=16, depth=2, heads=1, head_dim=16, mlp=16)
         model = replace(
-            model, latent=16, projector=replace(model.projector, hidden=32),
+            model,
+            latent=16,
+            projector=replace(model.projector, hidden=32),
             predictor=replace(model.predictor, heads=1, head_dim=8, mlp=16, head_hidden=16),
-        )  # fmt: skip
+        )
         train = replace(train, batch=8, log_every=5, eval_every=10, checkpoint_every=10)
         c = replace(c, objective=replace(c.objective, rdmreg=replace(c.objective.rdmreg, slices=32)))
     return replace(
-        c, data=data, model=replace(model, encoder=encoder), objective=replace(c.objective, lam=cell.lam),
-        optim=replace(c.optim, lr=cell.lr), train=train,
-    )  # fmt: skip
+        c,
+        data=data,
+        model=replace(model, encoder=encoder),
+        objective=replace(c.objective, lam=cell.lam),
+        optim=replace(c.optim, lr=cell.lr),
+        train=train,
+    )
 
 
 def planning(args: argparse.Namespace, receding: int, along: float) -> Any:
-    from lpwm.evaluate.protocol import EvalConfig
+    from lpwm.evaluate.config import EvalConfig
 
     return EvalConfig(
-        goals=("random",), episodes=args.goals, seed=EPISODE_SEED, budgets=(50,), receding=(receding,), along=along,
-        planner_seeds=1, options=dict(QUICK_PLANNER if args.quick else PLANNER), controls=(), curve=0,
+        goals=("random",),
+        episodes=args.goals,
+        seed=args.episode_seed,
+        budgets=(50,),
+        receding=(receding,),
+        path_discount=along,
+        planner_seeds=1,
+        options=dict(QUICK_PLANNER if args.quick else PLANNER),
+        controls=(),
+        curve=0,
         precision="bfloat16" if args.device.startswith("cuda") else "float32",
-    )  # fmt: skip
+    )
 
 
 # Files ------------------------------------------------------------------------------------------------------
@@ -172,9 +183,9 @@ def earlier(method: str, args: argparse.Namespace) -> dict[str, Any]:
 
 def share_compilations(device: Any, undo: bool = False) -> None:
     """λ as a tensor and room for many shapes: otherwise every λ would be compiled anew. The losses are the same."""
-    import lpwm.run.folder as folder
     import torch
 
+    import lpwm.train.run as folder
     from lpwm.losses import Objective
 
     torch._dynamo.config.recompile_limit = 64
@@ -203,21 +214,29 @@ class Screen:
         if self.shared:
             share_compilations(self.device)
         self.cells = earlier(self.method, args)
-        self.wanted = [c for c in CELLS if not args.cells or c.name in args.cells]
+        self.wanted: list[Cell] = args.cells
 
     @property
     def left(self) -> float:
         return self.args.seconds - (time.time() - BEGAN)
 
     def save(self) -> None:
-        from lpwm.evaluate.outcome import versions
-        from lpwm.train.provenance import device_name, origin
+        from lpwm.core.provenance import device_name, origin, versions
 
         about = {
-            "format": "lpwm piecewise full screen", "method": self.method, "steps": self.args.steps, "seed": SEED,
-            "data_seed": DATA_SEED, "episode_seed": EPISODE_SEED, "goals": self.args.goals, "quick": self.args.quick,
-            "versions": versions(), **origin(), "device": device_name(self.device), "cells": self.cells,
-        }  # fmt: skip
+            "format": "lpwm piecewise full",
+            "method": self.method,
+            "steps": self.args.steps,
+            "seed": self.args.seed,
+            "data_seed": self.args.data_seed,
+            "episode_seed": self.args.episode_seed,
+            "goals": self.args.goals,
+            "quick": self.args.quick,
+            "versions": versions(),
+            **origin(),
+            "device": device_name(self.device),
+            "cells": self.cells,
+        }
         for folder in (self.args.out, self.args.work / "results"):
             write(folder / f"{self.method}.json", about)
 
@@ -239,16 +258,23 @@ class Screen:
 
     def one(self, cell: Cell) -> None:
         import torch
-        from lpwm.config import digest, to_dict
-        from lpwm.run import Run
+
+        from lpwm.core.config import digest, to_dict
+        from lpwm.train.run import Run
 
         began, config = time.time(), config_of(cell, self.method, self.args)
         say(f"{self.method} {cell.name}: starts")
         run = Run.create(config, self.args.work / "runs", f"{self.method}-{cell.name}")
         entry: dict[str, Any] = {
-            "pixels": cell.pixels, "lam": cell.lam, "lr": cell.lr, "run_hash": run.hash,
-            "config_digest": digest(config), "config": to_dict(config), "started": time.time(), "finished": False,
-        }  # fmt: skip
+            "pixels": cell.pixels,
+            "lam": cell.lam,
+            "lr": cell.lr,
+            "run_hash": run.hash,
+            "config_digest": digest(config),
+            "config": to_dict(config),
+            "started": time.time(),
+            "finished": False,
+        }
         self.cells[cell.name] = entry
         try:
             model = self.train(run)
@@ -308,30 +334,41 @@ class Screen:
         """Held-out numbers with the running statistics of BatchNorm, with each batch's own, and with new ones."""
         import torch
 
+        from lpwm.core.config import to_dict
         from lpwm.data import open_clips
-        from lpwm.evaluate.curve import distance_curve
-        from lpwm.train.depth import depth_errors, held_out_clips
+        from lpwm.evaluate.measure import distance_curve
+        from lpwm.train.monitors import depth_errors, held_out_clips
 
         c = run.config
         with torch.no_grad():
             train = run.source(self.device, compiled=False)
             common: dict[str, Any] = {
-                "source": c.data.source, "world": run.world(), "frameskip": c.data.frameskip,
-                "holdout": c.data.holdout, "device": self.device, "size": c.model.encoder.image, "stats": train.stats,
-            }  # fmt: skip
+                "source": c.data.source,
+                "world": run.world(),
+                "frameskip": c.data.frameskip,
+                "holdout": c.data.holdout,
+                "device": self.device,
+                "image_size": c.model.encoder.image_size,
+                "stats": train.stats,
+            }
             held = held_out_clips(run.data, batch=min(c.train.batch, 64), **common)
-            pairs = open_clips(run.data, frames=c.frames, split="val", batch=c.train.batch, **common)
+            pairs = open_clips(run.data, clip_length=c.frames, split="val", batch=c.train.batch, **common)
             world = run.world()
 
             def all_of(name: str) -> dict[str, Any]:
                 curve = distance_curve(
-                    lambda s: torch.cat([model.encode(world.render(x, c.model.encoder.image)) for x in s.split(128)]),
-                    world, states=64 if self.args.quick else 512, seed=EPISODE_SEED, device=self.device,
-                )  # fmt: skip
+                    lambda s: torch.cat(
+                        [model.encode(world.render(x, c.model.encoder.image_size)) for x in s.split(128)]
+                    ),
+                    world,
+                    states=64 if self.args.quick else 512,
+                    seed=self.args.episode_seed,
+                    device=self.device,
+                )
                 return {
                     f"depth_{name}": depth_errors(model, held),
                     f"one_step_{name}": one_step(model, pairs),
-                    f"range_{name}": curve.as_dict(),
+                    f"range_{name}": to_dict(curve),
                 }
 
             out = all_of("running")
@@ -363,29 +400,35 @@ class Screen:
         from lpwm.evaluate.evaluate import evaluate
 
         agent = Agent(
-            self.method, (model.eval(),), (run.config.model.encoder.image,), self.stats_of(run),
-            run.config.data.frameskip, seed=SEED, method=self.method, run_hash=run.hash,
-        )  # fmt: skip
+            self.method,
+            (model.eval(),),
+            (run.config.model.encoder.image_size,),
+            self.stats_of(run),
+            run.config.data.frameskip,
+            seed=self.args.seed,
+            method=self.method,
+            run_hash=run.hash,
+        )
         for along in (0.0, 1.0):
             name = f"R{receding} along {along:g}{note}"
             if name in plans:
                 continue
             settings = planning(self.args, receding, along)
             result = evaluate([agent], run.world(), settings, holdout=run.config.data.holdout, device=self.device)
-            plans[name] = outcome(result.cells[0].rows[0].records[0][0])
+            plans[name] = outcome(result.played.records[0][self.method][0][0])
 
     def stats_of(self, run: Any) -> Any:
         return run.source(self.device, compiled=False).stats
 
     def replan(self) -> None:
         """All cells are done: R=1, the best at R=5 first."""
-        from lpwm.run import Run, load
+        from lpwm.train import Run, load
 
         for name, entry in sorted(self.cells.items(), key=lambda item: -best(item[1])):
             cell = next((c for c in self.wanted if c.name == name), None)
             if not entry.get("finished") or cell is None or "R1 along 1" in entry.get("planning", {}):
                 continue
-            if self.left < self.args.least:
+            if self.left < min(self.args.least, 60.0):
                 return
             run = Run.create(config_of(cell, self.method, self.args), self.args.work / "runs", f"{self.method}-{name}")
             if not (run.folder / "checkpoints").exists():  # made on another machine
@@ -401,8 +444,16 @@ class Screen:
         rates = ", ".join(
             f"{n}: {100 * p['latched']:.0f}/{100 * p['terminal']:.0f}" for n, p in e.get("planning", {}).items()
         )
-        at = [f"{x:.3g}" for x in (d["error_depth"][0], d["copy_error_depth"][0], d["error_depth"][-1],
-                                   d["copy_error_depth"][-1], new["error_depth"][0])]  # fmt: skip
+        at = [
+            f"{x:.3g}"
+            for x in (
+                d["error_depth"][0],
+                d["copy_error_depth"][0],
+                d["error_depth"][-1],
+                d["copy_error_depth"][-1],
+                new["error_depth"][0],
+            )
+        ]
         say(
             f"{self.method} {cell.name}: error {at[0]} ({at[1]}), deepest {at[2]} ({at[3]}), "
             f"new statistics {at[4]}; range "
@@ -491,15 +542,15 @@ def new_statistics(model: Any, source: Any, batches: int) -> Iterator[None]:
 def controls(args: argparse.Namespace) -> None:
     """Doing nothing, random actions and the planner on the true dynamics, on the same goals."""
     import torch
-    from lpwm.run import Run
 
     from lpwm.evaluate.agent import Agent
-    from lpwm.evaluate.evaluate import episode_sets
-    from lpwm.evaluate.evaluator import Evaluator
+    from lpwm.evaluate.evaluate import Evaluator
+    from lpwm.evaluate.goals import episode_sets
+    from lpwm.train.run import Run
 
     path = args.work / "results" / "controls.json"
     if not path.exists():
-        config = config_of(CELLS[0], "lpwm", args)
+        config = config_of(args.cells[0], "lpwm", args)
         run = Run.create(config, args.work / "runs", "controls")
         stats = run.source(torch.device("cpu"), compiled=False).stats
         nobody = Agent("nobody", (), (), stats, config.data.frameskip)
@@ -512,8 +563,11 @@ def controls(args: argparse.Namespace) -> None:
                 for name in ("nothing", "random") if not rates else ():
                     rates[name] = outcome(runner.run(runner.control_job(name, "random", 5, receding, 0))[0])
                 job = runner.control_job("oracle", "random", 5, receding, 0)
-                rates[f"oracle R{receding} along {along:g}"] = outcome(runner.run(job)[0])
-        write(path, {"format": "lpwm piecewise full screen controls", "goals": args.goals, "controls": rates})
+                first = runner.run(job)[0]
+                rates[f"oracle R{receding} along {along:g}"] = outcome(first)
+        start = [round(float(x), 1) for x in first.distance_BT[:, 0]]
+        about = {"format": "lpwm piecewise full controls", "episode_seed": args.episode_seed, "goals": args.goals}
+        write(path, {**about, "start_distance": start, "controls": rates})
     text = path.read_text()
     (args.out / "controls.json").write_text(text)
     for name, value in json.loads(text)["controls"].items():
@@ -530,9 +584,9 @@ def main() -> int:
             return 0
         say(f"{args.method} was interrupted; the same command continues")
         return 3
-    from lpwm.run import prepare_data
+    from lpwm.train.prepare import prepare_data
 
-    prepare_data(config_of(CELLS[0], "lpwm", args).data, args.work / "runs" / "data")
+    prepare_data(config_of(args.cells[0], "lpwm", args).data, args.work / "runs" / "data")
     words = [sys.executable, str(Path(__file__).resolve()), *sys.argv[1:], "--began", str(BEGAN), "--method"]
     jobs = {m: subprocess.Popen([*words, m]) for m in args.methods}
     try:
