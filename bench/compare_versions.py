@@ -39,6 +39,9 @@ IGNORED = {
     "predicted_s", "records", "seconds", "source", "started", "steps_per_second", "time", "token", "version",
     "versions",
     "wall_s",
+    "arrive", "cache", "camera", "units",  # of settings, data sets and studies since 0.2
+    "beside_public",  # of `data info` until 0.2
+    "range_10px", "range_25px", "range_50px", "range_100px",  # of logs until 0.2
 }  # fmt: skip
 # Pages and figures must exist; their contents carry times. Logs and cached episodes are named by process and version.
 OPAQUE = {".html", ".png", ".pdf", ".gif"}

@@ -2,122 +2,191 @@
 
     python bench/gpu_check.py [--old PATH] [--out OUT.json] [--parts tests steps plans] [--cases …] [--rungs …]
 
-Each measurement is a process of its own with the tree's own benchmark (`bench/train_step.py`, `bench/plan.py`); the
-trees take turns. `--old` is a checkout of another version, for instance `git worktree add PATH v0.1.0`. The report is
-written after every measurement, so that one that is cut short keeps what it has.
+Each tree has one process, which builds and warms up everything with the tree's own benchmark (`bench/train_step.py`,
+`bench/plan.py`) while the tests run. Then the trees take turns, old, new, new, old, and nothing else uses the GPU.
+`--old` is a checkout of another version, for instance `git worktree add PATH v0.1.0`. The report is written after
+every measurement, so that one that is cut short keeps what it has.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import importlib
 import json
 import os
 import re
+import statistics
 import subprocess
 import sys
-import tempfile
 import time
+import traceback
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parents[1]
 CASES = ("pusht-deep", "pusht-mlp-lti", "piecewise-tiny")
 RUNGS = ("deep-adaln", "mlp-lti")
+BEGAN = time.perf_counter()
 
 
-def start(tree: Path, command: list[str], limit: float) -> tuple[int, str]:
-    """Exit status and output of a command that imports the package of `tree`."""
-    env = {**os.environ, "PYTHONPATH": str(tree), "PYTHONUNBUFFERED": "1"}
-    try:
-        done = subprocess.run(
-            [sys.executable, *command], cwd=tree, env=env, capture_output=True, text=True, timeout=limit
+def say(text: str) -> None:
+    print(f"[{time.perf_counter() - BEGAN:6.1f} s] {text}", flush=True)
+
+
+# The process of one tree --------------------------------------------------------------------------------------
+
+
+def serve(names: Sequence[str]) -> None:
+    """Prepare these, then measure what each line of stdin names. Answers are lines of JSON."""
+    sys.path.insert(0, "bench")
+    ready: dict[str, Callable[[], list[float]]] = {}
+
+    def prepare(name: str) -> None:
+        ready[name] = _step(name) if name in CASES else _plan(name)
+
+    def answer(name: str, work: Callable[[], Any]) -> None:
+        said: dict[str, Any] = {"name": name}
+        try:
+            with contextlib.redirect_stdout(sys.stderr):
+                said["values"] = work()
+        except Exception:
+            said = {"name": name, "failed": traceback.format_exc()[-1500:]}
+        print(json.dumps(said), flush=True)
+
+    for name in names:
+        answer(name, lambda name=name: prepare(name))  # type: ignore[misc]
+    for line in sys.stdin:
+        answer(line.strip(), lambda line=line: ready[line.strip()]())  # type: ignore[misc]
+
+
+def _step(case: str) -> Callable[[], list[float]]:
+    module = importlib.import_module("train_step")
+    prepared = module.Prepared(case)
+    return lambda: [module.milliseconds(prepared.step, groups=5)]
+
+
+def _plan(rung: str) -> Callable[[], list[float]]:
+    import torch
+
+    module = importlib.import_module("plan")
+    problem, solver = module.make(rung, "cuda", torch.bfloat16, module.LATENT), module.CEM(module.CEMConfig())
+
+    def solve() -> None:
+        solver.solve(problem, seed=0, compile=True)
+
+    for _ in range(3):
+        solve()
+    return lambda: module.seconds(solve, 7)
+
+
+# All of it ----------------------------------------------------------------------------------------------------
+
+
+class Tree:
+    """A process that imports the package of a tree."""
+
+    def __init__(self, path: Path, names: Sequence[str]) -> None:
+        more = [os.environ["PYTHONPATH"]] if os.environ.get("PYTHONPATH") else []
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(path), *more])}
+        words = [sys.executable, str(Path(__file__).resolve()), "--serve", *names]
+        self.process = subprocess.Popen(
+            words, cwd=path, env=env, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
-    except subprocess.TimeoutExpired as late:
-        said = late.stdout.decode() if isinstance(late.stdout, bytes) else late.stdout or ""
-        return 124, said + f"\nstopped after {limit:.0f} s"
-    return done.returncode, done.stdout + done.stderr
+
+    def answer(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        return dict(json.loads(line)) if line else {"failed": "the process ended"}
+
+    def measure(self, name: str) -> dict[str, Any]:
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.write(name + "\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            return {"failed": "the process ended"}
+        return self.answer()
 
 
-def tests(limit: float) -> dict[str, Any]:
+def start_tests(workers: int, log: Path) -> subprocess.Popen[bytes]:
+    files = sorted(str(p.relative_to(HERE)) for p in (HERE / "tests").rglob("*.py") if "mark.gpu" in p.read_text())
+    parallel = ["-n", str(workers), "--dist", "worksteal"] if workers > 1 else []
+    options = ["-m", "gpu", "-rfE", "--tb=short", "--durations=8", "--continue-on-collection-errors"]
+    with log.open("wb") as out:
+        words = [sys.executable, "-m", "pytest", *options, *parallel, *files]
+        return subprocess.Popen(words, cwd=HERE, stdout=out, stderr=subprocess.STDOUT)
+
+
+def end_tests(process: subprocess.Popen[bytes], log: Path, limit: float) -> dict[str, Any]:
     """How many GPU tests passed and failed, and which."""
-    began = time.perf_counter()
-    status, said = start(HERE, ["-m", "pytest", "-m", "gpu", "-q", "-rfE", "--tb=short", "tests"], limit)
+    status = 124
+    try:
+        status = process.wait(limit)
+    except subprocess.TimeoutExpired:
+        process.terminate()
+    said = log.read_text(errors="replace")
     counts = {word: int(n) for n, word in re.findall(r"(\d+) (passed|failed|error|skipped)", said)}
     names = re.findall(r"^(?:FAILED|ERROR) (\S+)", said, re.MULTILINE)
-    report = {"status": status, **counts, "failures": names, "seconds": round(time.perf_counter() - began, 1)}
-    if status:
-        report["tail"] = said[-6000:]
-    return report
+    report = {"status": status, **counts, "failures": names, "seconds": round(time.perf_counter() - BEGAN, 1)}
+    return report | ({"tail": said[-6000:]} if status else {})
 
 
-def measure(tree: Path, script: str, option: str, name: str, key: str, limit: float) -> float | str:
-    """The number `key` of the only row that the tree's own benchmark writes, or why there is none."""
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "out.json"
-        status, said = start(tree, [f"bench/{script}.py", "--json", str(out), option, name], limit)
-        if status or not out.exists():
-            return f"failed ({status}): {said[-1500:]}"
-        (row,) = json.loads(out.read_text())["rows"]
-        return float(row[key])
-
-
-def compare(trees: dict[str, Path], name: str, *what: Any) -> dict[str, Any]:
-    row: dict[str, Any] = {"name": name}
-    for which, tree in trees.items():
-        value = measure(tree, *what)
-        row[which] = value
-        print(f"{name:<16} {which:<4} {value if isinstance(value, str) else f'{value:.4g}'}", flush=True)
+def turns(trees: dict[str, Tree], name: str) -> dict[str, Any]:
+    """The median of each tree over its turns, and every value."""
+    order = ["old", "new", "new", "old"] if len(trees) > 1 else ["new", "new"]
+    row: dict[str, Any] = {"name": name, "unit": "ms" if name in CASES else "s", "turns": []}
+    for which in order:
+        answer = trees[which].measure(name)
+        if "values" not in answer:
+            return row | {"failed": f"{which}: {answer['failed']}"}
+        row["turns"].append([which, [round(x, 5) for x in answer["values"]]])
+    for which in trees:
+        row[which] = statistics.median(x for who, values in row["turns"] if who == which for x in values)
+    say(f"{name:<16} " + ", ".join(f"{which} {row[which]:.4g} {row['unit']}" for which in trees))
     return row
-
-
-def table(report: dict[str, Any]) -> str:
-    lines = [f"{'':<16} {'old':>9} {'new':>9} {'new − old':>10}"]
-    for part, unit in (("steps", "ms"), ("plans", "s")):
-        for row in report.get(part, []):
-            old, new = row.get("old"), row.get("new")
-            cells = [f"{x:>9.4g}" if isinstance(x, float) else f"{'–':>9}" for x in (old, new)]
-            apart = f"{new - old:>+10.3g}" if isinstance(old, float) and isinstance(new, float) else ""
-            lines.append(f"{row['name']:<16} {cells[0]} {cells[1]} {apart} {unit}")
-    if "tests" in report:
-        shown = {k: v for k, v in report["tests"].items() if k not in ("tail", "failures")}
-        lines += [f"GPU tests: {shown}", *report["tests"]["failures"]]
-    return "\n".join(lines)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--old", type=Path, help="a checkout to compare with")
     parser.add_argument("--out", type=Path, help="where the JSON goes")
-    parser.add_argument("--parts", nargs="+", default=["tests", "steps", "plans"], choices=["tests", "steps", "plans"])
+    parser.add_argument("--parts", nargs="+", default=["tests", "plans", "steps"], choices=["tests", "steps", "plans"])
     parser.add_argument("--cases", nargs="+", default=list(CASES), choices=CASES)
     parser.add_argument("--rungs", nargs="+", default=list(RUNGS), choices=RUNGS)
+    parser.add_argument("--workers", type=int, default=1, help="processes for the tests; several need pytest-xdist")
     parser.add_argument("--test-limit", type=float, default=480.0, help="seconds for the GPU tests")
-    parser.add_argument("--limit", type=float, default=240.0, help="seconds for one measurement")
+    parser.add_argument("--serve", nargs="*", help=argparse.SUPPRESS)
     args = parser.parse_args()
-    trees = {"old": args.old.resolve()} if args.old else {}
-    trees["new"] = HERE
-    report: dict[str, Any] = {"trees": list(trees)}
+    if args.serve is not None:
+        serve(args.serve)
+        return
+    paths = ({"old": args.old.resolve()} if args.old else {}) | {"new": HERE}
+    report: dict[str, Any] = {"trees": list(paths), "plans": [], "steps": []}
 
-    def keep(part: str, value: Any) -> None:
-        report[part] = value
+    def keep() -> None:
         if args.out:
             args.out.write_text(json.dumps(report, indent=1) + "\n")
 
-    if "steps" in args.parts:
-        rows: list[dict[str, Any]] = []
-        for case in args.cases:
-            rows.append(compare(trees, case, "train_step", "--cases", case, "ours_ms", args.limit))
-            keep("steps", rows)
-    if "plans" in args.parts:
-        rows = []
-        for rung in args.rungs:
-            rows.append(compare(trees, rung, "plan", "--rungs", rung, "ours_s", args.limit))
-            keep("plans", rows)
+    names = [n for part, many in (("plans", args.rungs), ("steps", args.cases)) if part in args.parts for n in many]
+    trees = {which: Tree(path, names) for which, path in paths.items()} if names else {}
     if "tests" in args.parts:
-        keep("tests", tests(args.test_limit))
-    print(table(report))
-    failed = [v for part in ("steps", "plans") for row in report.get(part, []) for v in row.values()]
-    if report.get("tests", {}).get("status") or any(isinstance(v, str) and v.startswith("failed") for v in failed):
+        log = (args.out or Path("gpu_check.json")).with_suffix(".tests.txt")
+        report["tests"] = end_tests(start_tests(args.workers, log), log, args.test_limit)
+        say(f"tests: { {k: v for k, v in report['tests'].items() if k != 'tail'} }")
+        keep()
+    for which, tree in trees.items():
+        for _ in names:
+            answer = tree.answer()
+            say(f"{which} {answer.get('name')}: " + answer.get("failed", "ready"))
+    for name in names:
+        report["steps" if name in CASES else "plans"].append(turns(trees, name))
+        keep()
+    for tree in trees.values():
+        tree.process.kill()
+    failed = [row["name"] for row in (*report["plans"], *report["steps"]) if "failed" in row]
+    if report.get("tests", {}).get("status") or failed:
         raise SystemExit(1)
 
 

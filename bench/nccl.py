@@ -55,7 +55,7 @@ class Joined(Ranks):
 def losses(folder: Path) -> list[float]:
     """Of every step of the one run in this folder."""
     (found,) = (path.parent for path in folder.glob("*/run.json"))
-    return [row["loss"] for row in read_log(found, "train")]
+    return [row.number("loss") for row in read_log(found, "train")]
 
 
 def here(folder: Path, device: torch.device, steps: int, ranks: Ranks) -> list[float]:

@@ -19,9 +19,8 @@ import torch
 from torch import Tensor
 
 from lpwm.core.rng import generator
-from lpwm.losses.order import sort_rows
 from lpwm.losses.rdmreg import RDMReg, RDMRegConfig, RDMRegDraw
-from lpwm.losses.slicing import draw_slices, project
+from lpwm.losses.slicing import draw_slices, project, sort_rows
 
 B, T, D = 64, 4, 384
 CONFIG = RDMRegConfig(slices=8192)

@@ -41,7 +41,7 @@ from lpwm.model import WorldModel
 from lpwm.optim import build, initialize
 from lpwm.recipes import pusht, tiny
 from lpwm.train import RunConfig
-from lpwm.train.ahead import Ahead
+from lpwm.train.loop import Ahead
 from lpwm.train.step import Stepper
 
 BEGAN = time.perf_counter()

@@ -23,11 +23,12 @@ from typing import Any
 
 from lpwm.recipes import recipe
 from lpwm.sweep import expand, status, worker
-from lpwm.sweep.cells import CellResult, HeldOut, Seconds
+from lpwm.sweep.engines import EngineConfig
 from lpwm.sweep.engines import local as engine_local
 from lpwm.sweep.engines import ray as engine_ray
 from lpwm.sweep.grid import parse_grid
 from lpwm.sweep.ledger import Record
+from lpwm.sweep.worker import CellResult, HeldOut, Seconds
 
 RESULT = CellResult("run", "data", "", 0, {}, HeldOut(), {}, Seconds(0.0, 0.0))
 CELL = 60.0  # seconds: what the cost is a share of
@@ -78,7 +79,7 @@ import sys, time
 from pathlib import Path
 from lpwm.sweep import worker
 root, seconds, names = Path(sys.argv[1]), float(sys.argv[2]), sys.argv[3:]
-from lpwm.sweep.cells import CellResult, HeldOut, Seconds
+from lpwm.sweep.worker import CellResult, HeldOut, Seconds
 result = CellResult("run", "data", "", 0, {}, HeldOut(), {}, Seconds(0.0, 0.0))
 worker.run_cell = lambda cell, root, device, say: (time.sleep(seconds), (result, {}))[1]
 worker.work(root, worker.pick_device("cpu"), names=names, say=worker.log_to(root, "bench"))
@@ -115,13 +116,13 @@ def run_engine(name: str, root: Path, cells: int, seconds: float, workers: int) 
 
         engine_local.subprocess.Popen = popen  # type: ignore[misc,assignment]
         try:
-            engine_local.run(root, names, engine_local.LocalConfig(workers=workers), lambda: bool(look()))
+            engine_local.run(root, names, EngineConfig(workers=workers), lambda: bool(look()))
         finally:
             engine_local.subprocess.Popen = subprocess.Popen = original  # type: ignore[misc]
     else:
         os.environ["LPWM_BENCH_SLEEP"] = str(seconds)
         engine_ray.TASK = sleeper
-        engine_ray.run(root, names, engine_ray.RayConfig(workers=workers), lambda: bool(look()))
+        engine_ray.run(root, names, EngineConfig(workers=workers), lambda: bool(look()))
     return overhead(root, workers, seconds)
 
 

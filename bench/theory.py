@@ -42,7 +42,7 @@ def one(d: int, n: int) -> dict[str, Any]:
     import numpy as np
 
     from lpwm.theory import Grid, OneHot, measure
-    from lpwm.theory.systems import sine_system
+    from lpwm.theory.bounds import sine_system
 
     system = sine_system(d)
     before, start = peak(), time.perf_counter()

@@ -28,8 +28,7 @@ from lpwm.data.clips import ResidentClips
 from lpwm.losses import Objective, ObjectiveConfig, RDMRegConfig
 from lpwm.model import VIT_TINY, ModelConfig, PredictorConfig, ProjectorConfig, WorldModel
 from lpwm.optim import OptimConfig, build, initialize
-from lpwm.train.ahead import Ahead
-from lpwm.train.loop import measure_step
+from lpwm.train.loop import Ahead, measure_step
 from lpwm.train.step import Stepper
 
 CASES = {
