@@ -61,8 +61,8 @@ def weights(run):
 
 
 def assert_weights(old, new):
-    """Bits where the files were made, elsewhere what the weights compute. (Key biases, and biases before BatchNorm, have
-    no gradient but rounding, which Adam scales up: they differ between processors.)"""
+    """Bits where the files were made, elsewhere what the weights compute. (Key biases, and biases before BatchNorm,
+    have no gradient but rounding, which Adam scales up: they differ between processors.)"""
     if same_machine():
         assert old.read_bytes() == new.read_bytes()
     before, after = load_file(old), load_file(new)
