@@ -1,7 +1,8 @@
-"""Piecewise at the paper's size: LpWM and LeWM trained in the same cells of (pixels, λ, η), measured and planned with.
+"""Piecewise at the paper's size: LpWM and LeWM trained in the same cells, measured and planned with. A cell is a choice
+of pixels, λ and η, and of the norm and the fed-back steps where they are named.
 
-    python results/campaigns/piecewise_full.py --out OUT --cells white-lam1-lr2e-4 … --steps 6000 --seed 102 \
-        --data-seed 101 --episode-seed 911 [--seconds 540] [--done EARLIER.json …] [--quick]
+    python results/campaigns/piecewise_full.py --out OUT --cells white-lam1-lr2e-4 white-lam1-lr1e-4-layer-fed3 … \
+        --steps 6000 --seed 102 --data-seed 101 --episode-seed 911 [--seconds 540] [--done EARLIER.json …] [--quick]
 
 The rounds, their cells and their rules are in results/protocol.md. One process for each method trains the cells in
 order, side by side on one GPU, and writes OUT/METHOD.json after every stage; OUT/controls.json has the controls on the
@@ -22,6 +23,7 @@ import gc
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -43,16 +45,22 @@ class Cell:
     pixels: str
     lam: float
     lr: float
+    norm: str = "batch"  # of the projector and of the predictor's head
+    fed: int = 1  # steps that are fed back
 
     @property
     def name(self) -> str:
-        return f"{self.pixels}-lam{self.lam:g}-lr{self.lr:g}"
+        rest = f"-{self.norm}" * (self.norm != "batch") + f"-fed{self.fed}" * (self.fed != 1)
+        return f"{self.pixels}-lam{self.lam:g}-lr{self.lr:g}{rest}"
 
     @classmethod
     def parse(cls, name: str) -> Cell:
-        """The cell of a name: white-lam1-lr2e-4 or white-lam1-lr0.0002."""
-        pixels, lam, lr = name.split("-", 2)
-        return cls(pixels, float(lam.removeprefix("lam")), float(lr.removeprefix("lr")))
+        """The cell of a name: white-lam1-lr2e-4, or white-lam1-lr0.0002-layer-fed3."""
+        match = re.fullmatch(r"(\w+)-lam([\d.]+)-lr([\d.]+(?:e-\d+)?)(?:-(batch|layer))?(?:-fed(\d+))?", name)
+        if match is None:
+            raise argparse.ArgumentTypeError(f"{name!r} is no PIXELS-lamλ-lrη[-NORM][-fedN]")
+        pixels, lam, lr, norm, fed = match.groups()
+        return cls(pixels, float(lam), float(lr), norm or "batch", int(fed or 1))
 
 
 def say(text: str) -> None:
@@ -65,7 +73,9 @@ def parse() -> argparse.Namespace:
     p.add_argument("--seconds", type=float, default=540.0, help="what runs then is interrupted and saved")
     p.add_argument("--done", type=Path, nargs="*", default=[], help="results of earlier calls")
     p.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "lpwm-piecewise-full")
-    p.add_argument("--cells", nargs="+", type=Cell.parse, required=True, help="PIXELS-lamλ-lrη, in this order")
+    p.add_argument(
+        "--cells", nargs="+", type=Cell.parse, required=True, help="PIXELS-lamλ-lrη[-NORM][-fedN], in this order"
+    )
     p.add_argument("--seed", type=int, required=True, help="training seed")
     p.add_argument("--data-seed", type=int, required=True)
     p.add_argument("--episode-seed", type=int, required=True, help="of the goals")
@@ -120,8 +130,13 @@ def config_of(cell: Cell, method: str, args: argparse.Namespace) -> Any:
     return replace(
         c,
         data=data,
-        model=replace(model, encoder=encoder),
-        objective=replace(c.objective, lam=cell.lam),
+        model=replace(
+            model,
+            encoder=encoder,
+            projector=replace(model.projector, norm=cell.norm),
+            predictor=replace(model.predictor, head_norm=cell.norm),
+        ),
+        objective=replace(c.objective, lam=cell.lam, rollout_steps=cell.fed),
         optim=replace(c.optim, lr=cell.lr),
         train=train,
     )
@@ -269,6 +284,8 @@ class Screen:
             "pixels": cell.pixels,
             "lam": cell.lam,
             "lr": cell.lr,
+            "norm": cell.norm,
+            "fed": cell.fed,
             "run_hash": run.hash,
             "config_digest": digest(config),
             "config": to_dict(config),
@@ -321,10 +338,10 @@ class Screen:
 
         out: dict[str, Any] = {}
         for kind in ("train", "val"):
-            rows = read_log(run.folder, kind)
+            rows = [r.to_json() for r in read_log(run.folder, kind)]
             names = list(dict.fromkeys(n for r in rows for n in r if n not in ("kind", "time")))
             out[f"{kind}_log"] = {n: [r.get(n) for r in rows] for n in names}
-        out["events"] = [[r["step"], r["message"]] for r in read_log(run.folder, "event")]
+        out["events"] = [[r.step, r.message] for r in read_log(run.folder, "event")]
         rates = [x for x in out["train_log"].get("steps_per_second", []) if x]
         out["steps_per_second"] = sorted(rates)[len(rates) // 2] if rates else None
         out["last_train"] = {n: values[-1] for n, values in out["train_log"].items() if values}
