@@ -1,0 +1,44 @@
+"""Campaigns are ready before a GPU is: their grids expand, and the script of the paper's size runs at a toy size."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lpwm.recipes import recipe
+from lpwm.sweep import expand, read_grid
+
+ROOT = Path(__file__).parents[2]
+CAMPAIGNS = ROOT / "results" / "campaigns"
+
+
+@pytest.mark.parametrize("path", sorted(CAMPAIGNS.glob("*.toml")), ids=lambda path: path.stem)
+def test_both_methods_have_the_same_cells(path):
+    cells = expand(read_grid(path), recipe)
+    places = {
+        m: sorted(str({**c.where, "method": ""}) for c in cells if c.where["method"] == m) for m in ("lpwm", "lewm")
+    }
+    assert places["lpwm"] == places["lewm"] and len(cells) == 2 * len(places["lpwm"])
+    assert not any(c.config.train.stop_dead for c in cells)  # a verdict is a result, not an end
+    assert f"results/campaigns/{path.name}" in (ROOT / "results" / "protocol.md").read_text()
+
+
+@pytest.mark.soak
+def test_the_script_of_the_papers_size_runs(tmp_path):
+    words = ["--quick", "--cells", "white-lam1-lr1e-4-layer-fed3"]
+    words += ["--seed", "1", "--data-seed", "2", "--episode-seed", "3"]
+    command = [sys.executable, CAMPAIGNS / "piecewise_full.py", *words, "--out", tmp_path, "--work", tmp_path / "work"]
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([*map(str, command)], env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    for method in ("lpwm", "lewm"):
+        (cell,) = json.loads((tmp_path / f"{method}.json").read_text())["cells"].values()
+        assert cell["finished"] and (cell["norm"], cell["fed"]) == ("layer", 3)
+        assert (
+            cell["config"]["objective"]["rollout_steps"] == 3
+            and cell["config"]["model"]["projector"]["norm"] == "layer"
+        )
+        assert len(cell["train_log"]["step"]) == 4 and {"R5 along 0", "R1 along 1"} <= cell["planning"].keys()
