@@ -17,7 +17,7 @@ from lpwm.core.files import check_output
 class Args:
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional] = ()
     """Run folders, or one sweep's folder. What lpwm eval and lpwm interpret wrote about them is shown too."""
-    also: tuple[Path, ...] = ()  # Further files of lpwm eval --out, lpwm interpret --out and lpwm theory.
+    also: tuple[Path, ...] = ()  # Further files of lpwm eval --out and lpwm interpret --out.
     out: Path | None = None
     """The page to write, or a folder for report.html; without it, in the run's folder, or next to several runs."""
     figures: Path | None = None  # Also draw every figure into this folder, as PNG and PDF.
@@ -69,7 +69,7 @@ def run(args: Args) -> int:
             "runs": [r.hash for r in given.runs],
         }
         made |= {name: len(getattr(given, name)) for name in ("evaluations", "studies", "episodes")}
-        readings = [r.KIND for r in (*given.contact, *given.sparsity)] + ["lpwm theory"] * (given.theory is not None)
+        readings = [r.KIND for r in (*given.contact, *given.sparsity)]
         say(json_.dumps(made | {"readings": readings, "notes": list(given.notes)}))
         return 0
     say(f"wrote {out} ({size / 1e6:.1f} MB): open it in a browser.")

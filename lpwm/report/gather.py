@@ -1,4 +1,4 @@
-"""What a report is made of: run folders, and what eval, interpret and theory wrote about them, typed."""
+"""What a report is made of: run folders, and what eval and interpret wrote about them, typed."""
 
 import base64
 import math
@@ -22,8 +22,6 @@ from lpwm.interpret.episode_frames import CellFrames, EpisodeFrames, folder_of
 from lpwm.interpret.recorded import Recorded
 from lpwm.interpret.results import FactorStudy, Result, Sparsity, Study, WorldInfo
 from lpwm.report.play import first_of_each
-from lpwm.report.theory import KIND as THEORY
-from lpwm.report.theory import TheoryStudy
 from lpwm.train import RunConfig, parse_options, read_record
 from lpwm.train.log import LOG, read_log
 from lpwm.train.run_config import Start, method_digest
@@ -177,14 +175,13 @@ class Gathered:
     contact: Sequence[Contact] = ()
     factors: Sequence[FactorStudy] = ()
     recorded: Sequence[Recorded] = ()
-    theory: TheoryStudy | None = None
     play: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)  # by number of the run: see report/play.py
     notes: Sequence[str] = ()
 
 
 def gather(folders: Sequence[str | Path], also: Sequence[str | Path] = ()) -> Gathered:
     """All that is known about these runs: their logs, and every evaluation and study of them alone. also: further files
-    that `lpwm eval`, `lpwm interpret` or `lpwm theory` wrote."""
+    that `lpwm eval` or `lpwm interpret` wrote."""
     paths = [Path(f) for f in folders]
     if not paths:
         raise UserError("which runs? lpwm report RUN…, folders that lpwm train made.")
@@ -193,14 +190,13 @@ def gather(folders: Sequence[str | Path], also: Sequence[str | Path] = ()) -> Ga
         raise UserError("a run folder is given twice: name each once.")
     more = [_read(Path(f)) for f in also]
     for _, path, content in more:
-        if content.get("kind") not in (EVALUATION, codes.STUDIES, codes.SAMPLES, THEORY, *codes.KINDS):
-            raise UserError(f"{path} was not written by lpwm eval, interpret or theory: give their JSON.")
+        if content.get("kind") not in (EVALUATION, codes.STUDIES, codes.SAMPLES, *codes.KINDS):
+            raise UserError(f"{path} was not written by lpwm eval or interpret: give their JSON.")
     runs = [RunFile.read(path) for path in paths]
     order = {run.hash: i for i, run in enumerate(runs)}
     evaluations, notes = _evaluations([*_files(given, "eval"), *more], given, set(order), {p for _, p, _ in more})
     files = sorted([*_files(given, "interpret"), *_files(given, "eval"), *more], key=lambda f: f[0])
     results = [r for _, path, content in files for r in codes.results_of(content, str(path)) if r.run.hash in order]
-    theory = [TheoryStudy.from_json(content, str(path)) for _, path, content in files if content.get("kind") == THEORY]
     shown: list[Shown] = []
     for number, path in enumerate(evaluations, start=1):
         shown += shown_frames(path, number, ROOM - sum(len(x) for s in shown for x in s.sheets.values()))
@@ -218,7 +214,6 @@ def gather(folders: Sequence[str | Path], also: Sequence[str | Path] = ()) -> Ga
         contact=_newest(results, Contact, order),
         factors=_newest(results, FactorStudy, order),
         recorded=_newest(results, Recorded, order),
-        theory=theory[-1] if theory else None,
         play=first_of_each(paths, [run.sparse for run in runs]),
         notes=notes,
     )

@@ -31,7 +31,7 @@ from lpwm.interpret.sparsity import arrange
 from lpwm.recipes import RECIPES, recipe
 from lpwm.report import palette, view, words
 from lpwm.report.curves import Plot, plots
-from lpwm.report.figures import of_contact, of_theory, png
+from lpwm.report.figures import of_contact, png
 from lpwm.report.figures.codes import FEATURES
 from lpwm.report.figures.contact import TITLE as FACTOR_TITLES
 from lpwm.report.gather import Gathered, RunFile, Shown
@@ -95,7 +95,7 @@ def render(given: Gathered, *, title: str = "", commands: Sequence[str] = (), wh
             missing=[s for s in sections if s.measures and not s.there],
             plots=by_section,
             data=data_of(report, drawn),
-            figures=of_contact(given.contact) | of_theory(given.theory),
+            figures=of_contact(given.contact),
             arranged=arrange(given.sparsity) if given.sparsity else (),
             contact_studies=sweep(given.contact) if given.contact else (),
             commands=commands or commands_of(given),
@@ -130,7 +130,6 @@ def sections_of(report: Report, drawn: Mapping[str, Sequence[Plot]]) -> list[Sec
         ("horizon", "Success against horizon", drawn["horizon"]),
         ("training", "Training", drawn["training"], "Training curves", "lpwm train", " writes log.jsonl"),
         ("trained", "What was trained", given.runs),
-        ("theory", "The proposition", given.theory is not None),
     )
     return [Section(name, title, bool(there), *rest) for name, title, there, *rest in rows]
 

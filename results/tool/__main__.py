@@ -1,4 +1,4 @@
-"""`python -m results.tool page`, `… study` and `… ladder`."""
+"""`python -m results.tool page`, `… study`, `… ladder` and `… theory`."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ import sys
 from pathlib import Path
 
 from lpwm.core.errors import UserError
+from lpwm.core.files import make_folder, write_whole
+from lpwm.core.json import dump_json
+from lpwm.report.figures import save
 
-from . import ladder_page, study_command
+from . import ladder_page, study_command, theory, theory_figures
 from .page import RESULTS, write
 
 
@@ -22,9 +25,19 @@ def ladder(args: argparse.Namespace) -> None:
     print(f"wrote {made['page']} and {made['numbers']}: {made['finished']} of {made['cells']} cells are finished")
 
 
+def proposition(args: argparse.Namespace) -> None:
+    study = theory.theory(args.sizes, theory.StudyConfig(states=args.states))
+    make_folder(args.out)
+    write_whole(args.out / "theory.json", dump_json(study))
+    save(args.out, theory_figures.figures(study), overwrite=True)
+    print("\n\n".join(study.tables()))
+    if study.problems:
+        raise UserError(" ".join(study.problems))
+
+
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m results.tool", description="The paper's claims and our numbers.")
-    verbs = parser.add_subparsers(required=True, metavar="page|study|ladder")
+    verbs = parser.add_subparsers(required=True, metavar="page|study|ladder|theory")
     one = verbs.add_parser("page", help="write README.md, claims.json and figures from the JSON files of results/")
     one.add_argument("folder", type=Path, nargs="?", default=RESULTS, help="of other JSON files; then --out is needed")
     one.add_argument("--out", type=Path, help="a new folder for what is written, instead of results/")
@@ -37,6 +50,11 @@ def main(argv: list[str] | None = None) -> int:
     two.add_argument("--out", type=Path, help="the page; SWEEP/ladder.html if not given")
     two.add_argument("--figures", type=Path, help="a folder for the figures, PNG and PDF")
     two.set_defaults(run=ladder)
+    three = verbs.add_parser("theory", help="the proposition on smooth maps and on Piecewise: numbers and figures")
+    three.add_argument("--out", type=Path, default=Path("theory"), help="a folder for theory.json and the figures")
+    three.add_argument("--sizes", type=int, default=0, help="how many grid sizes of each study; 0 is all")
+    three.add_argument("--states", type=int, default=20_000, help="states on which errors are measured")
+    three.set_defaults(run=proposition)
     args = parser.parse_args(argv)
     try:
         args.run(args)

@@ -1,4 +1,4 @@
-"""Files that bring scripts, on the pages of samples, recordings, theory and sweeps, in Chromium: none runs."""
+"""Files that bring scripts, on the pages of samples, recordings and sweeps, in Chromium: none runs."""
 
 import importlib.util
 import json
@@ -13,7 +13,7 @@ import pytest
 from lpwm.core.errors import UserError
 from lpwm.interpret.recorded import Recorded
 from lpwm.interpret.results import FactorStudy
-from lpwm.report import page, sweep, theory
+from lpwm.report import page, sweep
 from lpwm.report.gather import Gathered
 
 pytestmark = [pytest.mark.soak, pytest.mark.filterwarnings("ignore:constrained_layout")]  # of very long names
@@ -43,7 +43,7 @@ def recordings(about):
 
 
 def poisoned_samples(documents):
-    """Every kind of sample and theory with EVIL in every field that readers accept, but for the run's hash."""
+    """Every kind of sample with EVIL in every field that readers accept, but for the run's hash."""
     samples = other("report/test_samples.py")
     run = documents.run("lpwm")
 
@@ -51,11 +51,10 @@ def poisoned_samples(documents):
         worse = documents.poisoned(result)
         return replace(worse, run=replace(worse.run, hash=run.hash))
 
-    proposition = documents.poisoned(theory.theory(2, theory.StudyConfig(states=300, sequences=1)))
     factors, recorded = recordings(samples.info(run))
     rows = {"factors": [evil(factors)], "recorded": [evil(recorded)]}
     rows |= {"sparsity": [evil(samples.sparsity_result(run))], "contact": [evil(samples.contact_result(run, 0.0))]}
-    return Gathered([run], **rows, theory=proposition)
+    return Gathered([run], **rows)
 
 
 def poisoned_sweep(documents, root):
@@ -95,7 +94,7 @@ def test_no_script_runs_on_any_other_page(documents, tmp_path):
     browser = browser_tests.Browser(path.as_uri(), tmp_path / "profile")
     try:
         quiet(browser, path, 5)
-        for section in ("factors", "recorded", "sparsity", "contact", "theory"):
+        for section in ("factors", "recorded", "sparsity", "contact"):
             assert browser.ask(f"return !!document.getElementById('{section}')"), section
         quiet(browser, made, 2)
     finally:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from tools import refused
 
 from lpwm import worlds
 from lpwm.cli import PARTS, VERBS, main
@@ -130,8 +131,8 @@ MISTAKES = [
     ("eval holds", "holds is not a run but holds 1: give their folders, for instance holds/a."),
     ("recipes nothing*", "no recipe"),
     ("demo --out afile/out", "afile"),
-    ("theory --out new --sizes 1", "two grids"),
-    ("theory --out new --states 5", "100 states"),
+    ("theory --sizes 1", "two grids"),
+    ("theory --states 5", "100 states"),
     ("collect piecewize --episodes 2 --out new.h5", "did you mean 'piecewise'"),
     ("collect piecewise --episodes 0 --out new.h5", "episodes is 0"),
     ("collect piecewise --episodes 2 --out afile/a.h5", "cannot write"),
@@ -187,7 +188,10 @@ def test_data_info(place, tmp_path, capsys):
 
 def test_outputs_go_where_they_were_asked_to(capsys, tmp_path, monkeypatch):
     """Nothing is written into the package, and no file that lpwm did not make is replaced without being told."""
+    from matplotlib.figure import Figure
+
     from lpwm.core.files import PACKAGE
+    from lpwm.report import figures
 
     packaged = PACKAGE / "assets" / "pretrained"
     before = sorted(packaged.rglob("*"))
@@ -195,20 +199,18 @@ def test_outputs_go_where_they_were_asked_to(capsys, tmp_path, monkeypatch):
         status, _, err = lpwm(capsys, "eval", str(packaged / "lpwm"), "--preset", "quick", *more, "--device", "cpu")
         assert status == 2 and "inside the installed package" in err and err.count("\n") == 1
     assert sorted(packaged.rglob("*")) == before
-    few = ["theory", "--sizes", "2", "--states", "200", "--out", str(tmp_path)]
-    for name in ("theory.json", "theory-slopes.png", "theory-borders.pdf"):
+    make = {name: lambda: Figure(figsize=(1, 1)) for name in ("slopes", "borders")}
+    for name in ("slopes.png", "borders.pdf"):
         (tmp_path / name).write_text("years of work")
-        status, _, err = lpwm(capsys, *few)
-        assert status == 2 and f"{name} was not made by lpwm" in err and "--overwrite" in err
+        refused(f"{name} was not made by lpwm.*--overwrite", figures.save, tmp_path, make, overwrite=False)
         assert (tmp_path / name).read_text() == "years of work"
-        if name != "theory-borders.pdf":
+        if name != "borders.pdf":
             (tmp_path / name).unlink()
-    assert lpwm(capsys, *few, "--overwrite")[0] in (0, 1)
+    assert len(figures.save(tmp_path, make, overwrite=True)) == 4
     monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda *_, **__: (_ for _ in ()).throw(OSError(28, "full")))
-    (tmp_path / "theory-slopes.png").unlink()
-    status, _, err = lpwm(capsys, *few)
-    assert status == 2 and "theory-slopes.png: the disk is full" in err
-    assert not (tmp_path / "theory-slopes.png").exists()  # no picture of 0 bytes under its name
+    (tmp_path / "slopes.png").unlink()
+    refused("slopes.png: the disk is full", figures.save, tmp_path, make, overwrite=False)
+    assert not (tmp_path / "slopes.png").exists()  # no picture of 0 bytes under its name
 
 
 LOOK = """

@@ -9,7 +9,7 @@ import pytest
 
 from lpwm.core.json import to_json
 from lpwm.interpret import Contact, ContactConfig, Sparsity, Track, inspect_tracks
-from lpwm.report import figures, page, theory
+from lpwm.report import figures, page
 from lpwm.report.figures import contact
 from lpwm.report.gather import Gathered, _newest
 
@@ -55,18 +55,12 @@ def sparsity_result(run, rung="mlp-lti", D=16, active=0.4):
 
 
 @pytest.fixture(scope="module")
-def proposition():
-    return theory.theory(2, theory.StudyConfig(states=300, sequences=1))
-
-
-@pytest.fixture(scope="module")
-def given(documents, proposition):
+def given(documents):
     runs = [documents.run("lpwm", 0), documents.run("lpwm", 1)]
     return Gathered(
         runs,
         sparsity=[sparsity_result(runs[0]), sparsity_result(runs[1], active=0.5)],
         contact=[contact_result(runs[0], 0.0), contact_result(runs[1], 0.1, 1)],
-        theory=proposition,
     )
 
 
@@ -76,23 +70,23 @@ def text(given):
 
 
 def test_the_page_has_a_section_for_each_and_says_their_numbers(text):
-    for name in ("sparsity", "contact", "theory"):
+    for name in ("sparsity", "contact"):
         assert text.count(f'<section id="{name}"') == 1 and f'<a href="#{name}">' in text
     assert "0.450 [0.000, 1.000]" in text  # the two seeds of one cell together: a rate ends at 0 and 1
     assert "3 of 16" in text and ("control −0." in text or "control 0." in text)
-    assert "d × slope, worst" in text and text.count('src="data:image/png;base64,') == 5
-    assert text.count("<img alt=") == 5 and 'alt=""' not in text
+    assert text.count('src="data:image/png;base64,') == 3
+    assert text.count("<img alt=") == 3 and 'alt=""' not in text
 
 
 def test_a_page_without_them_has_none_of_it(documents):
     text = page.render(Gathered([documents.run("lpwm")]))
-    assert not any(f'id="{name}"' in text for name in ("sparsity", "contact", "theory"))
+    assert not any(f'id="{name}"' in text for name in ("sparsity", "contact"))
 
 
 def test_figures_are_files_too(documents, given, tmp_path):
     bare = replace(given, runs=[documents.run("lpwm", seed, log=False) for seed in (0, 1)])
     made = figures.write(tmp_path, bare, formats=("png",))
-    names = ("contact-weights", "contact-episode", "contact-raster", "theory-slopes", "theory-borders")
+    names = ("contact-weights", "contact-episode", "contact-raster")
     assert {p.name for p in made} == {f"{name}.png" for name in names}
 
 

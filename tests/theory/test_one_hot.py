@@ -10,10 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lpwm.cli import main
-from lpwm.report import figures, theory
-from lpwm.theory import SMOOTH, Grid, OneHot, measure, sine_family
+from lpwm.theory import SMOOTH, Grid, OneHot, measure, sine_family, study
 from lpwm.theory.bounds import sine_step
-from lpwm.worlds.piecewise import Piecewise
 
 BATCH, STATES, STEPS = 100, 24, 4
 
@@ -36,11 +34,11 @@ def test_bounds_hold_on_ten_thousand_random_systems(d, n, corner, side, seed):
     epsilon = side * np.sqrt(d) / (2 * n)  # the paper's
     assert grid.epsilon == pytest.approx(epsilon)
     for a in range(BATCH):
-        found = measure(model, f, x, [a] * STEPS, L[a])
+        result = measure(model, f, x, [a] * STEPS, L[a])
         bound = [epsilon * sum(L[a] ** k for k in range(h + 1)) for h in range(STEPS + 1)]
-        worst = np.array([found.error_HM[h].max() for h in range(STEPS + 1)])
+        worst = np.array([result.error_HM[h].max() for h in range(STEPS + 1)])
         assert (worst <= np.array(bound) * (1 + 1e-9) + 1e-9 * side).all()
-        assert found.bound_H == pytest.approx(bound)
+        assert result.bound_H == pytest.approx(bound)
         assert bound[1] == pytest.approx((L[a] + 1) * epsilon)
 
 
@@ -63,9 +61,9 @@ def test_bounds_break_where_the_assumption_does():
     jump = lambda x, _: np.where(x < 0.75, 0.25 * x, 0.5 + 0.25 * x)  # noqa: E731
     model = OneHot.of(jump, Grid.unit(1, 9), [[0.0]])
     x = np.random.default_rng(0).random((2000, 1))
-    found = measure(model, jump, x, [0], 0.25)
-    assert not found.holds and found.worst_H[1] > 0.45
-    assert 0 < found.beyond_H[1] < 1 / 9
+    result = measure(model, jump, x, [0], 0.25)
+    assert not result.holds and result.worst_H[1] > 0.45
+    assert 0 < result.beyond_H[1] < 1 / 9
 
 
 @pytest.mark.parametrize("name", SMOOTH)
@@ -89,78 +87,24 @@ def test_matrices_have_one_one_in_every_column_and_move_codes_exactly(name):
         assert np.array_equal(dense.argmax(0), goes)
 
 
-QUICK = theory.StudyConfig(states=4000, horizon=3, sequences=2)
-
-
-def piecewise(g, sizes):
-    return theory.borders("x", Piecewise(g=g), sizes, QUICK).rows
-
-
-def test_the_box_is_closed_under_piecewise_and_its_edge_is_reached():
-    draw = torch.Generator().manual_seed(0)
-    x = 14 + 195 * torch.rand(5000, 2, generator=draw)
-    after = Piecewise().step(x, 4 * torch.rand(5000, 2, generator=draw) - 2)
-    assert after.min() == theory.LOW and after.max() == theory.HIGH
-
-
-def test_worst_errors_stay_at_the_jump_while_the_share_of_cut_cells_shrinks():
-    rows = piecewise(2, (33, 65, 129, 257))
-    jump = theory.jump_of(Piecewise())
-    assert jump == pytest.approx(4.0)  # opposite pushes of length 2
-    for r in rows:
-        assert r.worst_whole <= r.bound * (1 + 1e-9)  # within a zone the proposition holds
-        assert r.bound < r.worst_cut <= r.bound + jump
-        # 2n − 1 of n² cells lie across the middle, and half of each is on the other side of its center
-        assert r.cut_cells == pytest.approx((2 * r.n - 1) / r.n**2)
-        assert r.cut == pytest.approx(1 / r.n, rel=0.5)
-    assert rows[-1].worst_cut > jump and rows[-1].worst_whole < 1
-    shares = [r.parted for r in rows]
-    assert shares == sorted(shares, reverse=True) and shares[-1] > rows[-1].cut
-
-
-def test_a_grid_with_edges_on_the_borders_keeps_the_one_step_bound_and_loses_it_later():
-    rows = piecewise(2, (32, 128, 256))
-    for r in rows:
-        assert r.cut == r.cut_cells == r.beyond == 0 and r.worst_cut is None
-        assert r.worst <= r.bound * (1 + 1e-9)
-    assert not rows[-1].holds and rows[-1].far_beyond > 0
-
-
-def test_the_error_map_is_worst_along_the_borders():
-    world, grid = Piecewise(), Grid((theory.LOW,) * 2, (theory.HIGH,) * 2, 33)
-    found = np.array(theory.error_map(world, 33, 99).error)
-    row, col = np.unravel_index(found.argmax(), found.shape)
-    assert found.max() > 2 * grid.epsilon and min(abs(row - 49), abs(col - 49)) <= 2
-    model = OneHot.of(theory.step_of(world), grid, theory.ACTIONS)  # one point by hand
-    x = np.array([[21 + 182 * (col + 0.5) / 99, 21 + 182 * (row + 0.5) / 99]])
-    by_hand = [
-        np.linalg.norm(
-            model.decode(model.step(model.encode(x), a))[0]
-            - world.step(torch.from_numpy(x), torch.from_numpy(action))[0].numpy()
-        )
-        for a, action in enumerate(theory.ACTIONS)
-    ]
-    assert max(by_hand) == pytest.approx(found[row, col], abs=0.006)
-
-
-def test_the_command_writes_numbers_and_figures(tmp_path, capsys):
-    out = tmp_path / "made"
-    assert main(["theory", "--out", str(out), "--sizes", "3", "--states", "3000"]) == 0
+def test_the_command_prints_a_table_or_json(capsys):
+    few = ["paper", "theory", "--sizes", "3", "--states", "3000"]
+    assert main(few) == 0
     text = capsys.readouterr().out
-    assert "sine 3-D" in text and "2×2 zones, even grids" in text and "BROKEN" not in text
-    found = json.loads((out / "theory.json").read_text())
-    assert found["kind"] == theory.KIND and [s["d"] for s in found["systems"]] == [1, 2, 2, 3]
-    assert len(found["systems"][0]["rows"]) == 3
-    again = theory.TheoryStudy.from_json(found)
-    assert json.loads(json.dumps(again.to_json())) == found and max(map(len, text.splitlines())) <= 80
-    made = sorted(p.name for p in out.iterdir())
-    assert made == ["theory-borders.pdf", "theory-borders.png", "theory-slopes.pdf", "theory-slopes.png", "theory.json"]
-    assert all((out / name).stat().st_size > 5000 for name in made)
+    assert "sine 3-D" in text and "BROKEN" not in text and max(map(len, text.splitlines())) <= 80
+    assert main([*few, "--json"]) == 0
+    systems = json.loads(capsys.readouterr().out)["systems"]
+    assert [s["d"] for s in systems] == [1, 2, 2, 3] and all(len(s["rows"]) == 3 for s in systems)
 
 
-def test_a_broken_slope_is_said_and_exits_with_1(tmp_path, capsys, monkeypatch):
-    honest = theory.converge
-    monkeypatch.setattr(theory, "converge", lambda *a: replace(honest(*a), slope_mean=-0.7))
-    monkeypatch.setattr(figures, "save", lambda *_, **__: [])  # drawn in another test
-    assert main(["theory", "--out", str(tmp_path), "--sizes", "2", "--states", "500"]) == 1
-    assert "not within 10 % of −1/2" in capsys.readouterr().err
+def test_a_broken_slope_or_bound_is_said_and_exits_with_1(capsys, monkeypatch):
+    honest = study.converge
+
+    def broken(*args):
+        made = honest(*args)
+        return replace(made, slope_mean=-0.7, rows=(replace(made.rows[0], holds=False), *made.rows[1:]))
+
+    monkeypatch.setattr(study, "converge", broken)
+    assert main(["theory", "--sizes", "2", "--states", "500"]) == 1
+    told = capsys.readouterr().err
+    assert "not within 10 % of −1/2" in told and "above its bound" in told

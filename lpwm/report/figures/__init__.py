@@ -15,10 +15,9 @@ from lpwm.core.files import MARK, check_output, make_folder, replacing
 from lpwm.interpret.contact import Contact
 from lpwm.interpret.results import Study
 from lpwm.report.curves import plots
-from lpwm.report.figures import codes, contact, curves, theory
+from lpwm.report.figures import codes, contact, curves
 from lpwm.report.figures.codes import Shown
 from lpwm.report.gather import Gathered
-from lpwm.report.theory import TheoryStudy
 from lpwm.report.view import Report
 
 Make = Callable[[], Figure]
@@ -77,7 +76,7 @@ def of_report(report: Report) -> dict[str, Make]:
         made |= {"episodes": partial(curves.episodes, report)}
     if any(s.study.units for s in shown):
         made |= {"raster": partial(codes.rasters, [s for s in shown if s.study.units])}
-    return made | of_contact(report.given.contact) | of_theory(report.given.theory)
+    return made | of_contact(report.given.contact)
 
 
 def of_studies(studies: Sequence[Study], cells: Sequence[tuple[int, int]] = ()) -> dict[str, Make]:
@@ -91,10 +90,3 @@ def of_studies(studies: Sequence[Study], cells: Sequence[tuple[int, int]] = ()) 
 def of_contact(studies: Sequence[Contact]) -> dict[str, Make]:
     drawn = {"weights": contact.weights, "episode": contact.episode, "raster": contact.raster} if studies else {}
     return {f"contact-{name}": partial(draw, studies) for name, draw in drawn.items()}
-
-
-def of_theory(study: TheoryStudy | None) -> dict[str, Make]:
-    if study is None:
-        return {}
-    borders = partial(theory.borders, study.piecewise, study.map)
-    return {"theory-slopes": partial(theory.slopes, study.systems), "theory-borders": borders}

@@ -1,6 +1,7 @@
 """The proposition: error against the number of cells, and Piecewise at its zone borders."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -8,8 +9,10 @@ from matplotlib.figure import Figure
 
 from lpwm.report.figures.curves import legend
 from lpwm.report.palette import GRAY, LIGHT
-from lpwm.report.theory import Convergence, PiecewiseBorders, PiecewiseMap
+from lpwm.theory.study import Convergence
 from lpwm.worlds.piecewise import BORDER, FRAME
+
+from .theory import PiecewiseBorders, PiecewiseMap, TheoryStudy
 
 
 def slopes(systems: Sequence[Convergence]) -> Figure:
@@ -75,3 +78,8 @@ def _map(figure: Figure, axis: Axes, drawn: PiecewiseMap) -> None:
     axis.grid(visible=False)
     bar = figure.colorbar(image, ax=axis, shrink=0.85)
     bar.ax.axhline(drawn.bound, color="white", lw=1.5)
+
+
+def figures(study: TheoryStudy) -> dict[str, Callable[[], Figure]]:
+    of_borders = partial(borders, study.piecewise, study.map)
+    return {"theory-slopes": partial(slopes, study.systems), "theory-borders": of_borders}
