@@ -36,11 +36,11 @@ def test_bounds_hold_on_ten_thousand_random_systems(d, n, corner, side, seed):
     epsilon = side * np.sqrt(d) / (2 * n)  # the paper's
     assert grid.epsilon == pytest.approx(epsilon)
     for a in range(BATCH):
-        found = measure(model, f, x, [a] * STEPS, L[a])
+        result = measure(model, f, x, [a] * STEPS, L[a])
         bound = [epsilon * sum(L[a] ** k for k in range(h + 1)) for h in range(STEPS + 1)]
-        worst = np.array([found.error_HM[h].max() for h in range(STEPS + 1)])
+        worst = np.array([result.error_HM[h].max() for h in range(STEPS + 1)])
         assert (worst <= np.array(bound) * (1 + 1e-9) + 1e-9 * side).all()
-        assert found.bound_H == pytest.approx(bound)
+        assert result.bound_H == pytest.approx(bound)
         assert bound[1] == pytest.approx((L[a] + 1) * epsilon)
 
 
@@ -63,9 +63,9 @@ def test_bounds_break_where_the_assumption_does():
     jump = lambda x, _: np.where(x < 0.75, 0.25 * x, 0.5 + 0.25 * x)  # noqa: E731
     model = OneHot.of(jump, Grid.unit(1, 9), [[0.0]])
     x = np.random.default_rng(0).random((2000, 1))
-    found = measure(model, jump, x, [0], 0.25)
-    assert not found.holds and found.worst_H[1] > 0.45
-    assert 0 < found.beyond_H[1] < 1 / 9
+    result = measure(model, jump, x, [0], 0.25)
+    assert not result.holds and result.worst_H[1] > 0.45
+    assert 0 < result.beyond_H[1] < 1 / 9
 
 
 @pytest.mark.parametrize("name", SMOOTH)
@@ -128,9 +128,9 @@ def test_a_grid_with_edges_on_the_borders_keeps_the_one_step_bound_and_loses_it_
 
 def test_the_error_map_is_worst_along_the_borders():
     world, grid = Piecewise(), Grid((theory.LOW,) * 2, (theory.HIGH,) * 2, 33)
-    found = np.array(theory.error_map(world, 33, 99).error)
-    row, col = np.unravel_index(found.argmax(), found.shape)
-    assert found.max() > 2 * grid.epsilon and min(abs(row - 49), abs(col - 49)) <= 2
+    result = np.array(theory.error_map(world, 33, 99).error)
+    row, col = np.unravel_index(result.argmax(), result.shape)
+    assert result.max() > 2 * grid.epsilon and min(abs(row - 49), abs(col - 49)) <= 2
     model = OneHot.of(theory.step_of(world), grid, theory.ACTIONS)  # one point by hand
     x = np.array([[21 + 182 * (col + 0.5) / 99, 21 + 182 * (row + 0.5) / 99]])
     by_hand = [
@@ -140,7 +140,7 @@ def test_the_error_map_is_worst_along_the_borders():
         )
         for a, action in enumerate(theory.ACTIONS)
     ]
-    assert max(by_hand) == pytest.approx(found[row, col], abs=0.006)
+    assert max(by_hand) == pytest.approx(result[row, col], abs=0.006)
 
 
 def test_the_command_writes_numbers_and_figures(tmp_path, capsys):
@@ -148,11 +148,11 @@ def test_the_command_writes_numbers_and_figures(tmp_path, capsys):
     assert main(["theory", "--out", str(out), "--sizes", "3", "--states", "3000"]) == 0
     text = capsys.readouterr().out
     assert "sine 3-D" in text and "2×2 zones, even grids" in text and "BROKEN" not in text
-    found = json.loads((out / "theory.json").read_text())
-    assert found["kind"] == theory.KIND and [s["d"] for s in found["systems"]] == [1, 2, 2, 3]
-    assert len(found["systems"][0]["rows"]) == 3
-    again = theory.TheoryStudy.from_json(found)
-    assert json.loads(json.dumps(again.to_json())) == found and max(map(len, text.splitlines())) <= 80
+    result = json.loads((out / "theory.json").read_text())
+    assert result["kind"] == theory.KIND and [s["d"] for s in result["systems"]] == [1, 2, 2, 3]
+    assert len(result["systems"][0]["rows"]) == 3
+    again = theory.TheoryStudy.from_json(result)
+    assert json.loads(json.dumps(again.to_json())) == result and max(map(len, text.splitlines())) <= 80
     made = sorted(p.name for p in out.iterdir())
     assert made == ["theory-borders.pdf", "theory-borders.png", "theory-slopes.pdf", "theory-slopes.png", "theory.json"]
     assert all((out / name).stat().st_size > 5000 for name in made)

@@ -44,7 +44,7 @@ def replay(golden):
 def test_states_are_ogbench_s(golden, replay):
     ours, theirs = replay[:, 5::5, :47], golden["state"]
     assert theirs.shape == (20, 40, 47)
-    np.testing.assert_allclose(ours[..., :21], theirs[..., :21], rtol=0, atol=2e-6)  # angles, metres
+    np.testing.assert_allclose(ours[..., :21], theirs[..., :21], rtol=0, atol=2e-6)  # angles, meters
     np.testing.assert_allclose(ours[..., 21:41], theirs[..., 21:41], rtol=1e-5, atol=1e-4)  # their rates
     np.testing.assert_allclose(ours[..., 41:], theirs[..., 41:], rtol=0, atol=2e-6)
 
@@ -120,7 +120,7 @@ def test_snapshots_and_branches_are_exact_in_mid_grasp_and_bare_states_are_not()
         nearly = near.step(actions[:, t])
     assert torch.equal(after, states[:, 75])
     assert not torch.equal(nearly, after)
-    assert (nearly - after)[:, 14:17].abs().max() < 0.01  # metres, after a second and a half
+    assert (nearly - after)[:, 14:17].abs().max() < 0.01  # meters, after a second and a half
 
 
 def test_the_expert_reaches_its_goals():
