@@ -7,12 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tools import refused
 
-from lpwm import worlds
 from lpwm.data import ActionStats, split_episodes
 from lpwm.evaluate.agent import LatentActor
 from lpwm.evaluate.controls import Nothing, Oracle, RandomActions
 from lpwm.evaluate.episodes import Record, Store, run_episodes
-from lpwm.evaluate.goals import dataset_goals, image_goals, random_goals
+from lpwm.evaluate.goals import dataset_goals, random_goals
 from lpwm.plan import CEMConfig, MPCConfig
 from lpwm.worlds.piecewise import Piecewise
 
@@ -156,16 +155,6 @@ def test_the_true_model_reaches_its_goals_and_forecasts_what_it_sees(world, agen
     assert np.median(np.abs(forecast - seen[:, 1:])) < 0.02
 
 
-def test_planning_to_a_picture_ends_near_it(world, agent):
-    target = torch.tensor([[150.0, 80.0]])
-    episodes = image_goals(world, world.render(target, 32)[0], 4)
-    solver = CEMConfig(samples=64, elites=8, iterations=8)
-    result = planned(world, agent, episodes, steps=75, solver=solver)
-    end = torch.from_numpy(result.states_BTS[:, -1])
-    assert (end - target).norm(dim=1).median() < 16
-    assert not result.success_BT.any() and np.isnan(result.distance_BT).all()
-
-
 def parts(name):
     """`17@40+25` -> (17, 40, 25)."""
     episode, rest = name.split("@")
@@ -213,14 +202,6 @@ def test_what_cannot_be_drawn_is_one_sentence(world, data):
     refused("no trajectory was held out", dataset_goals, data, 5, holdout=0.0)
     refused("at least 1", dataset_goals, data, 5, offset=0)
     refused("0 episodes", random_goals, world, 0)
-    refused("give uint8", image_goals, world, torch.zeros(3, 8, 8), 2)
-
-
-def test_an_image_goal_has_no_state_that_anything_is_near(world):
-    picture = worlds.make("piecewise").render(torch.tensor([[100.0, 100.0]]), 32)[0]
-    result = image_goals(world, picture, 3)
-    assert not world.success(result.start_BS, result.goal_BS).any()
-    assert result.entry().goal is None
 
 
 STATS = ActionStats((0.0, 0.0), (0.577, 0.577))

@@ -316,13 +316,6 @@ def test_a_gif_shows_every_step(world, result, tmp_path):
     refused("no episode 6", episode_gif, tmp_path / "c.gif", world, sets["random"], record, 6)
 
 
-def test_a_goal_picture_must_have_the_size_the_model_reads(world, agent):
-    here = world.render(torch.tensor([[60.0, 60.0]]), 32)[0]
-    assert agent.see_image(here).shape == (2,)
-    for wrong in (world.render(torch.tensor([[60.0, 60.0]]), 64)[0], here[:1], here.float()):
-        refused(r"the goal image is .* reads uint8 frames of shape \(3, 32, 32\): resize", agent.see_image, wrong)
-
-
 def test_bad_settings_are_one_sentence_each(world, data, agent):
     refused("5 blocks are to be executed of plans of 3", replace, QUICK, horizons=(3,), receding=(5,))
     far = replace(QUICK, goals=("dataset",), horizons=(21,), receding=(1,))
