@@ -50,7 +50,7 @@ class LinearDynamics:
         made, g = cls(tuple(A), B, bias), generator("linear dynamics")
         z, a = (torch.randn(shape, generator=g).to(like) for shape in ((8, k, D), (8, width)))
         truth, linear = probe(z, a), made.free(z, 1)[0] + a.double() @ B.T
-        if not (truth - linear).abs().max() <= 1e-3 * (1 + truth.abs().max()):
+        if not (truth - linear).abs().max() <= 1e-2 * (1 + truth.abs().max()):  # TF32 rounds by a tenth of it
             about = f"link {model.config.link!r}, rung {model.config.predictor.rung!r} and action encoder"
             remedy = "train with link 'identity', rung 'lti' or 'lti1' and action_encoder 'linear', or plan with CEM"
             raise UserError(f"LQR needs linear dynamics, not {about} {model.config.action_encoder!r}: {remedy}.")
