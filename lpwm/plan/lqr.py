@@ -48,7 +48,7 @@ class LinearDynamics:
             A.append((probe(z, like.new_zeros(D, width)) - bias).T.contiguous())
         B = (probe(like.new_zeros(width, 1, D), torch.eye(width).to(like)) - bias).T.contiguous()
         made, g = cls(tuple(A), B, bias), generator("linear dynamics")
-        z, a = (torch.randn(shape, generator=g).to(like) for shape in ((8, k, D), (8, width)))
+        z, a = (10 * torch.randn(shape, generator=g).to(like) for shape in ((8, k, D), (8, width)))
         truth, linear = probe(z, a), made.free(z, 1)[0] + a.double() @ B.T
         if not (truth - linear).abs().max() <= 1e-2 * (1 + truth.abs().max()):  # TF32 rounds by a tenth of it
             about = f"link {model.config.link!r}, rung {model.config.predictor.rung!r} and action encoder"
