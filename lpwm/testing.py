@@ -308,8 +308,7 @@ class _Linear:
     def __init__(self) -> None:
         g, sizes = generator("linear model"), {(4, 4): 0.4, (4, 2): 1.0, (4,): 0.1}
         self.A, self.B, self.b = (x * torch.randn(s, generator=g, dtype=torch.float64) for s, x in sizes.items())
-        rung = SimpleNamespace(rung="lti1")
-        self.config = SimpleNamespace(latent=4, link="identity", predictor=rung, action_encoder="linear")
+        self.config = SimpleNamespace(latent=4)
 
     def parameters(self) -> Iterator[Tensor]:
         return iter((self.A, self.B, self.b))

@@ -49,7 +49,20 @@ def pytest_runtest_setup(item):
     begin(item.nodeid)
 
 
+# Files of few and long tests. Two workers take whole files in this order, so that neither ends with a long one alone.
+FIRST = (
+    *("test_docs.py", "test_v010.py", "test_outside.py", "test_demo.py", "test_docs_interpret.py", "test_run.py"),
+    *("test_engines.py", "test_sweep_cli.py", "test_gym_world.py", "test_sim_worlds.py", "test_cube.py"),
+    *("test_fuzz.py", "test_extremes.py", "test_collecting.py", "test_streamed.py", "test_interpret_verb.py"),
+)
+
+
+def pytest_configure(config):
+    config.option.loadscopereorder = False  # pytest-xdist would begin with the files of most tests
+
+
 def pytest_collection_modifyitems(items):
+    items.sort(key=lambda item: FIRST.index(item.path.name) if item.path.name in FIRST else len(FIRST))
     if not torch.cuda.is_available():
         for item in items:
             if item.get_closest_marker("gpu"):

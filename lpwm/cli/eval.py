@@ -53,7 +53,6 @@ class Args:
     options: tuple[str, ...] = ()
     """Options of the runs' world that are to differ, e.g. when a goal counts as reached: --options within=0.2."""
     consensus: str = ""  # Evaluate the runs together too, voting by borda or median.
-    goal_image: Path | None = None  # Plan to this picture instead; it must have the size of the frames the model reads.
     precision: Literal["float32", "bfloat16"] | None = None  # In which candidate plans are scored.
     checkpoint: Literal["latest", "best"] = "latest"  # Which checkpoint of each run.
     device: str = "auto"  # auto, cpu, cuda or cuda:N.
@@ -113,21 +112,6 @@ def settings(args: Args) -> EvalConfig:
     return replace(config, **given)
 
 
-def read_picture(path: Path) -> "torch.Tensor":
-    """uint8 (3, h, w)."""
-    import numpy as np
-    import torch
-    from PIL import Image, UnidentifiedImageError
-
-    try:
-        with Image.open(path) as image:
-            return torch.from_numpy(np.array(image.convert("RGB"))).permute(2, 0, 1).contiguous()
-    except FileNotFoundError:
-        raise UserError(f"there is no picture {path}.") from None
-    except (UnidentifiedImageError, OSError):
-        raise UserError(f"{path} is not a picture that can be read: give a PNG or JPEG.") from None
-
-
 def _check(args: Args) -> None:
     from lpwm.data.frames.video import decoder
     from lpwm.plan import VOTES
@@ -143,15 +127,15 @@ def _check(args: Args) -> None:
         choose("vote", args.consensus, VOTES)
 
 
-def _check_repeat(team: "Team", earlier: "Evaluation", picture: bool) -> None:
-    """A repetition needs the same weights and the same kind of goals."""
+def _check_repeat(team: "Team", earlier: "Evaluation") -> None:
+    """A repetition needs the same weights."""
     before = {r.weights for r in earlier.runs}
     for agent in team.agents:
         if agent.weights not in before:
             other = f"{agent.path} is not the checkpoint that was evaluated (step {agent.step})"
             raise UserError(f"{other}: restore it, or evaluate without --repeat.")
-    if ("image" in earlier.episode_sets) != picture:
-        raise UserError("the evaluation to repeat planned to a picture: give the same --goal-image.")
+    if "image" in earlier.episode_sets:
+        raise UserError("lpwm 0.1.0 planned to a picture there: lpwm.load(RUN).reset(goal=picture) does so now.")
 
 
 def run(args: Args) -> int:
@@ -161,7 +145,7 @@ def run(args: Args) -> int:
     from lpwm.evaluate.episodes import Store
     from lpwm.evaluate.evaluate import Evaluator
     from lpwm.evaluate.evaluate import run as run_evaluator
-    from lpwm.evaluate.goals import episode_sets, image_goals
+    from lpwm.evaluate.goals import episode_sets
     from lpwm.evaluate.results import Evaluation
     from lpwm.evaluate.runs import NoWorld, load_team
     from lpwm.train import parse_options, pick_device
@@ -169,7 +153,6 @@ def run(args: Args) -> int:
     _check(args)
     earlier = None if args.repeat is None else Evaluation.read(args.repeat)
     config = settings(args) if earlier is None else earlier.settings
-    picture = None if args.goal_image is None else read_picture(args.goal_image)
     before = earlier.runs if earlier is not None else ()
     paths = args.runs or tuple(Path(r.path) for r in before if r.path)
     if not paths:
@@ -177,27 +160,21 @@ def run(args: Args) -> int:
     folder = args.cache or paths[0].resolve().parent / "episodes"
     for path in (args.out or paths[0] / "eval" / "HASH.json", folder / "HASH.npz"):  # before anything is planned
         check_output(path, args.overwrite)
-    device, data = pick_device(args.device), picture is None and "dataset" in config.goals
-    options = parse_options(args.options)
+    device, options = pick_device(args.device), parse_options(args.options)
+    how: dict[str, Any] = {"device": device, "checkpoint": args.checkpoint, "options": options}
     try:
-        team = load_team(paths, device=device, checkpoint=args.checkpoint, data=data, options=options)
+        team = load_team(paths, data="dataset" in config.goals, **how)
     except NoWorld:
         return recorded(args, config, paths, device)
     agents = list(team.agents)
     if earlier is not None:
-        _check_repeat(team, earlier, picture is not None)
+        _check_repeat(team, earlier)
     vote = args.consensus or next((r.vote for r in before if r.vote), "")
     if vote:
         agents.append(consensus(team.agents, vote))
     store = Store(folder, fresh=args.fresh or earlier is not None)
-    if picture is not None:
-        for agent in agents:
-            agent.see_image(picture, device)  # a wrong size is refused before anything is planned
-        sets = {"image": image_goals(team.world, picture, config.episodes, seed=config.seed)}
-        config = replace(config, controls=())
-    else:
-        sets = episode_sets(team.world, config, team.data, team.holdout, max(a.frameskip for a in agents))
-    how: dict[str, Any] = {"compile": args.compile == "yes", "either": args.compile == "auto", "workers": args.workers}
+    sets = episode_sets(team.world, config, team.data, team.holdout, max(a.frameskip for a in agents))
+    how = {"compile": args.compile == "yes", "either": args.compile == "auto", "workers": args.workers}
     how |= {"device": device, "store": store, "finished_only": args.finished_only}
     runner = Evaluator(agents, team.world, config, sets, **how)
     predicted = announce(args, runner)
@@ -214,7 +191,7 @@ def recorded(args: Args, config: EvalConfig, paths: tuple[Path, ...], device: "t
     from lpwm.core.json import dump_json
     from lpwm.interpret.recorded import evaluate_recorded
 
-    for name in ("goal_image", "repeat", "consensus", "gif", "video", "finished_only"):
+    for name in ("repeat", "consensus", "gif", "video", "finished_only"):
         if getattr(args, name):
             flag = f"--{name.replace('_', '-')}"
             raise UserError(f"{flag} needs a world, and {paths[0]} was trained on recordings alone: leave it out.")

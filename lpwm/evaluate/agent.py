@@ -88,16 +88,6 @@ class Agent:
         parts = state_BS.split(FRAMES)
         return torch.cat([torch.cat(self.codes(functools.partial(world.render, s)), -1) for s in parts])
 
-    def see_image(self, image_CHW: Tensor, device: torch.device | str = "cpu") -> Tensor:
-        """The code of a given picture, (ΣD,). It must have the size the model reads: it is never resized silently."""
-        for image in self.images:
-            if image_CHW.dtype != torch.uint8 or tuple(image_CHW.shape) != (3, image, image):
-                raise UserError(
-                    f"the goal image is {image_CHW.dtype} of shape {tuple(image_CHW.shape)}, but {self.name} reads "
-                    f"uint8 frames of shape (3, {image}, {image}): resize it to {image}×{image} pixels."
-                )
-        return torch.cat(self.codes(lambda _: image_CHW.to(device)[None]), -1)[0]
-
 
 def consensus(agents: Sequence[Agent], vote: str = "borda", name: str = "") -> Agent:
     """Several checkpoints as one agent: each ranks the candidates, the votes decide."""
@@ -222,10 +212,7 @@ class LatentActor(PlanActor):
     def begin(self, episodes: EpisodeSet, state_BS: Tensor) -> None:
         device = state_BS.device
         self.number_B = episodes.number_B.to(device)
-        if episodes.image is not None:
-            self.goal_BD = self.agent.see_image(episodes.image, device).expand(len(episodes), -1)
-        else:
-            self.goal_BD = self.agent.see(self.world, episodes.goal_BS.to(device))
+        self.goal_BD = self.agent.see(self.world, episodes.goal_BS.to(device))
         one = functools.partial(self.world.render, state_BS[:1])
         self.widths = [z.shape[-1] for z in self.agent.codes(one)]
         self.latent, self.predicted = [], []

@@ -41,7 +41,7 @@ def evaluate(
 ) -> Evaluation:
     """All cells of `config` for these agents and their controls.
 
-    sets: the episodes, if they are not to be drawn from `config` (a picture as the goal, or a selection).
+    sets: the episodes, if they are not to be drawn from `config`.
     options: of `Evaluator`: device, store, compile, workers, progress, …
     """
     config = config or EvalConfig()
@@ -190,8 +190,8 @@ class Evaluator:
                 seeds = range(self.config.planner_seeds)
                 jobs = [self.agent_job(agent, kind, horizon, receding, seed) for seed in seeds]
                 yield method, agent.name, agent.seed, jobs
-        possible = getattr(self.world, "controls", self.config.controls) if kind != "image" else ()
-        for name in (c for c in self.config.controls if c in possible):  # a picture has no state to test
+        possible = getattr(self.world, "controls", self.config.controls)
+        for name in (c for c in self.config.controls if c in possible):
             jobs = [self.control_job(name, kind, horizon, receding, seed) for seed in range(count[name])]
             yield NAMES[name], NAMES[name], "control", jobs
 
@@ -249,7 +249,7 @@ class Evaluator:
         played = {name: self._row(name, by_seed, receding) for name, by_seed in lines.items()}
         rows, episodes = tuple(row for row, _ in played.values()), self.sets[kind]
         groups = {}  # episodes to report apart, where the world names some: PushT's goals that need the block to move
-        if episodes.image is None and hasattr(self.world, "goal_groups"):
+        if hasattr(self.world, "goal_groups"):
             groups = self.world.goal_groups(episodes.start_BS, episodes.goal_BS)
         cell = measured_cell(kind, horizon, receding, rows, episodes.ids, groups)
         return cell, {name: records for name, (_, records) in played.items()}

@@ -29,10 +29,7 @@ def episode_gif(path: str | Path, world: Any, episodes: EpisodeSet, record: Reco
     assert record.ids == episodes.ids
     shown = [*range(0, record.steps, every), record.steps]
     happened = _pictures(world, torch.from_numpy(record.states_BTS[index][shown]))
-    if episodes.image is not None:
-        goal = Image.fromarray(episodes.image.permute(1, 2, 0).numpy()).resize((SIDE, SIDE))
-    else:
-        goal = _pictures(world, episodes.goal_BS[index : index + 1])[0]
+    goal = _pictures(world, episodes.goal_BS[index : index + 1])[0]
     frames = [_compose(picture, goal, record, index, step) for picture, step in zip(happened, shown, strict=True)]
     make_folder(Path(path).parent)
     with replacing(Path(path)) as temporary:

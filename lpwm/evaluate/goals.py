@@ -23,17 +23,15 @@ from lpwm.worlds.base import World
 
 @dataclass(frozen=True, eq=False)
 class EpisodeSet:
-    """start_BS and goal_BS float32 on the CPU; `number_B` int64 keys the planner's noise; ids name episodes. An image
-    goal has no known state: goal_BS is NaN (which no state is near) and `image` holds the picture."""
+    """start_BS and goal_BS float32 on the CPU; `number_B` int64 keys the planner's noise; ids name episodes."""
 
-    kind: str  # "random", "dataset" or "image"
+    kind: str  # "random" or "dataset"
     start_BS: Tensor
     goal_BS: Tensor
     number_B: Tensor
     ids: tuple[str, ...]
     source: str  # what it was drawn from: the data's digest, or the world
     seed: int
-    image: Tensor | None = None  # uint8 (3, h, w)
 
     def __post_init__(self) -> None:
         if not self.ids:
@@ -54,17 +52,14 @@ class EpisodeSet:
     def digest(self) -> str:
         """Names the contents, bit for bit."""
         state = hashlib.sha256(repr((self.kind, self.ids, self.number_B.tolist())).encode())
-        for tensor in (self.start_BS, self.goal_BS, self.image):
-            if tensor is not None:
-                state.update(tensor.contiguous().numpy().tobytes())
+        for tensor in (self.start_BS, self.goal_BS):
+            state.update(tensor.contiguous().numpy().tobytes())
         return state.hexdigest()[:16]
 
     def entry(self) -> Episodes:
         """As it stands in a result."""
         start, goal = (tuple(map(tuple, x.tolist())) for x in (self.start_BS, self.goal_BS))
-        return Episodes(
-            self.kind, self.digest, self.source, self.seed, self.ids, start, None if self.image is not None else goal
-        )
+        return Episodes(self.kind, self.digest, self.source, self.seed, self.ids, start, goal)
 
 
 def dataset_goals(
@@ -109,22 +104,8 @@ def random_goals(world: World, n: int, *, seed: int = 0) -> EpisodeSet:
     """Start and goal anywhere in the arena, independent of one another."""
     start, goal = world.sample_state(n, (seed, "evaluate")), world.sample_goal(n, (seed, "evaluate"))
     ids = tuple(f"random/{seed}/{i}" for i in range(n))
-    return EpisodeSet("random", start, goal, torch.arange(n), ids, _named(world), seed)
-
-
-def image_goals(world: World, image: Tensor, n: int, *, seed: int = 0) -> EpisodeSet:
-    """Random starts, one picture as the goal of all: uint8 (3, h, w). Success cannot be tested."""
-    if image.dtype != torch.uint8 or image.dim() != 3 or image.shape[0] != 3:
-        raise UserError(f"the goal image is {image.dtype} of shape {tuple(image.shape)}: give uint8 (3, h, w).")
-    start = world.sample_state(n, (seed, "evaluate"))
-    name = hashlib.sha256(image.contiguous().numpy().tobytes()).hexdigest()[:8]
-    ids = tuple(f"image/{name}/{seed}/{i}" for i in range(n))
-    unknown = torch.full_like(start, torch.nan)
-    return EpisodeSet("image", start, unknown, torch.arange(n), ids, _named(world), seed, image.contiguous())
-
-
-def _named(world: World) -> str:
-    return f"world {world.spec.name} {json.dumps(world.spec.options, sort_keys=True)}"
+    source = f"world {world.spec.name} {json.dumps(world.spec.options, sort_keys=True)}"
+    return EpisodeSet("random", start, goal, torch.arange(n), ids, source, seed)
 
 
 def episode_sets(

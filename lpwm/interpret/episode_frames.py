@@ -17,7 +17,6 @@ from torch import Tensor
 from lpwm.core.errors import UserError
 from lpwm.core.files import make_folder, write_whole
 from lpwm.core.json import dump_json, fields_json, from_json, read_json
-from lpwm.data.clips import resize
 from lpwm.data.normalize import to_blocks
 from lpwm.evaluate.episodes import Record
 from lpwm.evaluate.results import Evaluation, WorldName
@@ -118,10 +117,7 @@ def _cell(
     records: list[Record] = [result.played.records[index][row.name][0][0] for row in rows]
     stem, count = f"{cell.goals}-H{cell.horizon}-R{cell.receding}", min(count, len(episodes))
     steps = shown_steps(records[0].steps, max(record.frameskip for record in records))
-    if episodes.image is not None:
-        goal = resize(episodes.image[None], (SIDE, SIDE)).expand(count, -1, -1, -1)
-    else:
-        goal = world.render(episodes.goal_BS[:count], SIDE)
+    goal = world.render(episodes.goal_BS[:count], SIDE)
     write_whole(folder / f"{stem}-goal.webp", sheet(goal[:, None]))
     methods = []
     for number, (row, record) in enumerate(zip(rows, records, strict=True)):

@@ -102,8 +102,8 @@ class Group:
 
 
 def arrange(runs: Sequence[Sparsity]) -> tuple[Group, ...]:
-    """The paper's table: a row a rung, from the richest, a column a width D. Runs that differ in their seed alone
-    share a cell; worlds and targets make groups. Rungs that the paper does not have come last, by their names."""
+    """The paper's table: one row per rung, from the richest, one column per width D. Runs that differ in their seed
+    alone share a cell; worlds and targets make groups. Rungs that the paper does not have come last, by their names."""
     if not runs:
         raise UserError("there is nothing to arrange: give at least one run.")
     groups: dict[str, list[Sparsity]] = {}

@@ -2,9 +2,9 @@
 
     z_{t+1} = Σ_{i<k} A_i z_{t−i} + B a_t + b,      J(a) = Σ_h w_h ‖z_h − z_goal‖²/D + ρ Σ_t ‖a_t‖²
 
-holds for LTI with the identity link and a linear action encoder; w_H = 1 and the others 0 unless the path counts
-(`block_weights`). z_h = f_h + G_h·(a_0 … a_{H−1}), so this is a least-squares problem, solved by one SVD for all
-environments.
+holds for LTI, and any predictor as linear, with the identity link and a linear action encoder; w_H = 1 and the others 0
+unless the path counts (`block_weights`). z_h = f_h + G_h·(a_0 … a_{H−1}), so this is a least-squares problem, solved by
+one SVD for all environments.
 """
 
 from dataclasses import dataclass
@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lpwm.core.errors import UserError
+from lpwm.core.rng import generator
 from lpwm.plan.config import LQRConfig
 from lpwm.plan.problem import LatentProblem, Problem, block_weights
 from lpwm.plan.solver import Plan, Solver, raise_if_dead, start_mean
@@ -31,13 +32,9 @@ class LinearDynamics:
     @classmethod
     @torch.no_grad()
     def from_model(cls, model: Any) -> "LinearDynamics":
-        """The composite maps of a WorldModel, action encoder included, by its rollouts of zero and basis vectors."""
-        config, rung = model.config, model.config.predictor.rung
-        if config.link != "identity" or rung not in ("lti", "lti1") or config.action_encoder != "linear":
-            given = f"link {config.link!r}, rung {rung!r} and action encoder {config.action_encoder!r}"
-            remedy = "train with link 'identity', rung 'lti' or 'lti1' and action_encoder 'linear', or plan with CEM"
-            raise UserError(f"LQR needs linear dynamics, not {given}: {remedy}.")
-        like, D, width = next(model.parameters()), config.latent, model.action_dim
+        """The composite maps of a model, action encoder included, by its rollouts of zero and basis vectors. One that
+        is not their sum at random codes and actions is refused."""
+        like, D, width, k = next(model.parameters()), model.config.latent, model.action_dim, model.history
 
         def probe(z_BCD: Tensor, actions_BA: Tensor) -> Tensor:
             past = z_BCD.new_zeros(len(z_BCD), z_BCD.shape[1] - 1, width) if z_BCD.shape[1] > 1 else None
@@ -46,11 +43,18 @@ class LinearDynamics:
 
         bias = probe(like.new_zeros(1, 1, D), like.new_zeros(1, width))[0]
         A = []
-        for lag in range(model.history):  # the basis vector `lag` frames ago, zeros since, nothing before
+        for lag in range(k):  # the basis vector `lag` frames ago, zeros since, nothing before
             z = F.pad(torch.eye(D).to(like)[:, None], (0, 0, 0, lag))
             A.append((probe(z, like.new_zeros(D, width)) - bias).T.contiguous())
         B = (probe(like.new_zeros(width, 1, D), torch.eye(width).to(like)) - bias).T.contiguous()
-        return cls(tuple(A), B, bias)
+        made, g = cls(tuple(A), B, bias), generator("linear dynamics")
+        z, a = (10 * torch.randn(shape, generator=g).to(like) for shape in ((8, k, D), (8, width)))
+        truth, linear = probe(z, a), made.free(z, 1)[0] + a.double() @ B.T
+        if not (truth - linear).abs().max() <= 1e-2 * (1 + truth.abs().max()):  # TF32 rounds by a tenth of it
+            about = f"link {model.config.link!r}, rung {model.config.predictor.rung!r} and action encoder"
+            remedy = "train with link 'identity', rung 'lti' or 'lti1' and action_encoder 'linear', or plan with CEM"
+            raise UserError(f"LQR needs linear dynamics, not {about} {model.config.action_encoder!r}: {remedy}.")
+        return made
 
     def history(self, z_BCD: Tensor) -> list[Tensor]:
         """[z_t, z_{t−1}, …], k of them in float64; lags before the first frame are zero."""

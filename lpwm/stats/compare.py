@@ -138,7 +138,7 @@ def compare(a: Result, b: Result, *, level: float = 0.95, power: float = 0.8) ->
     if not paired and min(len(x_SE), len(y_SE)) < 2:
         raise UserError(
             f"{a.name!r} and {b.name!r} have different training seeds and one of them has a single one: "
-            "train both on the same seeds (or compare the two checkpoints themselves with mcnemar)."
+            "train both on the same seeds (McNemar's test would compare the two checkpoints themselves)."
         )
     if x_SE.shape[1] < 2:
         raise UserError("a comparison on one episode shows nothing: evaluate at least 2.")

@@ -16,14 +16,6 @@ Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
 
-def as_bools(values: Any, what: str) -> Bools:
-    """Booleans, or numbers that are all 0 or 1."""
-    array = np.asarray(values)
-    if array.dtype != np.bool_ and (array.dtype.kind not in "iuf" or not np.isin(array, (0, 1)).all()):
-        raise UserError(f"{what} must hold only true and false (or 1 and 0): threshold it first.")
-    return array.astype(np.bool_)
-
-
 def check_level(level: float) -> None:
     if not 0 < level < 1:
         raise UserError(f"the confidence level is {level}: give a fraction between 0 and 1, such as 0.95.")
@@ -64,7 +56,10 @@ class Result:
         control: bool = False,
     ) -> "Result":
         """Checked and built; seeds are numbered from 0 unless given, episode ids must be given."""
-        success = as_bools(success_SPE, f"the success array of {name!r}")
+        success = np.asarray(success_SPE)
+        if success.dtype != np.bool_ and (success.dtype.kind not in "iuf" or not np.isin(success, (0, 1)).all()):
+            raise UserError(f"successes of {name!r} must be true and false (or 1 and 0): threshold them first.")
+        success = success.astype(np.bool_)
         if success.ndim != 3 or 0 in success.shape:
             raise UserError(f"successes of {name!r} have shape {success.shape}: give (seeds, planner seeds, episodes).")
         S, _, E = success.shape

@@ -1,16 +1,14 @@
-"""Two methods compared: paired on training seeds, or two checkpoints on episodes (McNemar); and what such a comparison
-could have seen. Paired over n seeds, T = d̄/(sd/√n) is noncentral t with n − 1 degrees of freedom and
-ncp = effect·√n/sd."""
+"""Two methods compared, paired on training seeds, and what such a comparison could have seen. Paired over n seeds,
+T = d̄/(sd/√n) is noncentral t with n − 1 degrees of freedom and ncp = effect·√n/sd."""
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from scipy import optimize, special, stats
 
 from lpwm.core.errors import UserError
-from lpwm.stats.intervals import Floats, Interval, as_bools, check_level, crossed_variance
+from lpwm.stats.intervals import Floats, Interval, check_level, crossed_variance
 
 
 @dataclass(frozen=True)
@@ -64,50 +62,6 @@ def welch(a: Floats, b: Floats, level: float = 0.95) -> Paired:
     df = (va + vb) ** 2 / spread if spread else float(len(a) + len(b) - 2)
     mean, n = float(a.mean() - b.mean()), min(len(a), len(b))
     return _by_t(mean, math.sqrt(va + vb), df, level, n, "unpaired checkpoints", "Welch's t over unpaired seeds")
-
-
-@dataclass(frozen=True)
-class McNemar:
-    """Two checkpoints on the same episodes."""
-
-    only_a: int
-    only_b: int
-    n: int
-    difference: Interval
-    p: float
-
-
-def mcnemar(a_E: Any, b_E: Any, level: float = 0.95) -> McNemar:
-    """McNemar's exact test: of the episodes that only one solved, a's share is Bin(m, ½) under equality. It compares
-    two *checkpoints*, not two methods. The interval of the difference is Tango's score interval (1998), which may touch
-    0 when the exact p is just above 1 − level: the exact test is the stricter."""
-    check_level(level)
-    a, b = as_bools(a_E, "the first success array"), as_bools(b_E, "the second success array")
-    if a.ndim != 1 or a.shape != b.shape or len(a) == 0:
-        raise UserError(
-            f"McNemar's test got shapes {a.shape} and {b.shape}: give one success per episode, the same episodes, "
-            "for one checkpoint and one planner seed each."
-        )
-    only_a, only_b = int(np.sum(a & ~b)), int(np.sum(b & ~a))
-    p = min(1.0, 2 * float(stats.binom.cdf(min(only_a, only_b), only_a + only_b, 0.5)))
-    low, high = _tango(only_a, only_b, len(a), float(special.ndtri(0.5 + level / 2)))
-    return McNemar(only_a, only_b, len(a), Interval((only_a - only_b) / len(a), low, high, level, "episodes"), p)
-
-
-def _tango(b: int, c: int, n: int, z: float) -> tuple[float, float]:
-    """All Δ with |b − c − nΔ| ≤ z·√(n(2q + Δ(1−Δ))), q = P(only b) at its maximum likelihood given Δ."""
-
-    def excess(delta: float, side: int) -> float:
-        B = -b - c + (2 * n - b + c) * delta
-        q = (math.sqrt(max(B * B + 8 * n * c * delta * (1 - delta), 0.0)) - B) / (4 * n)
-        variance = max(n * (2 * q + delta * (1 - delta)), 0.0)
-        return side * (b - c - n * delta) - z * math.sqrt(variance)
-
-    # Just off the center: with no discordant episode the center itself is a spurious root.
-    center, edge, off = (b - c) / n, 1 - 1e-12, 1e-9
-    low = -1.0 if c == n else float(optimize.brentq(lambda x: excess(x, +1), -edge, center - off))
-    high = 1.0 if b == n else float(optimize.brentq(lambda x: excess(x, -1), center + off, edge))
-    return low, high
 
 
 def _check(alpha: float = 0.05, power: float = 0.999, n: int = 2, sd: float = 0.0) -> None:

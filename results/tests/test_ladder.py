@@ -124,8 +124,8 @@ def test_transfer_names_the_best_rate_of_each_width():
         top = 5e-4 if c.optim.mup or c.model.latent == 384 else 5e-5  # plain: the wider want less
         rate = 0.9 if c.optim.lr == top else 0.3
         records.append(made_up.record(cell, {"closed": rate * (c.objective.lam == 1.0), "open": 0.1}))
-    found = transfers(results_of(records, made_up.sweep_of(grid, cells)))
-    by = {t.mup: t for t in found}
+    result = transfers(results_of(records, made_up.sweep_of(grid, cells)))
+    by = {t.mup: t for t in result}
     assert by[True].best == {384: 5e-4, 768: 5e-4, 1536: 5e-4} and by[True].decades == 0 and by[True].loss == 0
     assert by[False].best == {384: 5e-4, 768: 5e-5, 1536: 5e-5} and by[False].decades == pytest.approx(1)
     assert by[False].loss == pytest.approx(0.6, abs=0.1) and by[False].lam == 1.0

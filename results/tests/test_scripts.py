@@ -65,6 +65,6 @@ def test_the_pair_collects_what_its_runs_look_for(monkeypatch, tmp_path):
         config = parse([f"{args.recipe}/{method}", *pair.overrides(args), "--train.steps", str(args.steps)])[1].run
         assert config.data == pair.data_config(args) and config.data.episodes == 320 and config.data.frames == 112
         assert config.objective.tj_weight == weight and config.objective.lam == 10 and config.train.steps == 700
-    found = settings(tyro.cli(Args, args=pair.eval_options(args)))
-    assert (found.goals, found.budgets, found.pairs()) == (("dataset",), (50,), [(5, 5)])
-    assert found.controls == ("nothing", "random", "oracle") and found.episodes == 50
+    result = settings(tyro.cli(Args, args=pair.eval_options(args)))
+    assert (result.goals, result.budgets, result.pairs()) == (("dataset",), (50,), [(5, 5)])
+    assert result.controls == ("nothing", "random", "oracle") and result.episodes == 50

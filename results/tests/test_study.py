@@ -55,7 +55,7 @@ def seen():
 
 
 @pytest.fixture(scope="module")
-def found(root, seen):
+def result(root, seen):
     return study(
         base(),
         root,
@@ -70,19 +70,19 @@ def found(root, seen):
 
 
 @pytest.fixture(scope="module")
-def folders(found, root):
-    return [next(root.glob(f"*-{r['hash']}")) for r in found["runs"]]
+def folders(result, root):
+    return [next(root.glob(f"*-{r['hash']}")) for r in result["runs"]]
 
 
-def test_the_study_is_json_and_has_every_cell_and_seed(found, seen):
-    assert json.loads(json.dumps(found, allow_nan=False)) == found
-    assert [(r["cell"]["axis_fraction"], r["seed"]) for r in found["runs"]] == [(0, 0), (0, 1), (0.25, 0), (0.25, 1)]
+def test_the_study_is_json_and_has_every_cell_and_seed(result, seen):
+    assert json.loads(json.dumps(result, allow_nan=False)) == result
+    assert [(r["cell"]["axis_fraction"], r["seed"]) for r in result["runs"]] == [(0, 0), (0, 1), (0.25, 0), (0.25, 1)]
     assert seen == [(0, 4), (1, 4), (2, 4), (3, 4), (4, 4)]  # the controls first
-    assert set(found["runs"][0]["measures"]) == set(MEASURES)
-    assert set(found["controls"]["random H=2 R=1"]) == {"do nothing", "random actions", "oracle"}
-    assert found["base"]["train"]["steps"] == 25
-    assert all(r["target"]["active"] == pytest.approx(0.5) for r in found["runs"])
-    assert len({r["hash"] for r in found["runs"]}) == 4
+    assert set(result["runs"][0]["measures"]) == set(MEASURES)
+    assert set(result["controls"]["random H=2 R=1"]) == {"do nothing", "random actions", "oracle"}
+    assert result["base"]["train"]["steps"] == 25
+    assert all(r["target"]["active"] == pytest.approx(0.5) for r in result["runs"])
+    assert len({r["hash"] for r in result["runs"]}) == 4
 
 
 def test_the_paper_s_grid():
@@ -92,8 +92,8 @@ def test_the_paper_s_grid():
     assert made.train.seed == 7 and made.model == base().model and made.data == base().data
 
 
-def test_measures_are_those_of_the_run(found, folders):
-    loaded, reading = load(folders[2]), found["runs"][2]
+def test_measures_are_those_of_the_run(result, folders):
+    loaded, reading = load(folders[2]), result["runs"][2]
     data = loaded.episodes()
     assert loaded.config.objective.rdmreg.axis_fraction == 0.25 and loaded.step == 25
     held = split_episodes(40, 0.3)[1].tolist()  # 12 trajectories of 5 frames: all 60 are read
@@ -111,12 +111,12 @@ def test_measures_are_those_of_the_run(found, folders):
     assert m["ratio"] == pytest.approx(last["error_depth"][0] / last["copy_error_depth"][0])
 
 
-def test_differences_are_paired_on_seeds(found):
-    values = {(r["cell"]["axis_fraction"], r["seed"]): flat(r) for r in found["runs"]}
+def test_differences_are_paired_on_seeds(result):
+    values = {(r["cell"]["axis_fraction"], r["seed"]): flat(r) for r in result["runs"]}
     for name in ("active", "ratio", "terminal success, random H=2 R=1"):
         each = [values[0.25, s][name] - values[0, s][name] for s in (0, 1)]
-        assert found["overall"][0]["measures"][name]["estimate"] == pytest.approx(np.mean(each))
-        assert found["overall"][0]["measures"][name]["values"] == pytest.approx(each)
+        assert result["overall"][0]["measures"][name]["estimate"] == pytest.approx(np.mean(each))
+        assert result["overall"][0]["measures"][name]["values"] == pytest.approx(each)
 
 
 def readings(active):
@@ -178,18 +178,18 @@ def test_a_measure_that_a_dead_run_lacks_is_left_out():
     made[0]["measures"]["ratio"], made[0]["failed"] = None, "diverged"
     made[1]["dead"] = "its codes are constant"
     made[4]["measures"]["active"] = None
-    found = summary(made)
-    first, second = found["cells"][:2]
+    result = summary(made)
+    first, second = result["cells"][:2]
     assert first["measures"]["ratio"]["values"] == [1.5, 2.5] and first["measures"]["ratio"]["missing"] == 1
     assert (first["dead"], first["runs"], second["dead"]) == (2, 3, 0)
     assert second["measures"]["ratio"]["missing"] == 0 and second["measures"]["active"]["missing"] == 1
-    (overall,) = found["overall"]
+    (overall,) = result["overall"]
     assert overall["measures"]["ratio"]["values"] == pytest.approx([1, 1, 1])
     assert len(overall["pairs"]["ratio"]["values"]) == 26 and overall["pairs"]["ratio"]["missing"] == 1
-    assert found["follow"][0]["off"]["estimate"] == pytest.approx(0, abs=1e-9)
-    assert found["follow"][1]["off"]["estimate"] == pytest.approx(0.1)
-    assert len(found["follow"][0]["seeds"]) == 3
-    text = table(found | {"seeds": [0, 1, 2], "runs": made})
+    assert result["follow"][0]["off"]["estimate"] == pytest.approx(0, abs=1e-9)
+    assert result["follow"][1]["off"]["estimate"] == pytest.approx(0.1)
+    assert len(result["follow"][0]["seeds"]) == 3
+    text = table(result | {"seeds": [0, 1, 2], "runs": made})
     assert "3, 2 dead" in text and "(n=2)" in text and "seed 0: diverged" in text and "constant" in text
 
 
@@ -206,20 +206,20 @@ def test_pairs_and_seeds_by_hand():
     assert verdict(pairs, None) == "more" and verdict(m, m) == "no difference found"
 
 
-def test_a_study_that_is_not_whole_is_tabulated(found, root):
+def test_a_study_that_is_not_whole_is_tabulated(result, root):
     """Three seeds are asked for, two are there; nothing is trained."""
     made = study(
         base(), root, cells=CHOSEN, seeds=(0, 1, 2), steps=25, device="cpu", planning=PLANNING, frames=60, each=None
     )
     assert made["expected"] == 6 and made["missing"] == [f"{c.name} seed 2" for c in CHOSEN]
-    assert made["runs"] == found["runs"] and made["controls"] == found["controls"]
+    assert made["runs"] == result["runs"] and made["controls"] == result["controls"]
     assert made["cells"][0]["measures"]["active"]["missing"] == 1
     assert "2 of 6 runs are missing" in table(made)
     with pytest.raises(UserError, match="no reading"):
         study(base(), root, cells=CHOSEN, seeds=(7, 8), steps=25, device="cpu", planning=PLANNING, each=None)
 
 
-def test_a_run_that_fails_is_told_and_the_rest_goes_on(found, root):
+def test_a_run_that_fails_is_told_and_the_rest_goes_on(result, root):
     class Broken:
         why = "its process ended (signal 9)."
 
@@ -247,7 +247,7 @@ def test_a_run_that_fails_is_told_and_the_rest_goes_on(found, root):
     assert f"Failed: {name}" in table(made)
 
 
-def test_a_run_that_diverged_is_a_row_and_not_the_end(found, root, monkeypatch):
+def test_a_run_that_diverged_is_a_row_and_not_the_end(result, root, monkeypatch):
     """Codes that are not finite: the reading says so, and the study goes on."""
     monkeypatch.setattr("lpwm.model.WorldModel.encode", lambda self, x: torch.full((len(x), 16), torch.nan))
     made = study(base(), root, cells=CHOSEN[:1], seeds=(0, 1), steps=25, device="cpu", planning=PLANNING, frames=61)
@@ -264,17 +264,17 @@ def test_law_distance_is_0_for_the_target_and_sees_its_shape():
     assert law_distance(np.zeros((500, 3)), target) == pytest.approx(np.sqrt(target.second_moment), rel=0.05)
 
 
-def test_a_second_call_trains_nothing_and_says_the_same(found, root, monkeypatch):
+def test_a_second_call_trains_nothing_and_says_the_same(result, root, monkeypatch):
     monkeypatch.setattr(Run, "train", lambda *_, **__: pytest.fail("trained again"))
     again = study(base(), root, cells=CHOSEN, seeds=(0, 1), steps=25, device="cpu", planning=PLANNING, frames=60)
-    assert {**again, "seconds": 0} == {**found, "seconds": 0}
+    assert {**again, "seconds": 0} == {**result, "seconds": 0}
 
 
-def test_table_and_figure(found, tmp_path):
-    text = table(found)
+def test_table_and_figure(result, tmp_path):
+    text = table(result)
     assert text.splitlines()[0].startswith("p  μ") and "25 % coordinate slices: activity is off" in text
-    assert figures.save(tmp_path / "study.png", lambda: figures.targets(found)) == [tmp_path / "study.png"]
-    holed = copy.deepcopy(found)
+    assert figures.save(tmp_path / "study.png", lambda: figures.targets(result)) == [tmp_path / "study.png"]
+    holed = copy.deepcopy(result)
     holed["cells"][0]["measures"]["active"] = holed["cells"][0]["measures"]["ratio"] = None
     assert "–" in table(holed) and figures.targets(holed)
 
@@ -301,5 +301,5 @@ def test_the_script_s_smoke_run_in_two_processes(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[2])
     assert done.returncode == 0, done.stderr
     assert "8 of 8 runs" in done.stderr and "coordinate − plain over 2 targets" in done.stdout
-    found = json.loads((tmp_path / "target-study.json").read_text())
-    assert len(found["runs"]) == 8 and (tmp_path / "target-study.png").exists()
+    result = json.loads((tmp_path / "target-study.json").read_text())
+    assert len(result["runs"]) == 8 and (tmp_path / "target-study.png").exists()

@@ -57,8 +57,8 @@ def made_up_study(shift=0.1):
 
 
 def test_the_target_study_stands_on_the_page_with_its_numbers(tmp_path):
-    found = made_up_study()
-    (tmp_path / "target-study.json").write_text(json.dumps(found))
+    result = made_up_study()
+    (tmp_path / "target-study.json").write_text(json.dumps(result))
     (tmp_path / "notes.md").write_text("## targets\n\nSo it is.\n")
     made = write(tmp_path, tmp_path / "out")
     assert "target-study.png" in {p.name for p in made["files"]}
@@ -74,7 +74,7 @@ def test_the_target_study_stands_on_the_page_with_its_numbers(tmp_path):
     cells = [line for line in part.splitlines() if line.startswith(("| 0.5 |", "| 1 |", "| 2 |"))]
     assert len(cells) == 18
     (line,) = [c for c in cells if c.startswith("| 2 | -1 | 0.25 |")]
-    row = next(r for r in found["cells"] if r["cell"] == {"p": 2.0, "mu": -1.0, "axis_fraction": 0.25})
+    row = next(r for r in result["cells"] if r["cell"] == {"p": 2.0, "mu": -1.0, "axis_fraction": 0.25})
     assert f"{row['measures']['active']['estimate']:.3f} [" in line and f"| {row['target']['active']:.3f} |" in line
     # 0.1, 0.12, 0.14 of three seeds, and of 27 pairs: t quantiles 4.303 and 2.056
     sd = np.std([0.1, 0.12, 0.14] * 9, ddof=1)
@@ -89,15 +89,15 @@ def test_the_target_study_stands_on_the_page_with_its_numbers(tmp_path):
 
 
 def test_a_study_of_targets_that_is_not_whole_or_not_there(tmp_path):
-    found = made_up_study()
-    found |= {"missing": ["x"], "failed": [{"run": "y", "why": "its process ended (signal 9)."}]}
-    found["runs"][3]["dead"] = "its codes are constant"
-    (tmp_path / "target-study.json").write_text(json.dumps(found))
+    result = made_up_study()
+    result |= {"missing": ["x"], "failed": [{"run": "y", "why": "its process ended (signal 9)."}]}
+    result["runs"][3]["dead"] = "its codes are constant"
+    (tmp_path / "target-study.json").write_text(json.dumps(result))
     page = write(tmp_path, tmp_path / "a")["files"][1].read_text()
     assert "1 of 54 runs are missing" in page and "Failed: y: its process ended (signal 9)." in page
     assert "counted all the same: p 0.5, μ -1, axis 0 (seeds 0)" in page
-    del found["follow"]
-    (tmp_path / "target-study.json").write_text(json.dumps(found))
+    del result["follow"]
+    (tmp_path / "target-study.json").write_text(json.dumps(result))
     with pytest.raises(UserError, match=r"target-study\.json lacks"):
         write(tmp_path, tmp_path / "b")
     (tmp_path / "target-study.json").unlink()

@@ -213,46 +213,51 @@ def test_outputs_go_where_they_were_asked_to(capsys, tmp_path, monkeypatch):
     assert not (tmp_path / "slopes.png").exists()  # no picture of 0 bytes under its name
 
 
+HELP = [[*words.split(), "--help"] for words in (*VERBS, *PARTS, "paper params", "data info", "data convert")]
+OTHER = [
+    *(["--help"], ["--version"], ["sweep", "status", "--help"], ["train", "tiny/lpwm", "--help-all"]),
+    *(["train", "piecewise-2x2-small/lpwm", word] for word in ("--help", "--help-all")),
+]
 LOOK = """
-import sys
+import contextlib, io, json, sys
 from lpwm.cli import main
-try:
-    main(sys.argv[1:])
-except SystemExit as stop:
-    assert not stop.code
-print("torch" in sys.modules)
+shown = []
+for words in json.load(sys.stdin):
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        try:
+            status = main(words)
+        except SystemExit as stop:
+            status = stop.code or 0
+    shown.append((status, out.getvalue(), "torch" in sys.modules))
+print(json.dumps(shown))
 """
 
 
-def shown(*argv):
-    """What a verb prints, and whether it imported torch."""
+@pytest.fixture(scope="module")
+def shown():
+    """What every help prints, by its words; all in one process, which imports torch for none of them."""
+    env, lines = os.environ | {"COLUMNS": "80"}, HELP + OTHER
     done = subprocess.run(
-        [sys.executable, "-c", LOOK, *argv], capture_output=True, text=True, env=os.environ | {"COLUMNS": "80"}
+        [sys.executable, "-c", LOOK], input=json.dumps(lines), capture_output=True, text=True, env=env, check=True
     )
-    assert done.returncode == 0, done.stderr
-    *lines, torch = done.stdout.splitlines()
-    return lines, torch == "True"
+    answers = json.loads(done.stdout)
+    wrong = [words for words, (status, _, torch) in zip(lines, answers, strict=True) if status or torch]
+    assert not wrong, f"fails, or imports torch: {wrong[0]}"
+    return {" ".join(words): out for words, (_, out, _) in zip(lines, answers, strict=True)}
 
 
-@pytest.mark.parametrize("verb", [*VERBS, *PARTS, "paper params", "data info", "data convert"])
-def test_help_is_short_and_needs_no_torch(verb):
-    lines, torch = shown(*verb.split(), "--help")
-    assert not torch
+@pytest.mark.parametrize("words", HELP, ids=" ".join)
+def test_help_is_short_and_needs_no_torch(shown, words):
+    lines = shown[" ".join(words)].splitlines()
     assert len(lines) <= 45 and max(map(len, lines)) <= 80 and any("usage" in line for line in lines)
 
 
-def test_lists_and_usage_need_no_torch():
-    assert "50 100" in " ".join(shown("eval", "--help")[0])
-    assert "--once" in " ".join(shown("sweep", "status", "--help")[0])
-    for argv in (["--help"], ["--version"], ["train", "tiny/lpwm", "--help-all"]):
-        assert not shown(*argv)[1], argv
-
-
-def test_train_shows_the_recipes_defaults_and_all_of_them_when_told():
-    short = " ".join("\n".join(shown("train", "piecewise-2x2-small/lpwm", "--help")[0]).replace("│", "").split())
+def test_help_shows_the_defaults_in_force_and_all_of_them_when_told(shown):
+    assert "50 100" in " ".join(shown["eval --help"].split()) and "--once" in shown["sweep status --help"]
+    short = " ".join(shown["train piecewise-2x2-small/lpwm --help"].replace("│", "").split())
     assert "--train.steps INT of the optimizer (default: 2500)" in short and "deep-adaln, shallow-adaln" in short
     assert "--help-all" in short and "--optim.eps" not in short
-    everything = "\n".join(shown("train", "piecewise-2x2-small/lpwm", "--help-all")[0])
+    everything = shown["train piecewise-2x2-small/lpwm --help-all"]
     assert "--optim.eps" in everything and "--train.steps" in everything
 
 

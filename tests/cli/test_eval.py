@@ -10,7 +10,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 from lpwm import cli
 from lpwm.evaluate.episodes import run_episodes
@@ -187,18 +186,6 @@ def test_runs_that_vote(runs, tmp_path, capsys):
     assert call("--repeat", tmp_path / "a.json") == 0
 
 
-def test_a_picture_as_the_goal(runs, tmp_path, capsys):
-    picture = tmp_path / "goal.png"
-    Image.new("RGB", (SIDE, SIDE), "white").save(picture)
-    assert call(runs[0], *SMALL, "--goal-image", picture, "--out", tmp_path / "a.json", "--gif", "1") == 0
-    assert "latent distance to the picture" in capsys.readouterr().out
-    assert call("--repeat", tmp_path / "a.json", "--goal-image", picture) == 0
-    assert call("--repeat", tmp_path / "a.json") == 2
-    Image.new("RGB", (64, 48)).save(picture)
-    assert call(runs[0], *SMALL, "--goal-image", picture) == 2
-    assert "shape (3, 48, 64)" in (err := capsys.readouterr().err) and "resize it to 28×28" in err
-
-
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
@@ -211,7 +198,6 @@ def test_a_picture_as_the_goal(runs, tmp_path, capsys):
         (["--consensus", "loudest"], "unknown vote"),
         (["--gif", "-1"], "number of episodes to draw"),
         (["--device", "cuda:99"], "GPU"),
-        (["--goal-image", "no-such.png"], "no picture"),
         (["--repeat", "no-such.json"], "there is no file no-such.json"),
     ],
 )

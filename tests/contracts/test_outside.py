@@ -100,20 +100,18 @@ lpwm.report([run.folder], "python.html")
     assert (outside / "python.html").exists()
 
 
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("no_such_plugin", "there is no plugin 'no_such_plugin'"),
-        ("my_plugin.py", "write my_plugin, not my_plugin.py"),
-        ("needs_more", "needs the module 'not_installed_anywhere'"),
-        ("twice", "a world named 'piecewise' is already registered"),
-    ],
-)
-def test_a_plugin_that_does_not_work_is_one_sentence(outside, name, words):
+def test_a_plugin_that_does_not_work_is_one_sentence(outside):
     (outside / "needs_more.py").write_text("import not_installed_anywhere\n")
     (outside / "twice.py").write_text("import lpwm\nlpwm.register_world('piecewise', dict)\n")
-    ((status, _, error),) = lpwm(outside, "recipes tiny/*", plugin=name)
-    assert status == 2 and words in error and len(error.strip().splitlines()) == 1
+    wrong = {
+        "no_such_plugin": "there is no plugin 'no_such_plugin'",
+        "my_plugin.py": "write my_plugin, not my_plugin.py",
+        "needs_more": "needs the module 'not_installed_anywhere'",
+        "twice": "a world named 'piecewise' is already registered",
+    }
+    said = lpwm(outside, *(f"recipes tiny/* --plugin {name}" for name in wrong), plugin="")
+    for words, (status, _, error) in zip(wrong.values(), said, strict=True):
+        assert status == 2 and words in error and len(error.strip().splitlines()) == 1
 
 
 def test_an_installed_plugin_is_found_when_its_name_is_not_known(outside, tmp_path):

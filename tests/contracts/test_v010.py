@@ -51,8 +51,8 @@ def same_machine():
 
 def assert_equal(old, new):
     """Number by number: within 1e-6 where the files were made, a little more elsewhere."""
-    found = list(differences(old, new, 1e-6 if same_machine() else 1e-3))
-    assert not found, "\n".join(found[:10])
+    measured = list(differences(old, new, 1e-6 if same_machine() else 1e-3))
+    assert not measured, "\n".join(measured[:10])
 
 
 def weights(run):

@@ -7,12 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tools import refused
 
-from lpwm import worlds
 from lpwm.data import ActionStats, split_episodes
 from lpwm.evaluate.agent import LatentActor
 from lpwm.evaluate.controls import Nothing, Oracle, RandomActions
 from lpwm.evaluate.episodes import Record, Store, run_episodes
-from lpwm.evaluate.goals import dataset_goals, image_goals, random_goals
+from lpwm.evaluate.goals import dataset_goals, random_goals
 from lpwm.plan import CEMConfig, MPCConfig
 from lpwm.worlds.piecewise import Piecewise
 
@@ -62,19 +61,19 @@ def test_a_budget_that_was_not_run_is_one_sentence():
 def test_the_loop_is_the_world_stepped_by_hand(world):
     episodes = random_goals(world, 4, seed=2)
     actor = Script(blocks=2, frameskip=3)
-    found = run_episodes(world, episodes, actor, steps=14, frameskip=3)
+    result = run_episodes(world, episodes, actor, steps=14, frameskip=3)
     state = episodes.start_BS
     for t in range(14):
         action = torch.full((4, 2), 0.1 * (t // 6 + 1))
         state = world.step(state, action)
-        np.testing.assert_array_equal(found.states_BTS[:, t + 1], state.numpy())
-        np.testing.assert_array_equal(found.actions_BTA[:, t], action.numpy())
+        np.testing.assert_array_equal(result.states_BTS[:, t + 1], state.numpy())
+        np.testing.assert_array_equal(result.actions_BTA[:, t], action.numpy())
         near = (state - episodes.goal_BS).square().sum(1).sqrt().numpy()
-        np.testing.assert_allclose(found.distance_BT[:, t + 1], near, rtol=1e-6)
-        np.testing.assert_array_equal(found.success_BT[:, t], near < 16)
+        np.testing.assert_allclose(result.distance_BT[:, t + 1], near, rtol=1e-6)
+        np.testing.assert_array_equal(result.success_BT[:, t], near < 16)
     # Whole blocks end at steps 3, 6, 9, 12; the block cut by the budget is not shown.
     assert len(actor.seen) == 4
-    np.testing.assert_array_equal(actor.seen[1].numpy(), found.states_BTS[:, 6])
+    np.testing.assert_array_equal(actor.seen[1].numpy(), result.states_BTS[:, 6])
 
 
 def test_success_changes_nothing_that_happens(world, agents_of):
@@ -100,25 +99,25 @@ def test_success_changes_nothing_that_happens(world, agents_of):
 )
 def test_latched_terminal_and_steps_by_plain_loops(rows, tested, a, b):
     small, large = sorted((a, b))
-    found = record(rows, tested)
+    result = record(rows, tested)
     for i, row in enumerate(rows):
         at = [t for t in range(1, large + 1) if t % tested == 0]
         hits = [t for t in at if row[t - 1]]
-        assert found.latched(large)[i] == bool(hits)
-        assert found.terminal(large)[i] == row[at[-1] - 1]
-        assert found.steps_to_success(large)[i] == (hits[0] if hits else -1)
-    assert (found.latched(large) >= found.terminal(large)).all()
-    assert (found.latched(small) <= found.latched(large)).all()
-    assert found.final_distance(small)[0] == small
+        assert result.latched(large)[i] == bool(hits)
+        assert result.terminal(large)[i] == row[at[-1] - 1]
+        assert result.steps_to_success(large)[i] == (hits[0] if hits else -1)
+    assert (result.latched(large) >= result.terminal(large)).all()
+    assert (result.latched(small) <= result.latched(large)).all()
+    assert result.final_distance(small)[0] == small
 
 
 def test_a_record_survives_storage(world, agent):
     actor = LatentActor(agent, world, SMALL.build(), MPCConfig(), seed=0)
-    found = replace(run_episodes(world, random_goals(world, 2), actor, steps=50, frameskip=5), tested=25)
-    again = Record.of_arrays(found.arrays())
+    result = replace(run_episodes(world, random_goals(world, 2), actor, steps=50, frameskip=5), tested=25)
+    again = Record.of_arrays(result.arrays())
     for name in ("states_BTS", "actions_BTA", "success_BT", "distance_BT"):
-        np.testing.assert_array_equal(getattr(found, name), getattr(again, name))
-    assert (again.ids, again.frameskip, again.tested) == (found.ids, 5, 25)
+        np.testing.assert_array_equal(getattr(result, name), getattr(again, name))
+    assert (again.ids, again.frameskip, again.tested) == (result.ids, 5, 25)
     assert set(again.traces) == {"latent", "predicted"}
 
 
@@ -146,24 +145,14 @@ def test_plans_start_from_the_real_frames_there_are(world, agents_of, context, e
 
 def test_the_true_model_reaches_its_goals_and_forecasts_what_it_sees(world, agent):
     solver = CEMConfig(samples=96, elites=12, iterations=10)
-    found = planned(world, agent, random_goals(world, 12), steps=75, solver=solver)
-    assert found.latched(75).mean() >= 11 / 12
-    seen, forecast = found.traces["latent"], found.traces["predicted"]
+    result = planned(world, agent, random_goals(world, 12), steps=75, solver=solver)
+    assert result.latched(75).mean() >= 11 / 12
+    seen, forecast = result.traces["latent"], result.traces["predicted"]
     assert seen.shape == (12, 16) and forecast.shape == (12, 15)
     # In the encoder's unit (100 px, RMS over x and y) the latent distance is the state's, off the walls.
-    away = found.distance_BT[:, ::5] / 100 / np.sqrt(2)
+    away = result.distance_BT[:, ::5] / 100 / np.sqrt(2)
     assert np.median(np.abs(seen - away)) < 0.02
     assert np.median(np.abs(forecast - seen[:, 1:])) < 0.02
-
-
-def test_planning_to_a_picture_ends_near_it(world, agent):
-    target = torch.tensor([[150.0, 80.0]])
-    episodes = image_goals(world, world.render(target, 32)[0], 4)
-    solver = CEMConfig(samples=64, elites=8, iterations=8)
-    found = planned(world, agent, episodes, steps=75, solver=solver)
-    end = torch.from_numpy(found.states_BTS[:, -1])
-    assert (end - target).norm(dim=1).median() < 16
-    assert not found.success_BT.any() and np.isnan(found.distance_BT).all()
 
 
 def parts(name):
@@ -174,14 +163,14 @@ def parts(name):
 
 
 def test_dataset_goals_lie_ahead_in_held_out_trajectories(data):
-    found = dataset_goals(data, 60, seed=3, offset=17, holdout=0.2)
+    result = dataset_goals(data, 60, seed=3, offset=17, holdout=0.2)
     held = set(split_episodes(data.episodes, 0.2)[1].tolist())
-    for i, name in enumerate(found.ids):
+    for i, name in enumerate(result.ids):
         episode, step, offset = parts(name)
         states, _ = data.episode(episode)
         assert episode in held and offset == 17
-        assert torch.equal(found.start_BS[i], states[step])
-        assert torch.equal(found.goal_BS[i], states[step + 17])
+        assert torch.equal(result.start_BS[i], states[step])
+        assert torch.equal(result.goal_BS[i], states[step + 17])
 
 
 def test_no_trajectory_is_used_twice_before_all_were_used_once(data):
@@ -213,14 +202,6 @@ def test_what_cannot_be_drawn_is_one_sentence(world, data):
     refused("no trajectory was held out", dataset_goals, data, 5, holdout=0.0)
     refused("at least 1", dataset_goals, data, 5, offset=0)
     refused("0 episodes", random_goals, world, 0)
-    refused("give uint8", image_goals, world, torch.zeros(3, 8, 8), 2)
-
-
-def test_an_image_goal_has_no_state_that_anything_is_near(world):
-    picture = worlds.make("piecewise").render(torch.tensor([[100.0, 100.0]]), 32)[0]
-    found = image_goals(world, picture, 3)
-    assert not world.success(found.start_BS, found.goal_BS).any()
-    assert found.entry().goal is None
 
 
 STATS = ActionStats((0.0, 0.0), (0.577, 0.577))
@@ -237,8 +218,8 @@ def percent(x):
 @pytest.mark.parametrize(("who", "latched"), [(Nothing, (2, 10)), (RandomActions, (3, 10))])
 def test_what_is_free_in_piecewise(world, who, latched):
     """Random goals, 1500 episodes of 50 raw steps: a standard error of about 1 % (method §5, 2×2)."""
-    found = run(world, random_goals(world, 1500), who(world, 5))
-    assert latched[0] <= percent(found.latched()) <= latched[1] and 1 <= percent(found.terminal()) <= 5
+    result = run(world, random_goals(world, 1500), who(world, 5))
+    assert latched[0] <= percent(result.latched()) <= latched[1] and 1 <= percent(result.terminal()) <= 5
 
 
 def test_random_actions_depend_on_the_seed_and_the_episode_alone(world):

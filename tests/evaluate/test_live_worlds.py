@@ -104,14 +104,14 @@ def test_the_oracle_plans_on_the_simulators_and_closes_them():
         "oracle": Oracle(world, STATS, 5, CEMConfig(64, 8, 8).build(), MPCConfig(5, 5)),
         "nothing": Nothing(world, 5),
     }.items():
-        found = run_episodes(world, episodes, actor, steps=100, frameskip=5, workers=3)
-        rates[name] = found.latched().mean()
+        result = run_episodes(world, episodes, actor, steps=100, frameskip=5, workers=3)
+        rates[name] = result.latched().mean()
         assert world.live.closed
     assert rates["oracle"] == 1 and rates["nothing"] < 0.5 and world.opened == [3, 3]
 
 
 def agent_of(world, data=None):
-    """An agent that wants nothing: enough to stand beside its controls."""
+    """An agent that wants nothing: enough to be compared with its controls."""
 
     class Blind(torch.nn.Module):
         action_dim, history = 10, 1
@@ -144,15 +144,15 @@ SMALL = EvalConfig(
 
 def test_the_reduced_ceiling_is_stated_kept_and_its_groups_are_apart(tmp_path):
     world, store = Sliding(), Store(tmp_path)
-    found = evaluate([agent_of(world)], world, SMALL, store=store, workers=2)
-    assert [row.name for row in found.cells[0].rows] == ["blind", "do nothing", "random actions", "oracle"]
-    assert Evaluation.from_json(json.loads(json.dumps(found.to_json(), allow_nan=False))) == found
-    oracle = found.cells[0].rows[-1]
+    result = evaluate([agent_of(world)], world, SMALL, store=store, workers=2)
+    assert [row.name for row in result.cells[0].rows] == ["blind", "do nothing", "random actions", "oracle"]
+    assert Evaluation.from_json(json.loads(json.dumps(result.to_json(), allow_nan=False))) == result
+    oracle = result.cells[0].rows[-1]
     assert {k: oracle.planner["options"][k] for k in LIVE_ORACLE} == {"samples": 16, "elites": 4, "iterations": 3}
-    right = found.cells[0].groups["right"]
-    episodes = found.played.sets["random"]
+    right = result.cells[0].groups["right"]
+    episodes = result.played.sets["random"]
     assert right.episodes == int((episodes.goal_BS[:, 0] > episodes.start_BS[:, 0]).sum())
-    text = " ".join(found.table().split())
+    text = " ".join(result.table().split())
     assert "oracle: another budget than the methods', cem samples=16, elites=4, iterations=3" in text
     assert f"only right: {right.episodes} episodes" in text
     assert set(world.opened) == {2}

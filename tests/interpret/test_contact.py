@@ -66,9 +66,9 @@ def tracks(weights, noise=0.0, tied=False, episodes=24, seed=0):
 @pytest.mark.parametrize("noise", [0.0, 0.08])
 @pytest.mark.parametrize("factor", FACTORS)
 def test_codes_of_one_factor_are_found_and_the_others_are_not(factor, noise):
-    found = inspect_tracks(tracks({factor: 1.0}, noise), QUICK).correlations
+    result = inspect_tracks(tracks({factor: 1.0}, noise), QUICK).correlations
     for name in FACTORS:
-        r = found[name]
+        r = result[name]
         assert r.low <= r.estimate <= r.high
         if name == factor:
             assert r.low > 0.55 and r.partial.low > 0.55, (name, r)
@@ -78,21 +78,21 @@ def test_codes_of_one_factor_are_found_and_the_others_are_not(factor, noise):
 
 
 def test_a_mixed_code_shows_both_of_its_factors_and_not_the_third():
-    found = inspect_tracks(tracks({"effector": 0.7, "contact": 0.7}, 0.03), QUICK).correlations
-    assert found["effector"].low > 0.3 and found["contact"].low > 0.3
-    assert abs(found["cube"].estimate) < 0.12
+    result = inspect_tracks(tracks({"effector": 0.7, "contact": 0.7}, 0.03), QUICK).correlations
+    assert result["effector"].low > 0.3 and result["contact"].low > 0.3
+    assert abs(result["cube"].estimate) < 0.12
 
 
 def test_a_code_of_nothing_shows_nothing():
-    found = inspect_tracks(tracks({}, 0.1), QUICK).correlations
-    assert all(abs(found[name].estimate) < 0.12 for name in FACTORS)
+    result = inspect_tracks(tracks({}, 0.1), QUICK).correlations
+    assert all(abs(result[name].estimate) < 0.12 for name in FACTORS)
 
 
 def test_where_cube_and_contact_go_together_the_partial_correlation_tells_them_apart():
-    found = inspect_tracks(tracks({"contact": 1.0}, 0.03, tied=True), QUICK).correlations
-    assert found["cube"].estimate > 0.3  # an innocent bystander
+    result = inspect_tracks(tracks({"contact": 1.0}, 0.03, tied=True), QUICK).correlations
+    assert result["cube"].estimate > 0.3  # an innocent bystander
     # not 0: 1 − J bends as more units flip, and what a straight line leaves goes with the cube
-    assert abs(found["cube"].partial.estimate) < 0.2 < 0.5 < found["contact"].partial.low
+    assert abs(result["cube"].partial.estimate) < 0.2 < 0.5 < result["contact"].partial.low
 
 
 def test_numbers_are_those_of_scipy_and_of_residuals():
@@ -137,9 +137,9 @@ def test_a_factor_that_never_varies_has_no_correlation():
         Track(t.number, t.active_TD, t.effector_L3, t.cube_L3, np.zeros_like(t.contact_L), K)
         for t in tracks({"effector": 1.0})
     ]
-    found = inspect_tracks(still, QUICK)
-    assert found.correlations["contact"] is None and found.correlations["effector"].low > 0.5
-    assert found.example.correlations["contact"] is None and found.example.windows == ()
+    result = inspect_tracks(still, QUICK)
+    assert result.correlations["contact"] is None and result.correlations["effector"].low > 0.5
+    assert result.example.correlations["contact"] is None and result.example.windows == ()
 
 
 def test_the_example_is_one_with_contact_windows():
@@ -231,17 +231,17 @@ def described(monkeypatch):
 
 def test_a_run_is_read_from_its_states_and_frames(tmp_path, described):
     loaded = run_of(tmp_path)
-    found = contact_study(loaded, QUICK)
-    assert Contact.from_json(json.loads(json.dumps(found.to_json(), allow_nan=False))) == found
-    assert found.episodes == 12 and found.blocks == 12 * (T - 1)
-    r = found.correlations
+    result = contact_study(loaded, QUICK)
+    assert Contact.from_json(json.loads(json.dumps(result.to_json(), allow_nan=False))) == result
+    assert result.episodes == 12 and result.blocks == 12 * (T - 1)
+    r = result.correlations
     assert r["effector"].low > 0.4 and abs(r["cube"].estimate) < 0.15 and abs(r["contact"].estimate) < 0.15
-    text = table([found])
+    text = table([result])
     assert "toy-ab12" in text and "+0." in text and max(map(len, text.splitlines())) <= 80
-    other = replace(found, tj_weight=0.1)
-    assert [s.tj_weight for s in sweep([other, found])] == [0.0, 0.1]
+    other = replace(result, tj_weight=0.1)
+    assert [s.tj_weight for s in sweep([other, result])] == [0.0, 0.1]
     with pytest.raises(UserError, match="compare the runs of one world"):
-        sweep([found, replace(found, world=WorldInfo("cube"))])
+        sweep([result, replace(result, world=WorldInfo("cube"))])
 
 
 def test_recorded_frames_are_read_where_there_are_some(tmp_path, described):

@@ -28,19 +28,19 @@ def test_sparse_next_to_dense_in_a_table_with_a_json_and_pictures(runs, tmp_path
     assert head.index("lpwm") < head.index("lewm") < head.index("sparse − dense")  # whatever order was given
     assert "piecewise 2×2, zones hidden; 6² cells;\n45 held-out frames of 9 trajectories" in text
     assert "mean Jaccard index of cell 1 4" in text and "1 (its own)" in text
-    found = json.loads(out.read_text())
-    assert [s["run"]["sparse"] for s in found["studies"]] == [True, False]
-    assert [(r["row"], r["col"]) for r in found["studies"][0]["grid"]["references"]] == [(1, 4)]
-    assert found["comparison"]["methods"][0]["sparse"]
+    result = json.loads(out.read_text())
+    assert [s["run"]["sparse"] for s in result["studies"]] == [True, False]
+    assert [(r["row"], r["col"]) for r in result["studies"][0]["grid"]["references"]] == [(1, 4)]
+    assert result["comparison"]["methods"][0]["sparse"]
     assert {p.suffix for p in pictures.iterdir()} == {".png", ".pdf"}
 
 
 def test_json_on_stdout_with_zones_drawn(runs, call):
     status, out, _ = call(runs[1], *SMALL, "--visible", "--json")
-    found = json.loads(out)
+    result = json.loads(out)
     kept = list(Path(runs[1]).glob("interpret/*.json"))
-    assert [json.loads(k.read_text()) for k in kept] == [found]  # where lpwm report finds it
-    assert status == 0 and found["studies"][0]["world"]["options"]["visible"] is True
+    assert [json.loads(k.read_text()) for k in kept] == [result]  # where lpwm report finds it
+    assert status == 0 and result["studies"][0]["world"]["options"]["visible"] is True
     status, out, _ = call(runs[1], *SMALL, "--visible")
     assert status == 0 and "zones visible (not as in training)" in out
     status, out, _ = call(runs[1], *SMALL, "--hidden")
@@ -60,14 +60,14 @@ def test_an_interruption_keeps_the_runs_that_were_read(runs, root, fresh_run, tm
     monkeypatch.setattr("lpwm.interpret.study", stopping)
     status, _, err = call(*runs, third, *SMALL, "--out", out)
     assert status == 130 and "1 of 3: " in err and "1 of 3 runs were inspected: they are in" in err
-    found = json.loads(out.read_text())
-    assert [s["run"]["name"] for s in found["studies"]] == [Path(runs[0]).name]
-    assert found["missing"] == [Path(runs[1]).name, Path(third).name] and found["comparison"]
+    result = json.loads(out.read_text())
+    assert [s["run"]["name"] for s in result["studies"]] == [Path(runs[0]).name]
+    assert result["missing"] == [Path(runs[1]).name, Path(third).name] and result["comparison"]
     read[:] = ["not the second call's first"] * 2
     status, _, err = call(*runs, third, *SMALL, "--out", out)
     assert status == 0 and [Path(p) for p in read[2:]] == [Path(runs[1]), Path(third)] and "3 of 3: " in err
     again = json.loads(out.read_text())
-    assert found["studies"][0] in again["studies"] and len(again["studies"]) == 3 and "missing" not in again
+    assert result["studies"][0] in again["studies"] and len(again["studies"]) == 3 and "missing" not in again
     assert call(*runs, third, *SMALL, "--out", out)[0] == 0 and len(read) == 2 + 2 + 3  # anew
 
 

@@ -24,13 +24,13 @@ def between_zones(frames):
 
 
 @pytest.fixture(scope="module")
-def found(synthetic):
+def result(synthetic):
     made = {kind: synthetic(kind).frames for kind in ("zone", "reverse", "nothing")}
     return {kind: (frames, probe(frames, QUICK)) for kind, frames in made.items()}
 
 
-def test_zone_coded_supports_with_magnitude_coded_positions(found):
-    frames, got = found["zone"]
+def test_zone_coded_supports_with_magnitude_coded_positions(result):
+    frames, got = result["zone"]
     zone, position = estimates(got.zone), estimates(got.position)
     assert zone["support"] == 1 and zone["code"] > 0.99
     assert zone["magnitudes"] < 0.45  # linearly, nothing but chance
@@ -41,8 +41,8 @@ def test_zone_coded_supports_with_magnitude_coded_positions(found):
     assert position["magnitudes"] == pytest.approx(1 - between_zones(frames), abs=0.05)
 
 
-def test_the_reverse(found):
-    frames, got = found["reverse"]
+def test_the_reverse(result):
+    frames, got = result["reverse"]
     zone, position = estimates(got.zone), estimates(got.position)
     assert zone["support"] < 0.4 and zone["code"] > 0.99 and zone["magnitudes"] > 0.99
     assert position["support"] == pytest.approx(1 - between_zones(frames), abs=0.1)  # where in its zone
@@ -50,8 +50,8 @@ def test_the_reverse(found):
     assert position["code"] > 0.9
 
 
-def test_chance_where_nothing_is_coded(found):
-    _, got = found["nothing"]
+def test_chance_where_nothing_is_coded(result):
+    _, got = result["nothing"]
     for name in ("code", "support", "magnitudes"):
         assert abs(got.zone[name].estimate - got.majority) < 0.12
         assert -0.4 < got.position[name].estimate < 0.02
@@ -60,8 +60,8 @@ def test_chance_where_nothing_is_coded(found):
 
 
 @pytest.mark.parametrize("kind", ["zone", "reverse", "nothing"])
-def test_shuffled_labels_are_at_chance_whatever_is_coded(found, kind):
-    _, got = found[kind]
+def test_shuffled_labels_are_at_chance_whatever_is_coded(result, kind):
+    _, got = result[kind]
     for score in got.zone.values():
         assert score.shuffled.estimate < got.majority + 0.12 and score.converged
     for score in (*got.position.values(), got.position_given_support):

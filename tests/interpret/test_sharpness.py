@@ -37,12 +37,12 @@ def test_it_is_the_mean_over_all_pairs(g):
     n = 6
     zones = np.add.outer(np.arange(n) * g // n * g, np.arange(n) * g // n)
     active = draw.random((n * n, 10)) < draw.uniform(0.2, 0.8, (g * g, 10))[zones.reshape(-1)]
-    found = sharpness(active, zones, resamples=20)
+    result = sharpness(active, zones, resamples=20)
     expected, matched = loops(active, zones)
-    assert found.sharpness.estimate == pytest.approx(expected, abs=1e-12)
-    assert found.matched == pytest.approx(matched, abs=1e-12)
-    assert found.within - found.across == pytest.approx(expected, abs=1e-12)
-    assert np.average([z.sharpness for z in found.zones], weights=[z.cells for z in found.zones]) == pytest.approx(
+    assert result.sharpness.estimate == pytest.approx(expected, abs=1e-12)
+    assert result.matched == pytest.approx(matched, abs=1e-12)
+    assert result.within - result.across == pytest.approx(expected, abs=1e-12)
+    assert np.average([z.sharpness for z in result.zones], weights=[z.cells for z in result.zones]) == pytest.approx(
         expected
     )
 
@@ -52,27 +52,27 @@ def of(made, **options):
 
 
 def test_zone_coded_supports_are_perfectly_sharp(synthetic):
-    found = of(synthetic("zone"))
-    assert found.sharpness.estimate == found.within == found.matched == 1 and found.across == 0
-    assert found.sharpness.low == found.sharpness.high == 1  # whichever units one has
-    assert all(z.sharpness == 1 for z in found.zones) and len(found.zones) == 4
-    assert found.shuffled.p == 1 / 101 and found.matched_translated.p == 1 / 101 and found.translated.p is None
-    assert abs(found.shuffled.mean) < 0.01 and found.translated.mean < 0.6 and found.matched_translated.high < 1
+    result = of(synthetic("zone"))
+    assert result.sharpness.estimate == result.within == result.matched == 1 and result.across == 0
+    assert result.sharpness.low == result.sharpness.high == 1  # whichever units one has
+    assert all(z.sharpness == 1 for z in result.zones) and len(result.zones) == 4
+    assert result.shuffled.p == 1 / 101 and result.matched_translated.p == 1 / 101 and result.translated.p is None
+    assert abs(result.shuffled.mean) < 0.01 and result.translated.mean < 0.6 and result.matched_translated.high < 1
 
 
 def test_zone_coded_magnitudes_leave_no_border_in_the_support(synthetic):
-    found = of(synthetic("reverse"))
-    assert found.sharpness.estimate == pytest.approx(0, abs=0.01) and found.within > 0.1
+    result = of(synthetic("reverse"))
+    assert result.sharpness.estimate == pytest.approx(0, abs=0.01) and result.within > 0.1
     # Not positive: a cell of the next zone may look more alike, as the fields repeat there.
-    assert -0.05 < found.matched < 0.01
+    assert -0.05 < result.matched < 0.01
 
 
 def test_chance_where_nothing_is_coded(synthetic):
     ps = []
     for seed in range(5):
-        found = of(synthetic("nothing", seed))
-        assert abs(found.sharpness.estimate) < 0.01 and abs(found.matched) < 0.01
-        ps.append(found.shuffled.p)
+        result = of(synthetic("nothing", seed))
+        assert abs(result.sharpness.estimate) < 0.01 and abs(result.matched) < 0.01
+        ps.append(result.shuffled.p)
     assert min(ps) > 0.01 and np.mean(ps) > 0.2
 
 
@@ -83,11 +83,11 @@ def test_nearness_alone_is_sharp_but_not_at_equal_distance():
     center = np.stack(np.meshgrid(np.arange(-8, n + 8), np.arange(-8, n + 8)), -1).reshape(-1, 2)
     active = (center[:, 0] - col[:, None]) ** 2 + (center[:, 1] - row[:, None]) ** 2 <= 49
     zones = (row >= 10) * 2 + (col >= 10)
-    found = sharpness(active, zones.reshape(n, n), resamples=20)
-    assert found.sharpness.estimate > 0.2  # although the code knows no zones
-    assert found.matched == pytest.approx(0, abs=1e-9)
-    assert 0.8 < found.translated.mean / found.sharpness.estimate < 1  # borders elsewhere are nearly as sharp
-    assert abs(found.matched_translated.mean) < 1e-9 and found.shuffled.high < 0.02
+    result = sharpness(active, zones.reshape(n, n), resamples=20)
+    assert result.sharpness.estimate > 0.2  # although the code knows no zones
+    assert result.matched == pytest.approx(0, abs=1e-9)
+    assert 0.8 < result.translated.mean / result.sharpness.estimate < 1  # borders elsewhere are nearly as sharp
+    assert abs(result.matched_translated.mean) < 1e-9 and result.shuffled.high < 0.02
 
 
 def test_translations_move_every_border_by_whole_cells():
@@ -110,8 +110,8 @@ def test_units_make_the_interval():
     zones = np.add.outer(np.arange(6) // 3 * 2, np.arange(6) // 3)
     active = np.ones((36, 4), bool)
     active[:, 0] = zones.reshape(-1) == 0
-    found = sharpness(active, zones, resamples=200)
-    assert found.sharpness.low == 0 < found.sharpness.estimate < found.sharpness.high
+    result = sharpness(active, zones, resamples=200)
+    assert result.sharpness.low == 0 < result.sharpness.estimate < result.sharpness.high
 
 
 def test_what_cannot_be_compared_is_said():

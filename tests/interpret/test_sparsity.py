@@ -83,10 +83,10 @@ def test_numbers_by_hand():
         def active_TD(self):
             return self.z_TD > 0
 
-    found = numbers([E([[1, 0, 0, 2], [1, 0, 0, 0]]), E([[1, 0, 3, 0]])])
-    assert found["active_fraction"].estimate == pytest.approx(5 / 12)
-    assert (found["dead_units"], found["always_on_units"], found["units_on"]) == (1, 1, (1, 1.5, 2, 2, 2))
-    assert found["at_least"] == pytest.approx((8 / 12) ** 2 / (16 / 12)) and found["at_least"] < 5 / 12
+    result = numbers([E([[1, 0, 0, 2], [1, 0, 0, 0]]), E([[1, 0, 3, 0]])])
+    assert result["active_fraction"].estimate == pytest.approx(5 / 12)
+    assert (result["dead_units"], result["always_on_units"], result["units_on"]) == (1, 1, (1, 1.5, 2, 2, 2))
+    assert result["at_least"] == pytest.approx((8 / 12) ** 2 / (16 / 12)) and result["at_least"] < 5 / 12
 
 
 def test_the_command_tells_sparsity_and_the_report_shows_it(folders, tmp_path, call, capsys):

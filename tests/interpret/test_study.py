@@ -97,25 +97,25 @@ def test_statistics_by_hand():
     """Four units over two trajectories of three frames: never, always, once, now and then."""
     on = np.array([[0, 1, 1, 1], [0, 1, 0, 0], [0, 1, 0, 1], [0, 1, 0, 0], [0, 1, 0, 1], [0, 1, 0, 1]])
     trajectory = np.repeat([5, 2], 3)
-    found = statistics(Frames(on * 0.7, trajectory, np.zeros((6, 2)), trajectory, True), ProbeConfig(), np.arange(4))
-    assert (found.dead_units, found.always_on_units, found.distinct, found.frames) == (1, 1, 3, 6)
-    assert found.activity == (0, 1, pytest.approx(1 / 6, abs=1e-5), pytest.approx(4 / 6, abs=1e-5))
-    assert found.active_fraction == pytest.approx(11 / 24)
+    result = statistics(Frames(on * 0.7, trajectory, np.zeros((6, 2)), trajectory, True), ProbeConfig(), np.arange(4))
+    assert (result.dead_units, result.always_on_units, result.distinct, result.frames) == (1, 1, 3, 6)
+    assert result.activity == (0, 1, pytest.approx(1 / 6, abs=1e-5), pytest.approx(4 / 6, abs=1e-5))
+    assert result.active_fraction == pytest.approx(11 / 24)
     changes = [1 - 1 / 3, 1 / 2, 1 / 2, 0]  # within trajectories only
-    assert found.instability.estimate == pytest.approx(np.mean(changes))
-    assert found.instability_between == pytest.approx(1 - 1 / 3)  # the first frames of the two
+    assert result.instability.estimate == pytest.approx(np.mean(changes))
+    assert result.instability_between == pytest.approx(1 - 1 / 3)  # the first frames of the two
     with pytest.raises(UserError, match="a single frame"):
         statistics(Frames(on * 0.7, trajectory, np.zeros((6, 2)), np.arange(6), True), ProbeConfig(), np.arange(4))
 
 
 def test_the_raster_is_an_episode_step_by_step(studies, folders):
-    found = studies["lpwm", 0].raster
-    states, _ = load(folders["lpwm", 0]).episodes().episode(found.episode)
-    active = found.supports.unpack()
-    assert active.shape == (21, 12) and np.allclose(found.positions, states.numpy(), atol=0.005)
+    result = studies["lpwm", 0].raster
+    states, _ = load(folders["lpwm", 0]).episodes().episode(result.episode)
+    active = result.supports.unpack()
+    assert active.shape == (21, 12) and np.allclose(result.positions, states.numpy(), atol=0.005)
     for t in range(20):
         both, either = (active[t] & active[t + 1]).sum(), (active[t] | active[t + 1]).sum()
-        assert found.instability[t] == pytest.approx(1 - both / either if either else 0, abs=1e-6)
+        assert result.instability[t] == pytest.approx(1 - both / either if either else 0, abs=1e-6)
 
 
 def test_zones_can_be_drawn_or_hidden(folders):

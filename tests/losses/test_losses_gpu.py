@@ -64,5 +64,5 @@ def test_replays_as_a_graph_without_waiting(name):
     for held, new in zip(draw, fresh, strict=True):
         held.copy_(new)
     graph.replay()
-    for found, want in zip(captured, step(), strict=True):
-        assert torch.allclose(found, want, rtol=1e-5, atol=1e-7)
+    for result, want in zip(captured, step(), strict=True):
+        assert torch.allclose(result, want, rtol=1e-5, atol=1e-7)

@@ -50,8 +50,8 @@ def test_no_stop_gradient_on_the_target():
 def test_fewer_predictions_than_frames_match_the_first_frames():
     z, zhat = clip()
     objective = Objective(ObjectiveConfig("none"), nonnegative=True)
-    found = objective(z, zhat[:, :1], ())["prediction"]
-    assert torch.allclose(found, (zhat[:, 0] - z[:, 1]).square().mean())
+    result = objective(z, zhat[:, :1], ())["prediction"]
+    assert torch.allclose(result, (zhat[:, 0] - z[:, 1]).square().mean())
     for bad in (zhat[:, :0], torch.zeros(B, T, D)):
         refused("do not fit a clip of 4 frames", objective, z, bad, ())
 
@@ -84,7 +84,7 @@ def test_float32_inside_bf16_autocast():
     draw = objective.draw((0,), (B, T, D))
     want = objective(z.bfloat16().float(), zhat.bfloat16().float(), draw)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        found = objective(z.bfloat16(), zhat.bfloat16(), draw)
+        result = objective(z.bfloat16(), zhat.bfloat16(), draw)
     for name in want:
-        assert found[name].dtype == torch.float32
-        assert torch.equal(found[name], want[name]), name
+        assert result[name].dtype == torch.float32
+        assert torch.equal(result[name], want[name]), name

@@ -230,8 +230,8 @@ def test_the_gradient_in_pieces_is_the_projection_s(slices, ranks):
         projected_TPB = product(slices_PD, z_BTD)
         torch.testing.assert_close(projected_TPB, inner, rtol=1e-5, atol=1e-5)
         with torch.autocast("cpu", torch.bfloat16, enabled=product == _InPieces.apply):
-            (found,) = torch.autograd.grad(projected_TPB, z_BTD, g_TPB)
-        torch.testing.assert_close(found, by_hand, rtol=1e-5, atol=1e-4)
+            (result,) = torch.autograd.grad(projected_TPB, z_BTD, g_TPB)
+        torch.testing.assert_close(result, by_hand, rtol=1e-5, atol=1e-4)
 
 
 @given(slices=st.integers(1, 10_000))
@@ -257,8 +257,8 @@ distinct = st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=70, uni
 def test_the_ith_smallest_gets_the_ith_of_the_target(row, seed):
     x = torch.tensor([row, row[::-1]])
     target = torch.randn(x.shape, generator=generator(seed)).sort(-1).values
-    for given_, to, found in zip(x.tolist(), target.tolist(), match_rows(x, target).tolist(), strict=True):
-        assert found == matched(given_, to)
+    for given_, to, result in zip(x.tolist(), target.tolist(), match_rows(x, target).tolist(), strict=True):
+        assert result == matched(given_, to)
 
 
 @given(distinct)
@@ -268,15 +268,15 @@ def test_sorted_rows_are_sorted(row):
 
 def test_a_strided_target_is_read_as_it_stands():
     x, wide = torch.randn(2, 3, 8, generator=generator(0)), torch.arange(2 * 6 * 8.0).view(2, 6, 8)
-    found = match_rows(x, wide[:, ::2])
-    assert found.is_contiguous()
-    assert torch.equal(found, match_rows(x, wide[:, ::2].contiguous()))
+    result = match_rows(x, wide[:, ::2])
+    assert result.is_contiguous()
+    assert torch.equal(result, match_rows(x, wide[:, ::2].contiguous()))
 
 
 def test_equals_share_their_partners():
     """Any pairing of equals will do, but each partner is given once."""
-    found = match_rows(torch.tensor([[2.0, 0.0, 0.0, 1.0]]), torch.tensor([[5.0, 6.0, 7.0, 8.0]]))[0]
-    assert found[0] == 8 and found[3] == 7 and sorted(found[1:3].tolist()) == [5, 6]
+    result = match_rows(torch.tensor([[2.0, 0.0, 0.0, 1.0]]), torch.tensor([[5.0, 6.0, 7.0, 8.0]]))[0]
+    assert result[0] == 8 and result[3] == 7 and sorted(result[1:3].tolist()) == [5, 6]
 
 
 INTERPRETED = """

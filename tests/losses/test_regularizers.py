@@ -71,14 +71,14 @@ def test_float32_inside_bf16_autocast(name):
     outside, inside = narrow.float().requires_grad_(), narrow.clone().requires_grad_()
     want = r(outside, draw)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        found = r(inside, draw)
+        result = r(inside, draw)
         again = r.draw((0,), (16, 3, 32))
-    assert found.dtype == torch.float32
-    assert torch.equal(found, want)
+    assert result.dtype == torch.float32
+    assert torch.equal(result, want)
     assert all(torch.equal(a, b) for a, b in zip(draw, again, strict=True))
     if name != "none":
         want.backward()
-        found.backward()
+        result.backward()
         assert torch.equal(inside.grad, outside.grad.bfloat16())
 
 
@@ -97,12 +97,12 @@ def test_the_mean_over_ranks_is_the_whole_statistic(name, slices, ranks, shared_
         local = z[rank * (B // ranks) : (rank + 1) * (B // ranks)]
         # What a differentiable all-gather gives: everyone's codes, gradients to everyone.
         parts.append(r(local, draw, Group(rank, ranks, lambda x: z)))
-    found = torch.stack(parts).mean()
-    assert torch.allclose(found, want, rtol=1e-5, atol=1e-7)
+    result = torch.stack(parts).mean()
+    assert torch.allclose(result, want, rtol=1e-5, atol=1e-7)
     if name in ("rdmreg", "sigreg"):
         assert not torch.allclose(parts[0], parts[-1])  # each did its own share
     if name != "none":
-        gradients = (torch.autograd.grad(x, z)[0] for x in (found, want))
+        gradients = (torch.autograd.grad(x, z)[0] for x in (result, want))
         assert torch.allclose(*gradients, rtol=1e-4, atol=1e-7)
 
 
@@ -112,10 +112,10 @@ def test_compiles_into_one_graph(name):
     draw = r.draw((0,), (8, 3, 5))
     z = codes(8, 3, 5).requires_grad_()
     compiled = torch.compile(lambda z, draw: r(z, draw), fullgraph=True, backend="aot_eager")
-    want, found = r(z, draw), compiled(z, draw)
-    assert torch.allclose(found, want)
+    want, result = r(z, draw), compiled(z, draw)
+    assert torch.allclose(result, want)
     if name != "none":
-        gradients = (torch.autograd.grad(x, z)[0] for x in (found, want))
+        gradients = (torch.autograd.grad(x, z)[0] for x in (result, want))
         assert torch.allclose(*gradients, rtol=1e-5, atol=1e-8)
 
 
@@ -152,8 +152,8 @@ def sigreg_arrays(B=9, T=3, D=5, P=6):
 def test_sigreg_equals_numpy():
     z, slices = sigreg_arrays()
     draw = (torch.from_numpy(slices),)
-    found = SIGReg(SIGRegConfig(slices=6))(torch.from_numpy(z), draw)
-    assert float(found) == pytest.approx(sigreg_reference(z, slices), rel=1e-12)
+    result = SIGReg(SIGRegConfig(slices=6))(torch.from_numpy(z), draw)
+    assert float(result) == pytest.approx(sigreg_reference(z, slices), rel=1e-12)
     narrow = SIGReg(SIGRegConfig(slices=6))(torch.from_numpy(z).float(), draw)
     assert narrow.dtype == torch.float32
     assert float(narrow) == pytest.approx(sigreg_reference(z, slices), rel=1e-5)
@@ -184,8 +184,8 @@ def test_vicreg_equals_numpy(shape, w_v, w_c):
     # Deviations on both sides of 1, so that the hinge is open for some units and shut for others.
     z = np.random.default_rng(0).normal(size=shape) * np.linspace(0.3, 2.0, shape[-1]) + 4.0
     z[..., -1] += 0.7 * z[..., 0]
-    found = VICReg(VICRegConfig(w_v, w_c))(torch.from_numpy(z))
-    assert float(found) == pytest.approx(vicreg_reference(z, w_v, w_c), rel=1e-10, abs=1e-15)
+    result = VICReg(VICRegConfig(w_v, w_c))(torch.from_numpy(z))
+    assert float(result) == pytest.approx(vicreg_reference(z, w_v, w_c), rel=1e-10, abs=1e-15)
 
 
 def test_a_collapsed_code_costs_the_whole_hinge():
@@ -217,7 +217,7 @@ def test_jaccard_equals_numpy(B, T, D, dtype):
             for t in range(T - 1)
         ]
     )
-    found = temporal_jaccard(z)
-    assert found.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
-    assert float(found) == pytest.approx(want, rel=1e-5, abs=1e-6)
-    assert 0 <= float(found) <= 1
+    result = temporal_jaccard(z)
+    assert result.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+    assert float(result) == pytest.approx(want, rel=1e-5, abs=1e-6)
+    assert 0 <= float(result) <= 1

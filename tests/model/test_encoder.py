@@ -64,10 +64,10 @@ def test_the_last_block_asks_for_token_0_what_the_whole_block_gives_it(heads, he
             p.copy_(torch.randn(p.shape, generator=g, dtype=torch.float64))
     x = torch.randn(3, 5, 12, generator=g, dtype=torch.float64, requires_grad=True)
     weigh = torch.randn(3, 1, 12, generator=g, dtype=torch.float64)
-    wholes, asked = block(x)[:, :1], block(x, cls_only=True)
-    torch.testing.assert_close(asked, wholes, rtol=1e-10, atol=1e-10)
+    wholes, alone = block(x)[:, :1], block(x, cls_only=True)
+    torch.testing.assert_close(alone, wholes, rtol=1e-10, atol=1e-10)
     of = [x, *block.parameters()]
-    slopes = (torch.autograd.grad((out * weigh).sum(), of) for out in (asked, wholes))
+    slopes = (torch.autograd.grad((out * weigh).sum(), of) for out in (alone, wholes))
     for got, want in zip(*slopes, strict=True):
         torch.testing.assert_close(got, want, rtol=1e-9, atol=1e-9)
 

@@ -39,8 +39,7 @@ class LinearModel:
         self.B = torch.randn(latent, self.action_dim, generator=g, dtype=dtype)
         self.bias = 0.1 * torch.randn(latent, generator=g, dtype=dtype)
         self.history = lags
-        rung = SimpleNamespace(rung="lti")
-        self.config = SimpleNamespace(latent=latent, link="identity", predictor=rung, action_encoder="linear")
+        self.config = SimpleNamespace(latent=latent)
 
     def parameters(self):
         return iter([*self.A, self.B, self.bias])

@@ -8,12 +8,14 @@ from hypothesis import strategies as st
 from tools import refused
 
 from lpwm.core.rng import generator
+from lpwm.model import register_predictor
+from lpwm.model.predictors.linear import LTI
 from lpwm.plan import CEM, LQR, MPC, CEMConfig, LatentProblem, LinearDynamics, LQRConfig, MPCConfig, Plan, Solver
 from lpwm.plan.lqr import dense_plan
 
 
 class Scripted(Solver):
-    """Returns 1, 2, 3, … and remembers what it was asked."""
+    """Returns 1, 2, 3, … and remembers its arguments."""
 
     def __init__(self):
         self.starts, self.seeds, self.problems = [], [], []
@@ -176,12 +178,21 @@ def world_model(real_model):
     return make
 
 
-@pytest.mark.parametrize("rung", ["lti", "lti1"])
+class Residual(LTI):
+    def __init__(self, config, latent):
+        super().__init__(latent, config.history)
+
+    def forward(self, z_BKD, e_BKD):
+        return z_BKD + super().forward(z_BKD, e_BKD)
+
+
+@pytest.mark.parametrize("rung", ["lti", "lti1", "residual"])
 @pytest.mark.parametrize("context", [1, 2, 3])
-def test_the_real_models_maps_are_exact(rung, context, world_model):
+def test_the_maps_of_linear_models_are_exact(rung, context, world_model):
+    register_predictor("residual", Residual)
     model = world_model(rung)
     dynamics = LinearDynamics.from_model(model)
-    assert len(dynamics.A) == (3 if rung == "lti" else 1)
+    assert len(dynamics.A) == (1 if rung == "lti1" else 3)
     g = generator("probe")
     z = torch.randn(1, context, 8, generator=g, dtype=torch.float64)
     actions = torch.randn(1, 1, 6, 4, generator=g, dtype=torch.float64)

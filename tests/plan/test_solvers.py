@@ -20,7 +20,7 @@ SAMPLERS = ("cem", "icem", "mppi", "gradient")
 
 
 class Bowl(Problem):
-    """cost = Σ (a − target_e)²; NaN where asked."""
+    """cost = Σ (a − target_e)²; NaN where told."""
 
     rows = ("env_ids", "target_BHA", "bad_B")
 

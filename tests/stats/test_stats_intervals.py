@@ -1,4 +1,4 @@
-"""Intervals of one rate, paired tests and McNemar: against scipy, published values and each other."""
+"""Intervals of one rate and paired tests: against scipy, published values and each other."""
 
 import math
 
@@ -6,18 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from scipy import integrate, optimize, stats
+from scipy import integrate, stats
 
-from lpwm.stats import (
-    Interval,
-    Result,
-    detectable_paired,
-    mcnemar,
-    power_paired,
-    seeds_needed,
-    success_interval,
-    t_interval,
-)
+from lpwm.stats import Interval, Result, detectable_paired, power_paired, seeds_needed, success_interval, t_interval
 from lpwm.stats.intervals import crossed_variance, wilson_bounds
 
 FEW = settings(max_examples=30)
@@ -38,62 +29,6 @@ def test_t_interval_equals_scipy():
     x = np.random.default_rng(0).normal(0.6, 0.1, 9)
     low, high = stats.t.interval(0.9, 8, loc=x.mean(), scale=stats.sem(x))
     assert (t_interval(x, 0.9).low, t_interval(x, 0.9).high) == (pytest.approx(low), pytest.approx(high))
-
-
-# ---- McNemar
-
-
-def pairs(both, only_a, only_b, none):
-    a = np.repeat([True, True, False, False], [both, only_a, only_b, none])
-    b = np.repeat([True, False, True, False], [both, only_a, only_b, none])
-    return a, b
-
-
-@pytest.mark.parametrize("only_a, only_b", [(0, 0), (0, 5), (0, 6), (9, 1), (12, 12), (30, 14)])
-def test_mcnemar_p_is_the_binomial_test(only_a, only_b):
-    got = mcnemar(*pairs(20, only_a, only_b, 10))
-    m = only_a + only_b
-    assert got.p == pytest.approx(stats.binomtest(only_a, m).pvalue if m else 1.0)
-    assert (got.only_a, got.only_b, got.n) == (only_a, only_b, 30 + m)
-
-
-def test_mcnemar_published_approval_poll():
-    """Agresti, Categorical Data Analysis, 10.1: 794/150/86/570; difference −0.040, 95 % [−0.059, −0.021]."""
-    got = mcnemar(*pairs(794, 86, 150, 570))
-    assert got.difference.estimate == pytest.approx(-0.040, abs=5e-4)
-    assert got.difference.low == pytest.approx(-0.059, abs=1e-3)
-    assert got.difference.high == pytest.approx(-0.021, abs=1e-3)
-    assert got.p < 1e-4
-
-
-@pytest.mark.parametrize(
-    "table", [(10, 8, 2, 5), (0, 1, 0, 9), (4, 6, 6, 4), (0, 0, 0, 12), (3, 0, 0, 9), (5, 2, 9, 1)]
-)
-def test_tango_bounds_by_direct_likelihood(table):
-    """At a bound Δ the score statistic is z; its variance by maximizing the likelihood numerically given Δ."""
-    _, b, c, _ = table
-    n = sum(table)
-    got = mcnemar(*pairs(*table)).difference
-
-    def score(delta):
-        def minus_log_likelihood(q):
-            cells = ((q + delta, b), (q, c), (1 - 2 * q - delta, n - b - c))
-            return -sum(k * math.log(max(p, 1e-300)) for p, k in cells if k)
-
-        bounds = (max(0.0, -delta), (1 - delta) / 2)
-        q = optimize.minimize_scalar(minus_log_likelihood, bounds=bounds, method="bounded", options={"xatol": 1e-12}).x
-        return (b - c - n * delta) / math.sqrt(n * (2 * q + delta - delta**2))
-
-    assert score(got.low) == pytest.approx(1.959964, abs=2e-3)
-    assert score(got.high) == pytest.approx(-1.959964, abs=2e-3)
-
-
-def test_tango_at_total_disagreement():
-    got = mcnemar(*pairs(0, 20, 0, 0)).difference
-    z2 = 1.959964**2  # with no agreement the likelihood puts q at (1 − Δ)/2: n(1 − Δ)² = z²(1 − Δ²)
-    assert got.high == 1.0 and got.low == pytest.approx((20 - z2) / (20 + z2), abs=1e-5)
-    back = mcnemar(*pairs(0, 0, 20, 0)).difference
-    assert back.low == -1.0 and back.high == pytest.approx(-got.low)
 
 
 # ---- the rate of a method
@@ -178,10 +113,6 @@ def test_bad_input_is_one_sentence(one_sentence):
         lambda: success_interval(Result.of("a", ok, episodes=range(3)), level=95),
         lambda: t_interval([1.0]),
         lambda: t_interval([1.0, math.nan]),
-        lambda: mcnemar([True, False], [True]),
-        lambda: mcnemar(ok, ok),
-        lambda: mcnemar([0.2, 1], [0, 1]),
-        lambda: mcnemar([], []),
         lambda: Result.of("a", ok[0], episodes=range(3)),
         lambda: Result.of("a", np.ones((0, 1, 3), bool), episodes=range(3)),
         lambda: Result.of("a", ok * 0.5, episodes=range(3)),

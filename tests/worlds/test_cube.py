@@ -21,17 +21,18 @@ if not os.environ.get("CI"):  # there its absence is a failure
 GOLDEN = Path(__file__).parents[1] / "golden" / "cube.npz"
 
 
-@pytest.fixture(scope="module")
-def golden():
+@pytest.fixture(scope="module", params=[5, pytest.param(20, marks=pytest.mark.soak)])
+def golden(request):
+    """The first episodes of the record, or all of them."""
     with np.load(GOLDEN) as file:
-        return dict(file)
+        return {name: array[: request.param] for name, array in file.items()}
 
 
 @pytest.fixture(scope="module")
 def replay(golden):
     """Our simulator given the recorded starts and actions: states before and after every action, float64."""
     sim = CubeSim(np.zeros(SIZE))
-    states = np.empty((20, 201, SIZE))
+    states = np.empty((len(golden["start"]), 201, SIZE))
     for episode, (start, actions) in enumerate(zip(golden["start"], golden["action"], strict=True)):
         sim.place(start)
         states[episode, 0] = sim.state
@@ -43,8 +44,8 @@ def replay(golden):
 
 def test_states_are_ogbench_s(golden, replay):
     ours, theirs = replay[:, 5::5, :47], golden["state"]
-    assert theirs.shape == (20, 40, 47)
-    np.testing.assert_allclose(ours[..., :21], theirs[..., :21], rtol=0, atol=2e-6)  # angles, metres
+    assert theirs.shape[1:] == (40, 47)
+    np.testing.assert_allclose(ours[..., :21], theirs[..., :21], rtol=0, atol=2e-6)  # angles, meters
     np.testing.assert_allclose(ours[..., 21:41], theirs[..., 21:41], rtol=1e-5, atol=1e-4)  # their rates
     np.testing.assert_allclose(ours[..., 41:], theirs[..., 41:], rtol=0, atol=2e-6)
 
@@ -54,12 +55,12 @@ def test_rewards_are_ogbench_s(golden, replay):
     goals = torch.zeros_like(states)
     goals[..., 14:17] = torch.from_numpy(golden["target"][..., :3])
     ours = Cube().success(states, goals).numpy()
-    assert golden["reward"].sum() > 1000
+    assert golden["reward"].sum() > 50 * len(ours)
     assert np.array_equal(ours, golden["reward"])
 
 
 def test_touch_is_ogbench_s_contact_list(golden, replay):
-    assert golden["touch"].sum() > 1000
+    assert golden["touch"].sum() > 50 * len(replay)
     assert np.array_equal(replay[:, 1:, 47] == 1, golden["touch"])
     assert set(np.unique(replay[..., 47])) == {0.0, 1.0}
 
@@ -120,7 +121,7 @@ def test_snapshots_and_branches_are_exact_in_mid_grasp_and_bare_states_are_not()
         nearly = near.step(actions[:, t])
     assert torch.equal(after, states[:, 75])
     assert not torch.equal(nearly, after)
-    assert (nearly - after)[:, 14:17].abs().max() < 0.01  # metres, after a second and a half
+    assert (nearly - after)[:, 14:17].abs().max() < 0.01  # meters, after a second and a half
 
 
 def test_the_expert_reaches_its_goals():

@@ -1,4 +1,4 @@
-"""Drawing Cube: frames beside ogbench's, the choice of a context, and what is said where there is none.
+"""Drawing Cube: frames compared with ogbench's, the choice of a context, and what is said where there is none.
 
 Where CI is set a machine that cannot draw is a failure; elsewhere the tests that draw are skipped.
 """

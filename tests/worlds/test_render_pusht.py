@@ -29,7 +29,7 @@ def theirs(golden, small=False):
     count = len(golden["states"]) // (10 if small else 1)
     mask = np.unpackbits(golden[f"mask{end}"])[: count * size * size].reshape(count, size, size).astype(bool)
     frames = np.repeat(empty[None], count, 0)
-    frames[mask] = golden[f"colours{end}"][golden[f"pixels{end}"]]
+    frames[mask] = golden[f"colors{end}"][golden[f"pixels{end}"]]
     return frames, empty
 
 
@@ -68,10 +68,10 @@ def test_the_empty_table_is_theirs(golden):
 point = st.tuples(st.integers(-20, 20), st.integers(-20, 20))
 
 
-def spans(found, rows):
+def spans(result, rows):
     return {
         (x, y)
-        for y, a, b in zip(rows.tolist(), found[0].tolist(), found[1].tolist(), strict=True)
+        for y, a, b in zip(rows.tolist(), result[0].tolist(), result[1].tolist(), strict=True)
         for x in range(int(a), int(b) + 1)
     }
 

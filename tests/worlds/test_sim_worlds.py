@@ -176,15 +176,15 @@ SCRIPT = """
 
 
 def _alive(session):
-    """Processes of a session that run: workers, their fork server, whatever was started beside them."""
-    found = []
+    """Processes of a session that run: workers, their fork server, whatever else was started."""
+    result = []
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
             with contextlib.suppress(OSError):
                 state, _, _, of = (folder / "stat").read_text().rpartition(")")[2].split()[:4]
                 if int(of) == session and state != "Z":
-                    found.append(int(folder.name))
-    return found
+                    result.append(int(folder.name))
+    return result
 
 
 @pytest.mark.soak

@@ -157,11 +157,9 @@ def test_other_sizes_follow_the_native_frame(name, label, size):
     """A smaller frame is the area average of the recorded one: a level or two on open ground, and up to a
     dozen where the dot's flank falls on a pixel that is part wall."""
     theirs = frames(name, label)[:20].to(torch.float64)
-    edges = np.linspace(0, 224, size + 1)
-    weight = torch.zeros(size, 224, dtype=torch.float64)
-    for i in range(size):
-        for j in range(224):
-            weight[i, j] = max(0.0, min(edges[i + 1], j + 1) - max(edges[i], j)) * size / 224
+    edges, pixel = np.linspace(0, 224, size + 1)[:, None], np.arange(224)
+    covered = np.minimum(edges[1:], pixel + 1) - np.maximum(edges[:-1], pixel)  # of each native pixel by each of ours
+    weight = torch.from_numpy(covered.clip(0) * size / 224)
     expected = weight @ theirs @ weight.T
     ours = world_of(name, label).render(golden(name, label, "seen")[:20], size).to(torch.float64)
     error = (ours - expected).abs()

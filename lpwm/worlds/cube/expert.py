@@ -29,7 +29,7 @@ from lpwm.worlds.base import key_at, uniform_at
 from lpwm.worlds.cube.sim import EFFECTOR, GRIP, YAW
 from lpwm.worlds.cube.world import ARM_HIGH, ARM_LOW, CUBE_AT, CUBE_HIGH, CUBE_LOW, Cube, cube_yaw
 
-ABOVE, UP = 0.18, 0.16  # metres
+ABOVE, UP = 0.18, 0.16  # meters
 GAIN, GAIN_YAW, LEAST = 5.0, 3.0, 0.4
 PATIENCE = 200  # steps with one target
 CARRIED = 11  # target xyz and yaw, resting place xyz and yaw, ξ, steps with this target, targets so far

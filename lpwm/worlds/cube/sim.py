@@ -21,7 +21,7 @@ SCALE = np.array([0.05, 0.05, 0.05, 0.3, 1.0])
 WORKSPACE = np.array([[0.25, -0.35, 0.02], [0.6, 0.35, 0.35]])
 HOME = np.array([-0.5, -0.5, 0.5, -0.5, -0.5, 0.0]) * math.pi
 CLOSED = 0.8  # the driver joint's angle, radians
-FIRM = 50.0  # newtons (and newton metres) on the right fingertip that count as a full grip
+FIRM = 50.0  # newtons (and newton meters) on the right fingertip that count as a full grip
 
 NQ, NV = 21, 20
 EFFECTOR = slice(41, 44)
@@ -44,7 +44,7 @@ def wrap(angle: float) -> float:
 
 class Kinematics:
     """Joint angles that put the flange at a pose: damped Gauss–Newton, q += Jᵀ(JJᵀ + 1e-12 I)⁻¹ e. e is the pose error
-    (metres, radians as a rotation vector). At most 20 rounds, none turning a joint by more than 45°, ending when both
+    (meters, radians as a rotation vector). At most 20 rounds, none turning a joint by more than 45°, ending when both
     parts of e are below 1e-4. Where it starts decides which solution it finds."""
 
     ROUNDS, CLOSE, LARGEST, DAMPING = 20, 1e-4, math.pi / 4, 1e-12

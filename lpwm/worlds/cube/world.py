@@ -1,7 +1,7 @@
 """Cube: a robot arm, a gripper and one cube on a table; the single-cube scene of ogbench.
 
 State (48): MuJoCo's joint positions (21: arm 6, gripper 8, cube 3 + 4) and velocities (20); where the point between
-the fingertips is (metres) and its yaw; the gripper (0 open … 1 closed); grip, the force on the right fingertip (50 and
+the fingertips is (meters) and its yaw; the gripper (0 open … 1 closed); grip, the force on the right fingertip (50 and
 more is 1); touch, whether the gripper and the cube are in contact. What is seen is a function of the joint positions.
 """
 
@@ -20,7 +20,7 @@ from lpwm.worlds.cube.sim import EFFECTOR, GRIPPER, SIZE, TOUCH, YAW, CubeSim, r
 from lpwm.worlds.pool import open_live
 
 FRAME, EPISODE, SUCCESS = 224, 200, 0.04
-# Where starts and goals fall, metres: the effector in the air, the cube on the table.
+# Where starts and goals fall, meters: the effector in the air, the cube on the table.
 ARM_LOW, ARM_HIGH = (0.25, -0.35, 0.20), (0.6, 0.35, 0.35)
 CUBE_LOW, CUBE_HIGH = (0.3, -0.3), (0.55, 0.3)
 CUBE_AT = slice(14, 17)
@@ -37,7 +37,7 @@ _NAMES = (
     *("cube_vx", "cube_vy", "cube_vz", "cube_wx", "cube_wy", "cube_wz"),
     *("effector_x", "effector_y", "effector_z", "effector_yaw", "gripper", "grip", "touch"),
 )
-_FAST = 1000.0  # no joint and no cube is faster (radians or metres a second)
+_FAST = 1000.0  # no joint and no cube is faster (radians or meters a second)
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class Cube:
         return self.renderer(size, state.device)(state)
 
     def distance(self, state: Tensor, goal: Tensor) -> Tensor:
-        """Between the cubes' centers, metres."""
+        """Between the cubes' centers, meters."""
         return torch.linalg.vector_norm(state[..., CUBE_AT] - goal[..., CUBE_AT], dim=-1)
 
     def success(self, state: Tensor, goal: Tensor) -> Tensor:
@@ -100,7 +100,7 @@ class Cube:
         return {"cube must move": ~there, "cube is there": there}
 
     def factors(self, state: Tensor) -> dict[str, Tensor]:
-        """contact: the gripper touches the cube. Positions in metres."""
+        """contact: the gripper touches the cube. Positions in meters."""
         named = {f"effector_{a}": state[..., EFFECTOR.start + i] for i, a in enumerate("xyz")}
         named |= {f"cube_{a}": state[..., CUBE_AT.start + i] for i, a in enumerate("xyz")}
         return named | {"gripper": state[..., GRIPPER], "contact": state[..., TOUCH]}

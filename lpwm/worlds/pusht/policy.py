@@ -50,7 +50,7 @@ class Pusher:
     absence: tuple[float, float] = (40.0, 100.0)  # steps
     pushes: tuple[float, float] = (15.0, 60.0)  # steps
     pace: tuple[float, float] = (0.05, 0.25)  # |action| while pushing
-    hurry: float = 0.4  # the largest |action| while travelling
+    hurry: float = 0.4  # the largest |action| while traveling
     noise: float = 0.08  # deviation of the noise on an action, of correlation 0.5 from step to step
     least: int = 100  # steps of an episode
     most: int = 300
@@ -113,7 +113,7 @@ class Pusher:
         return c
 
     def _arrive(self, s: Tensor, c: Tensor, u: Tensor) -> Tensor:
-        """Travellers at their place begin to push; those who wander nowhere any more choose."""
+        """Travelers at their place begin to push; those who wander nowhere any more choose."""
         stand = _stand(s, c)
         there = (c[:, MODE] == TRAVEL) & (torch.linalg.vector_norm(stand - s[:, :2], dim=-1) < 12)
         c = c.clone()
