@@ -10,6 +10,7 @@ A size of an action, S of a state.
 import functools
 import json
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -36,6 +37,8 @@ SUCCESS = "is_success"
 def make_env(env_id: str, kwargs: str, wrapper: str) -> Any:
     """The environment with its wrapper, ready to draw. kwargs: JSON of `gymnasium.make`'s arguments."""
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
+    if sys.platform == "linux" and not {"DISPLAY", "WAYLAND_DISPLAY"} & os.environ.keys():
+        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # else pygame prints an error on machines without a screen
     module, colon, name = env_id.rpartition(":")
     if colon and not plugins.is_given(env_id):
         raise UserError(
