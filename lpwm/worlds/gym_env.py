@@ -67,12 +67,21 @@ def make_env(env_id: str, kwargs: str, wrapper: str) -> Any:
         env = plugins.named(wrapper, "wrapper")(env)
         if not hasattr(env, "step"):
             raise UserError(f"the wrapper {wrapper} gives {type(env).__name__}: it must give an environment.")
-    if "rgb_array" not in (env.metadata.get("render_modes") or ()):
+    if "rgb_array" not in ((env.metadata or {}).get("render_modes") or ()) and not _draws(env):
         raise UserError(
             f"{name} draws nothing (it has no render mode rgb_array): a world model needs frames; give it a wrapper "
             "that draws (--wrapper module:function)."
         )
     return env
+
+
+def _draws(env: Any) -> bool:
+    """Whether it draws although it does not say so (OGBench's do)."""
+    try:
+        env.reset(seed=0)
+        return isinstance(env.render(), np.ndarray)
+    except Exception:  # another's drawing fails in any way
+        return False
 
 
 def _missing(name: str, error: Exception) -> UserError:
