@@ -109,7 +109,7 @@ class Agent:
 
     def _begin(self) -> None:
         self._calls = 0
-        self._queue: list[Tensor] = []  # raw actions (B, A) to come
+        self._queue: list[NDArray[np.float32]] = []  # raw actions (B, A) to come
         self._blocks: list[Tensor] = []  # of the plan in force, (B, frameskip·A)
         self._code_BD: Tensor | None = None
         self._problem: LatentProblem | None = None
@@ -154,7 +154,7 @@ class Agent:
     def _code(self, goal: Any) -> Tensor:
         array = _tensor(goal, "the goal")
         if not (array.is_floating_point() and array.ndim in (1, 2)):
-            return self.model.encode(self._frames(array, "the goal"))
+            return self.model.encode(self._frames(_batch(array, "the goal")))
         if array.shape[-1] != self.model.config.latent:
             width = self.model.config.latent
             raise UserError(f"the goal is a code of {array.shape[-1]} numbers, and codes of {self.name} have {width}.")
@@ -193,17 +193,18 @@ class Agent:
         begun = time.perf_counter()
         if self._goal_BK is None:
             raise UserError("the agent has no goal: call reset(goal=frame) first.")
-        frames = self._frames(frame, "the frame")
+        batch = _batch(frame, "the frame")
         if self._calls % self.frameskip == 0:
-            self._observe(frames)
+            self._observe(self._frames(batch))
         if not self._queue:
             if self.seconds is not None:
                 self._mpc.solver.seconds = max(0.0, self.seconds - (time.perf_counter() - begun))
             blocks_BRA = self._executed(self._mpc.plan(self._make_problem, self.seed))
             self._blocks, self._plan = list(blocks_BRA.unbind(1)), None
-            self._queue = list(from_blocks(self.stats.denormalize(blocks_BRA), self.frameskip).unbind(1))
+            raw_BTA = from_blocks(self.stats.denormalize(blocks_BRA), self.frameskip).float().cpu().numpy()
+            self._queue = list(raw_BTA.clip(self.low, self.high).swapaxes(0, 1))  # one look at the device per plan
         self._calls += 1
-        action = self._queue.pop(0).float().cpu().numpy().clip(self.low, self.high)
+        action = self._queue.pop(0)
         if self.choices:
             action = np.array(self.choices)[action.argmax(-1)]
         return action if np.ndim(frame) == 4 else int(action[0]) if self.choices else action[0]
@@ -267,15 +268,19 @@ class Agent:
             self._plan = AgentPlan(*known, raw_BTA=raw_BTA.clamp(low, high), codes_BHD=z_BHD, distances_BH=left_BH)
         return self._plan
 
-    def _frames(self, given: Any, what: str) -> Tensor:
+    def _frames(self, batch_BHWC: Tensor) -> Tensor:
         """(B, 3, size, size) uint8 on the model's device."""
-        array = _tensor(given, what)
-        if array.dtype != torch.uint8 or array.ndim not in (3, 4) or array.shape[-1] != 3 or 0 in array.shape:
-            is_ = f"{str(array.dtype).removeprefix('torch.')} of shape {tuple(array.shape)}"
-            raise UserError(f"{what} is {is_}: give uint8 (height, width, 3), or a batch (B, height, width, 3).")
-        batch = array[None] if array.ndim == 3 else array
-        frames = batch.to(self.device).permute(0, 3, 1, 2).contiguous()
+        frames = batch_BHWC.to(self.device).permute(0, 3, 1, 2).contiguous()
         return resize(frames, (self.image_size, self.image_size))
+
+
+def _batch(given: Any, what: str) -> Tensor:
+    """uint8 (B, h, w, 3)."""
+    array = _tensor(given, what)
+    if array.dtype != torch.uint8 or array.ndim not in (3, 4) or array.shape[-1] != 3 or 0 in array.shape:
+        is_ = f"{str(array.dtype).removeprefix('torch.')} of shape {tuple(array.shape)}"
+        raise UserError(f"{what} is {is_}: give uint8 (height, width, 3), or a batch (B, height, width, 3).")
+    return array[None] if array.ndim == 3 else array
 
 
 def _tensor(given: Any, what: str) -> Tensor:

@@ -97,7 +97,7 @@ def distance_curve(
 ) -> Curve:
     """`see` maps states (N, S) to codes (N, D). Pairs of random states, at most PER_BIN in each bin of distance. The
     inner borders of the bins are EDGES × the success radius, or, in a world whose success is no distance or whose
-    states (PushT's, in four dimensions) are never that close, the 1, 5, 20 and 50 % quantiles of the distances."""
+    states are never that close (PushT's) or never that far, the 1, 5, 20 and 50 % quantiles of the distances."""
     if states < 8:
         raise UserError(f"{states} states make no curve: give at least 8.")
     state_NS = world.sample_goal(states, (seed, "curve")).to(device)
@@ -107,7 +107,7 @@ def distance_curve(
     # In rows, because all pairs of wide codes would not fit.
     latent = torch.cat([(z_ND[n : n + 1] - z_ND[n + 1 :]).square().mean(1).sqrt() for n in range(states - 1)])
     inner = [e * world.spec.success_within for e in EDGES]
-    if inner[0] <= 0 or not bool((true < inner[0]).any()):
+    if inner[0] <= 0 or not bool((true < inner[0]).any() and (true >= inner[-1]).any()):
         some = true[:: max(1, len(true) // 100_000)]
         inner = torch.quantile(some, true.new_tensor([0.01, 0.05, 0.2, 0.5])).tolist()
     return _binned(true.cpu().numpy(), latent.double().cpu().numpy(), inner)

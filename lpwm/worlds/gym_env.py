@@ -10,6 +10,7 @@ A size of an action, S of a state.
 import functools
 import json
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -36,6 +37,8 @@ SUCCESS = "is_success"
 def make_env(env_id: str, kwargs: str, wrapper: str) -> Any:
     """The environment with its wrapper, ready to draw. kwargs: JSON of `gymnasium.make`'s arguments."""
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
+    if sys.platform == "linux" and not {"DISPLAY", "WAYLAND_DISPLAY"} & os.environ.keys():
+        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # else pygame prints an error on machines without a screen
     module, colon, name = env_id.rpartition(":")
     if colon and not plugins.is_given(env_id):
         raise UserError(
@@ -64,12 +67,21 @@ def make_env(env_id: str, kwargs: str, wrapper: str) -> Any:
         env = plugins.named(wrapper, "wrapper")(env)
         if not hasattr(env, "step"):
             raise UserError(f"the wrapper {wrapper} gives {type(env).__name__}: it must give an environment.")
-    if "rgb_array" not in (env.metadata.get("render_modes") or ()):
+    if "rgb_array" not in ((env.metadata or {}).get("render_modes") or ()) and not _draws(env):
         raise UserError(
             f"{name} draws nothing (it has no render mode rgb_array): a world model needs frames; give it a wrapper "
             "that draws (--wrapper module:function)."
         )
     return env
+
+
+def _draws(env: Any) -> bool:
+    """Whether it draws although it does not say so (OGBench's do)."""
+    try:
+        env.reset(seed=0)
+        return isinstance(env.render(), np.ndarray)
+    except Exception:  # another's drawing fails in any way
+        return False
 
 
 def _missing(name: str, error: Exception) -> UserError:

@@ -92,6 +92,15 @@ class Broken(Slide):
 class Blind(Slide):
     metadata = {"render_modes": []}  # noqa: RUF012
 
+    def render(self):
+        return None
+
+
+class Modest(Slide):
+    """It draws and does not say so."""
+
+    metadata = {}  # noqa: RUF012
+
 
 class Bright(gymnasium.Wrapper):
     def render(self):
@@ -106,5 +115,5 @@ def near(state, goal):
     return abs(state["state_0"] - goal["state_0"]) < 0.2
 
 
-for kind in (Slide, Hidden, Broken, Blind):
+for kind in (Slide, Hidden, Broken, Blind, Modest):
     gymnasium.register(f"mine/{kind.__name__}-v0", entry_point=kind, max_episode_steps=30)

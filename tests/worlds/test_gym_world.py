@@ -60,6 +60,7 @@ def test_classic_environments_keep_the_contract(name):
         ("Slide", {"columns": "state_0", "within": 0.3, "kwargs": {"drag": 0.2}, "wrapper": "my_envs:Bright"}),
         ("Slide", {"reached": "my_envs:near", "goal_steps": 9}),
         ("Hidden", {"frame": 32}),
+        ("Modest", {}),
         ("Hidden", {"reached": "env", "noop": 1, "goal_steps": 20}),
     ],
 )
