@@ -187,7 +187,7 @@ def data_of(report: Report, drawn: Sequence[Plot]) -> dict[str, Any]:
 
 def _episodes(report: Report, shown: Shown) -> dict[str, Any]:
     cell, several = shown.cell, len({s.evaluation for s in report.given.episodes}) > 1
-    name = f"{cell.goals.capitalize()} goals, horizon {cell.horizon}, executes {cell.receding}"
+    name = f"{cell.goals.capitalize()} goals, plans of {cell.horizon} blocks, {cell.receding} executed"
     methods = []
     for row in report.ordered(cell.methods, shown.evaluation - 1):
         title, color = report.look(row, shown.evaluation - 1)
@@ -245,6 +245,7 @@ def environment() -> jinja2.Environment:
         "script_json": _script_json,
         "sentences": words.sentences,
         "short": view.short,
+        "times": view.times,
     }
     made.globals |= {
         "version": __version__,
