@@ -142,7 +142,7 @@ def _nested(config: Any, owner: str, name: str) -> Any:
 
 
 def field_docs(cls: type) -> dict[str, str]:
-    """What a dataclass says about its fields: the string below each, or the comment next to it."""
+    """What a dataclass says about its fields: the string below each, the comment next to it, or the one above."""
     source = textwrap.dedent(inspect.getsource(cls))
     body, lines = ast.parse(source).body[0].body, source.splitlines()  # type: ignore[attr-defined]
     docs = {}
@@ -154,5 +154,7 @@ def field_docs(cls: type) -> dict[str, str]:
             text = below.value
         else:
             text = lines[(node.end_lineno or 1) - 1].partition("  # ")[2]
+            above = itertools.takewhile(lambda line: line.strip().startswith("# "), lines[node.lineno - 2 :: -1])
+            text = text or " ".join(line.strip()[2:] for line in reversed([*above]))
         docs[node.target.id] = re.sub(r"\s+", " ", text).strip()
     return docs

@@ -10,7 +10,13 @@ from lpwm.report.view import Report, RunView, short
 from lpwm.stats import Difference
 
 WORDS = dict(enumerate(("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")))
-WORLDS = {"two_room": "TwoRoom", "wall": "Wall", "pusht": "PushT", "cube": "Cube", "recordings": "recordings alone"}
+WORLDS = {
+    "two_room": "TwoRoom",
+    "wall": "Wall",
+    "pusht": "PushT",
+    "cube": "Cube",
+    "recordings": "recordings without a world",
+}
 FREE = {"do nothing": "doing nothing", "random actions": "random actions"}  # controls that say how much is free
 
 
