@@ -10,6 +10,8 @@ from typing import Any
 
 from mkdocs.structure.files import File, Files
 
+from lpwm.cli.help import field_docs
+
 ROOT = Path(__file__).parents[1]
 COPIED = {"CHANGELOG.md": "changelog.md", "results/README.md": "results.md"}
 
@@ -89,8 +91,12 @@ def walk(kind: Any, path: str) -> list[tuple[str, Any]]:
     return out
 
 
+def type_name(kind: Any) -> str:
+    return kind.__name__ if isinstance(kind, type) else re.sub(r"\w+(\.\w+)*\.(\w)", r"\2", str(kind))
+
+
 def section(title: str, kind: Any) -> list[str]:
-    comments = dict(re.findall(r"^ {4}(\w+): [^#\n]*?(?:#\s*(.*))?$", inspect.getsource(kind), re.M))
+    comments = field_docs(kind)
     rows = ["| field | type | default | |", "|---|---|---|---|"]
     for f in dataclasses.fields(kind):
         default = f.default_factory() if f.default_factory is not dataclasses.MISSING else f.default
@@ -98,7 +104,7 @@ def section(title: str, kind: Any) -> list[str]:
             shown = "see its own table"
         else:
             shown = "required" if default is dataclasses.MISSING else f"`{default!r}`"
-        cells = [f"`{f.name}`", f"`{f.type}`", shown, comments.get(f.name, "")]
+        cells = [f"`{f.name}`", f"`{type_name(f.type)}`", shown, comments.get(f.name, "")]
         rows.append("| " + " | ".join(c.replace("|", "\\|") for c in cells) + " |")
     first = (inspect.getdoc(kind) or "").split("\n\n")[0]
     return [f"## {title}", "" if first.startswith(f"{kind.__name__}(") else first, "\n".join(rows)]

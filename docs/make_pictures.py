@@ -118,7 +118,7 @@ def success(path: Path) -> None:
             style = {"color": "white", "ha": "right"} if inside else {}
             at = 100 * (rate.low - 0.02 if inside else rate.high + 0.02)
             axis.text(at, k, f"{100 * rate.rate:.0f}", va="center", fontsize=9, **style)
-        names = {False: "sparse LpWM", True: "dense LeWM"}
+        names = {dense: palette.called("lewm" if dense else "lpwm", not dense) for dense in (False, True)}
         labels = [row.name if row.control else names["lewm" in row.name] for row in rows]
         axis.set_yticks(range(len(rows)), ["oracle: the true simulator" if n == "oracle" else n for n in labels])
         axis.set_ylim(4.6, -0.6)

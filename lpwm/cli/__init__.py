@@ -37,7 +37,7 @@ _SWEEP = ("grid", "out", "dry_run", "engine", "workers", "cpus", "gpus", "device
 VERBS = {
     "demo": Verb("Train, plan with and inspect two small world models, in minutes", "demo"),
     "collect": Verb("Collect episodes of a world into a file", "collect"),
-    "data": Verb("Describe a data set, or convert it", "data"),
+    "data": Verb("Describe a data set, convert it, or suggest how to train on it", "data"),
     "train": Verb("Train a recipe, or continue a run", "train", _TRAIN),
     "runs": Verb("List run folders, or compare some: step, error, success", "runs"),
     "eval": Verb("Plan with trained models, next to the controls", "eval", _EVAL),
@@ -60,7 +60,7 @@ def usage() -> str:
     width = max(map(len, VERBS))
     rows = "\n".join(f"  {name:<{width}}  {verb.help}" for name, verb in VERBS.items())
     title = f"lpwm {__version__}: train, plan with and interpret sparse world models"
-    plugin = "--plugin MODULE, with any verb: first import a module that registers worlds or predictors"
+    plugin = "--plugin MODULE, with any verb: import it first, for its worlds and predictors"
     return f"{title}\n\nusage: lpwm VERB …   (lpwm VERB --help)\n\n{rows}\n\n{plugin}"
 
 
@@ -112,8 +112,9 @@ def _call(name: str, rest: list[str], verbs: dict[str, Verb], prog: str) -> int:
     if verb.parts:
         parts = {part: PARTS[part] for part in verb.parts}
         if not rest or rest[0] in ("-h", "--help", "--help-all"):
-            rows = "\n".join(f"  {part:<8}  {v.help}" for part, v in parts.items())
-            say(f"usage: {prog} {{{','.join(parts)}}} …\n\n{rows}")
+            from lpwm.cli.help import commands
+
+            say(commands({part: v.help for part, v in parts.items()}, prog, verb.help))
             return 0 if rest else 2
         return _call(rest[0], rest[1:], parts, prog)
     module = importlib.import_module(f"lpwm.cli.{verb.module}")
@@ -121,7 +122,7 @@ def _call(name: str, rest: list[str], verbs: dict[str, Verb], prog: str) -> int:
         from lpwm.core.plugins import load_installed
 
         load_installed()
-    elif "command" not in module.Args.__annotations__ and not {"--help-all", *verb.own} & set(rest):
+    elif not {"--help-all", *verb.own} & set(rest):
         return _short_help(module, verb, [w for w in rest if w not in ("-h", "--help")], prog)
     rest = ["--help" if word == "--help-all" else word for word in rest]
     if hasattr(module, "parse"):

@@ -62,6 +62,15 @@ class Args:
     ]
 
 
+COMMANDS = {"info": Info, "convert": Convert, "suggest": Suggest}
+
+
+def defaults(words: list[str], prog: str) -> tuple[Any, str]:
+    """The options of a command, for help; all commands where none is named."""
+    named = words and words[0] in COMMANDS
+    return (COMMANDS[words[0]], f"{prog} {words[0]}") if named else (COMMANDS, prog)
+
+
 def run(args: Args) -> int:
     if isinstance(args.command, Info):
         return _info(args.command)

@@ -54,8 +54,27 @@ def check_numbers(args: Any, prefix: str | None = None) -> None:
                 raise UserError(f"--{prefix or ''}{f.name} {one}: give a finite number below 2^63.")
 
 
+def commands(helps: dict[str, str], prog: str, description: str) -> str:
+    rows = "\n".join(_row(name, text, max(map(len, helps)) + 2) for name, text in helps.items())
+    usage = f"usage: {prog} {{{','.join(helps)}}} …   ({prog} {next(iter(helps))} --help)"
+    return f"{usage}\n\n{description.rstrip('.')}.\n\n{rows}"
+
+
+def _row(option: str, text: str, wide: int) -> str:
+    """An option, and what it says, from column `wide` on; below it where the option is longer."""
+    first = option if len(option) <= wide - 2 else ""
+    told = textwrap.wrap(text, 78 - wide, break_on_hyphens=False) or [""]
+    lines = [f"  {first if k == 0 else '':<{wide}}{line}".rstrip() for k, line in enumerate(told)]
+    return "\n".join(lines if first else [f"  {option}", *lines])
+
+
 def show(default: Any, common: tuple[str, ...], prog: str, description: str) -> str:
-    """Help within 80 columns. default: an `Args` or its class; common: its fields, dots for nested ones, or all."""
+    """Help within 80 columns. default: an `Args` or its class, or the classes of several commands by name; common: its
+    fields, dots for nested ones, or all."""
+    if isinstance(default, dict):
+        return commands({name: inspect.getdoc(cls) or "" for name, cls in default.items()}, prog, description)
+    own = inspect.getdoc(default) or ""
+    description = description if own.startswith("Args(") else own
     rows, places = [], []
     for path in common or [f.name for f in dataclasses.fields(default)]:
         owner, _, name = path.rpartition(".")
@@ -69,19 +88,14 @@ def show(default: Any, common: tuple[str, ...], prog: str, description: str) -> 
             text += f" (default: {' '.join(map(str, value)) if isinstance(value, tuple) else value})"
         if "Positional" in repr(getattr(hint, "__metadata__", "")):
             option = f"{name.upper().removesuffix('S')} …" if "…" in kind else name.upper()
-            places.append(option)
+            places.append(f"[{option}]" if value in (None, "") else option)
         else:
             name = f"no-{name}" if value is True else name
             option = f"--{f'{owner}.{name}'.strip('.').replace('_', '-')} {kind}".rstrip()
         rows.append((option, text.strip()))
     wide = min(max(len(option) for option, _ in rows) + 2, 24)
     lines = [f"usage: {prog} {' '.join([*places, '[options]'])}", "", f"{description.rstrip('.')}.", ""]
-    for option, text in rows:
-        told = textwrap.wrap(text, 78 - wide, break_on_hyphens=False) or [""]
-        if len(option) > wide - 2:
-            lines.append(f"  {option}")
-            option = ""
-        lines += [f"  {(option if k == 0 else ''):<{wide}}{line}".rstrip() for k, line in enumerate(told)]
+    lines += [_row(option, text, wide) for option, text in rows]
     every = ["", f"Every option: {prog.split(' RECIPE')[0]} --help-all"] if common else []
     return "\n".join([*lines, *every])
 
@@ -128,7 +142,7 @@ def _nested(config: Any, owner: str, name: str) -> Any:
 
 
 def field_docs(cls: type) -> dict[str, str]:
-    """What a dataclass says about its fields: the string below each, or the comment next to it."""
+    """What a dataclass says about its fields: the string below each, the comment next to it, or the one above."""
     source = textwrap.dedent(inspect.getsource(cls))
     body, lines = ast.parse(source).body[0].body, source.splitlines()  # type: ignore[attr-defined]
     docs = {}
@@ -140,5 +154,7 @@ def field_docs(cls: type) -> dict[str, str]:
             text = below.value
         else:
             text = lines[(node.end_lineno or 1) - 1].partition("  # ")[2]
+            above = itertools.takewhile(lambda line: line.strip().startswith("# "), lines[node.lineno - 2 :: -1])
+            text = text or " ".join(line.strip()[2:] for line in reversed([*above]))
         docs[node.target.id] = re.sub(r"\s+", " ", text).strip()
     return docs

@@ -31,6 +31,7 @@ class Plot:
     log: bool = False
     range: tuple[float, float] | None = None
     summary: str = ""
+    about: str = ""  # what the title means
 
 
 def plots(report: Report) -> list[Plot]:
@@ -40,13 +41,13 @@ def plots(report: Report) -> list[Plot]:
     return [p for p in made if p.traces]
 
 
-# id, title, y label, logged names (the second, dashed, is what the first is to be compared with), log scale
-LOGGED: tuple[tuple[str, str, str, tuple[str, ...], bool], ...] = (
-    ("loss", "Loss", "loss", ("loss",), True),
-    ("error", "One-step error", "relative error", ("relative_error", "copy_error"), True),
-    ("active", "Active units", "share of z > 0", ("active_fraction",), False),
-    ("dimension", "Effective dimension", "tr(C)² / ‖C‖²", ("effective_dimension",), False),
-    ("instability", "Change of the support", "1 − J", ("support_instability",), False),
+# id, title, what it means, y label, logged names (the second, dashed, is what the first is compared with), log scale
+LOGGED: tuple[tuple[str, str, str, str, tuple[str, ...], bool], ...] = (
+    ("loss", "Loss", "prediction and regularizer", "loss", ("loss",), True),
+    ("error", "One-step error", "of the next code", "relative error", ("relative_error", "copy_error"), True),
+    ("active", "Active units", "on in a frame", "share of z > 0", ("active_fraction",), False),
+    ("dimension", "Effective dimension", "directions in use", "tr(C)² / ‖C‖²", ("effective_dimension",), False),
+    ("instability", "Change of the support", "from frame to frame", "1 − J", ("support_instability",), False),
 )
 
 
@@ -58,7 +59,7 @@ def _last(traces: Iterable[Trace]) -> str:
     return "; ".join(f"{t.name} {short(t.y[-1])}" for t in traces)
 
 
-def _logged(report: Report, name: str, title: str, y: str, names: tuple[str, ...], log: bool) -> Plot:
+def _logged(report: Report, name: str, title: str, about: str, y: str, names: tuple[str, ...], log: bool) -> Plot:
     traces = []
     for run in report.runs:
         for logged, dash in zip(names, ("solid", "dot"), strict=False):
@@ -67,7 +68,7 @@ def _logged(report: Report, name: str, title: str, y: str, names: tuple[str, ...
                 traces.append(Trace(_named(run, logged == names[0]), steps, values, run.color, dash))
     shown = (0.0, 1.0) if name in ("active", "instability") else None
     last = f"Last values: {_last(traces)}."
-    return Plot(f"plot-{name}", title, "training", "training step", y, traces, log, shown, last)
+    return Plot(f"plot-{name}", title, "training", "training step", y, traces, log, shown, last, about)
 
 
 def _depth(report: Report) -> Plot:

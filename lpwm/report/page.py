@@ -118,8 +118,8 @@ def sections_of(report: Report, drawn: Mapping[str, Sequence[Plot]]) -> list[Sec
         ("episodes", "Watch it plan", given.episodes, "" if recorded else "Episodes to watch", plan),
         ("play", "Plan yourself", given.play),
         ("results", "How well it plans", report.headline, planned, plan),
-        ("recorded", "On held-out recordings", given.recorded),
         ("imagination", "What it imagines", given.imagination, "What it imagines", imagine),
+        ("recorded", "On held-out recordings", given.recorded),
         ("units", "What each unit answers to", report.units, "What each unit answers to", inspect),
         ("arena", "Supports in the arena", given.studies, *arena),
         ("probes", "What the code says", given.studies),
@@ -186,7 +186,7 @@ def data_of(report: Report, drawn: Sequence[Plot]) -> dict[str, Any]:
 
 def _episodes(report: Report, shown: Shown) -> dict[str, Any]:
     cell, several = shown.cell, len({s.evaluation for s in report.given.episodes}) > 1
-    name = f"{cell.goals.capitalize()} goals, horizon {cell.horizon}, executes {cell.receding}"
+    name = f"{cell.goals.capitalize()} goals, plans of {cell.horizon} blocks, {cell.receding} executed"
     methods = []
     for row in report.ordered(cell.methods, shown.evaluation - 1):
         title, color = report.look(row, shown.evaluation - 1)
@@ -244,6 +244,7 @@ def environment() -> jinja2.Environment:
         "script_json": _script_json,
         "sentences": words.sentences,
         "short": view.short,
+        "times": view.times,
     }
     made.globals |= {
         "version": __version__,

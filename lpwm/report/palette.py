@@ -7,8 +7,14 @@ LIGHT = ("#0072B2", "#C04F00", "#00795A", "#A8508A", "#8A6100", "#3B6FA0", "#4D4
 DARK = ("#56B4E9", "#F0A36B", "#35C79B", "#E29AC6", "#E6C34A", "#9CC3EA", "#C8C8C8")
 SPARSE, DENSE, OTHERS = 0, 1, range(2, len(LIGHT))  # indices into both
 LABEL = {True: "sparse", False: "dense"}
+METHODS = {"lpwm": "LpWM", "lpwm-tj": "LpWM+TJ", "lewm": "LeWM"}
 GRAY, FAINT, INK, MARK, SHADE = "#6b6f76", "#c9c5ba", "#1c1e22", "#b00020", "#E9B44C"
 MAP = "cividis"  # of 0…1 quantities: monotone in lightness, the same to all color vision
+
+
+def called(name: str, sparse: bool) -> str:
+    """`sparse LpWM`, `dense LeWM`: a method's name in every figure, page and table."""
+    return f"{LABEL[sparse]} {METHODS.get(name, name)}"
 
 
 def assign(methods: Iterable[tuple[str, bool]]) -> Mapping[str, int]:

@@ -25,30 +25,29 @@ class RunView:
     file: RunFile
     title: str  # of its method
     label: str  # with the seed where several runs share the method
-    full: str  # with the family of its recipe
+    full: str  # with its recipe
     color: int
 
 
 @dataclass(frozen=True)
 class Report:
-    """Recipes of one family (`piecewise-2x2/…`) are called by their last word: `lpwm (sparse)`, everywhere."""
+    """Recipes (`piecewise-2x2/lpwm`) are called by their last word where it tells them apart: `sparse LpWM`."""
 
     given: Gathered
 
     @cached_property
     def runs(self) -> list[RunView]:
         files = self.given.runs
-        families = {r.name[: r.name.rfind("/") + 1] for r in files}  # `piecewise-2x2/` of `piecewise-2x2/lpwm`
-        shared = families.pop() if len(families) == 1 else ""
+        last = {r.name: r.name.rpartition("/")[2] for r in files}
         colors = palette.assign((r.key, r.sparse) for r in files)
         out = []
         for run in files:
-            name = run.name.removeprefix(shared)
+            alone = list(last.values()).count(last[run.name]) == 1
+            title = palette.called(last[run.name] if alone else run.name, run.sparse)
             if len({r.key for r in files if r.name == run.name}) > 1:
-                name += f" {run.key[-4:]}"
-            title = f"{name} ({palette.LABEL[run.sparse]})"
+                title += f" {run.key[-4:]}"
             label = _label(title, run, files)
-            out.append(RunView(run, title, label, shared + label, colors[run.key]))
+            out.append(RunView(run, title, label, f"{label}, {run.name}" if alone else label, colors[run.key]))
         return out
 
     def by_hash(self, run_hash: str) -> RunView | None:
@@ -149,6 +148,11 @@ def percent(value: Rate) -> str:
     if math.isnan(value.low) or math.isnan(value.high):
         return f"{100 * value.rate:.1f}"
     return f"{100 * value.rate:.1f} [{100 * max(value.low, 0.0):.1f}, {100 * min(value.high, 1.0):.1f}]"
+
+
+def times(ratio: float) -> str:
+    """`7 % of that`, `1.4e+03 times that`."""
+    return f"{100 * ratio:.0f} % of that" if ratio < 2 else f"{short(ratio, 2)} times that"
 
 
 def short(value: float | None, digits: int = 3) -> str:

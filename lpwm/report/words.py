@@ -6,11 +6,17 @@ from lpwm.evaluate.results import Row
 from lpwm.interpret.results import WorldInfo
 from lpwm.report import palette
 from lpwm.report.gather import CellView
-from lpwm.report.view import Report, RunView
+from lpwm.report.view import Report, RunView, short
 from lpwm.stats import Difference
 
 WORDS = dict(enumerate(("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")))
-WORLDS = {"two_room": "TwoRoom", "wall": "Wall", "pusht": "PushT", "cube": "Cube", "recordings": "recordings alone"}
+WORLDS = {
+    "two_room": "TwoRoom",
+    "wall": "Wall",
+    "pusht": "PushT",
+    "cube": "Cube",
+    "recordings": "recordings without a world",
+}
 FREE = {"do nothing": "doing nothing", "random actions": "random actions"}  # controls that say how much is free
 
 
@@ -20,7 +26,7 @@ def opening(report: Report) -> str:
         return _success(report, report.headline[0])
     for what, values in (("held-out recordings", _recorded(report)), ("held-out frames", _logged(report))):
         if values:
-            each = ", ".join(f"{name} {share:.2f}" for name, share in values)
+            each = ", ".join(f"{name} {short(share, 2)}" for name, share in values)
             return f"Error on {what} as a share of copying the last frame's: {each}. Below 1, motion was learned."
     return "Nothing was measured yet."
 

@@ -70,7 +70,7 @@ class Browser:
     def ask(self, script, *args):
         return self.driver.execute_script(script, *args)
 
-    def wait(self, script, seconds=60):
+    def wait(self, script, seconds=300):
         end = time.monotonic() + seconds
         while not self.ask(script):
             assert time.monotonic() < end, f"never true: {script}"

@@ -9,7 +9,7 @@ from lpwm.report.gather import Gathered
 from lpwm.report.view import Report
 from lpwm.report.words import world_title
 
-SPARSE, DENSE = "lpwm (sparse)", "lewm (dense)"
+SPARSE, DENSE = "sparse LpWM", "dense LeWM"
 ALL = {"training", "imagination", "distance", "horizon", "success", "maps", "probes", "episodes", "raster"}
 
 

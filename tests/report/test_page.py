@@ -18,7 +18,7 @@ from lpwm.report.gather import Gathered
 from lpwm.report.page import train_command
 
 WHEN = datetime(2030, 1, 2, 3, 4, tzinfo=UTC)
-SPARSE, DENSE = "lpwm (sparse)", "lewm (dense)"  # called so everywhere
+SPARSE, DENSE = "sparse LpWM", "dense LeWM"  # called so everywhere
 VOID = {"meta", "link", "input", "img"}
 
 
@@ -84,12 +84,11 @@ def test_every_section_is_there_once_and_well_formed(text):
 def test_success_stands_next_to_its_controls_with_intervals_in_the_order_of_the_runs(text):
     rows = [r for r in outline(text).rows if r and r[-1] in ("20", "–")]
     first = [r[0].strip() for r in rows[:5]]
-    assert [name.split()[0] for name in first] == ["lpwm", "lewm", "do", "random", "oracle"]
-    assert rows[0][1] == "50.0 [40.0, 60.0]"  # 0.6 − 0.02·5, random goals first
-    assert rows[4][1] == "90.0 [80.0, 100.0]"
-    assert (
-        "lewm (dense) − lpwm (sparse): −30.0 points [−100.0, −20.0], p = 0.010, 1 seed × 4 episodes"
-        in html.unescape(text)
+    assert [name.split()[0] for name in first] == ["sparse", "dense", "do", "random", "oracle"]
+    assert rows[0][2] == "50.0 [40.0, 60.0]"  # 0.6 − 0.02·5, random goals first; held at the end
+    assert rows[4][2] == "90.0 [80.0, 100.0]"
+    assert "dense LeWM − sparse LpWM: −30.0 points [−100.0, −20.0], p = 0.010, 1 seed × 4 episodes" in html.unescape(
+        text
     )
 
 
@@ -166,7 +165,9 @@ def test_whatever_files_bring_stays_text(documents):
 def test_the_data_hold_every_support_and_every_trajectory(documents, text):
     data, given = data_of(text), documents.everything()
     assert [s["supports"] for s in data["studies"]] == [to_json(s.grid.supports) for s in given.studies]
-    assert [e["name"] for e in data["episodes"]] == [f"{g} goals, horizon 5, executes 1" for g in ("Random", "Dataset")]
+    assert [e["name"] for e in data["episodes"]] == [
+        f"{g} goals, plans of 5 blocks, 1 executed" for g in ("Random", "Dataset")
+    ]
     assert [m["name"] for m in data["episodes"][0]["methods"]] == [SPARSE, DENSE, "oracle"]  # in the order of the runs
     assert data["episodes"][0]["sheets"] == given.episodes[0].sheets
     assert data["units"][0]["maps"] == given.studies[0].units.maps and data["units"][0]["place"] == "zone"

@@ -48,7 +48,7 @@
     this.panels.textContent = "";
     const box = make("div", { class: "panel goal" }, this.panels);
     make("h3", { text: "Goal" }, box);
-    this.goal = picture(box, "What the camera is to see", "The goal as the camera would see it");
+    this.goal = picture(box, "To be seen at the end", "The goal as the camera would see it");
     this.views = c.methods.map((m) => new View(this.panels, m, i, c));
     this.views.forEach((v) => v.chart()); // when all have their width
     this.steps = Math.max(...this.views.map((v) => v.distance.length)) - 1;

@@ -34,8 +34,8 @@ class Shown:
     @classmethod
     def of(cls, study: Study) -> "Shown":
         run = study.run
-        name = f"{run.name.removesuffix('-' + run.hash)}, seed {run.seed} ({palette.LABEL[run.sparse]})"
-        return cls(study, name, palette.SPARSE if run.sparse else palette.DENSE)
+        name = palette.called(run.name.removesuffix(f"-{run.hash}"), run.sparse)
+        return cls(study, f"{name}, seed {run.seed}", palette.SPARSE if run.sparse else palette.DENSE)
 
 
 def maps(shown: Sequence[Shown], cells: Sequence[tuple[int, int]]) -> Figure:
