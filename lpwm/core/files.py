@@ -13,6 +13,7 @@ import hashlib
 import io
 import os
 import re
+import secrets
 import shutil
 import stat
 import threading
@@ -195,7 +196,7 @@ def new_file(path: Path, folder: Path | None = None) -> "Iterator[tuple[h5py.Fil
 def scratch(root: Path, name: str) -> Iterator[Path]:
     """An empty folder under a temporary name in `root`, gone at the end unless it was renamed."""
     make_folder(root)
-    temporary = root / f"{TEMPORARY}{name}-{os.getpid()}"
+    temporary = root / f"{TEMPORARY}{name}-{os.getpid()}-{secrets.token_hex(4)}"  # process ids repeat in containers
     temporary.mkdir()
     try:
         yield temporary
@@ -278,9 +279,16 @@ def fingerprint(path: Path) -> dict[str, Any]:
         return {"bytes": file.tell(), "sha256": digest}
 
 
-def refuse_existing(path: Path, overwrite: bool) -> None:
+def _check_regular(path: Path) -> None:
+    """Refuse a folder, and a device or a pipe, which would be replaced or waited for."""
     if path.is_dir():
         raise UserError(f"{path} is a folder: give the name of a file.")
+    if path.exists() and not path.is_file():
+        raise UserError(f"{path} is not a regular file: give the name of one.")
+
+
+def refuse_existing(path: Path, overwrite: bool) -> None:
+    _check_regular(path)
     if path.exists() and not overwrite:
         raise UserError(f"{path} exists: choose another name, or pass --overwrite to replace it.")
 
@@ -293,8 +301,7 @@ _MADE = re.compile(rb'"kind": ?"lpwm |name="generator" content="lpwm |' + MARK.e
 def check_output(path: Path, overwrite: bool = False) -> None:
     """Refuse a place in the installed package, and a file that lpwm did not make, unless told to overwrite it."""
     _check_outside(path)
-    if path.is_dir():
-        raise UserError(f"{path} is a folder: give the name of a file.")
+    _check_regular(path)
     if overwrite or not path.exists():
         return
     with disk_errors(path), path.open("rb") as file:

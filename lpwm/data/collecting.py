@@ -28,6 +28,7 @@ from lpwm.core.lock import one_writer
 from lpwm.core.plugins import name_of
 from lpwm.core.version import DATA_VERSION
 from lpwm.data.episodes import SIZE, hash_episodes, pad_action, spec_to_json
+from lpwm.data.frames.hdf5 import opened
 from lpwm.data.info import Coverage
 from lpwm.data.store import create_column, writing
 from lpwm.worlds import Key, Policy, TensorWorld, World, make_policy, rollout, row_keys
@@ -137,7 +138,7 @@ def _finished(out: Path, folder: Path) -> str:
     """The digest of a collection that was killed after its last act; "" otherwise."""
     try:
         digest = read_bytes(folder / _DONE, 64).decode()
-        with h5py.File(out) as file:
+        with opened(out) as file:
             return digest if file.attrs["digest"].decode() == digest else ""
     except (UserError, OSError, KeyError, ValueError, AttributeError):
         return ""

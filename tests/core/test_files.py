@@ -89,6 +89,8 @@ def test_a_folder_replaces_another_whole(tmp_path):
             put(temporary, tmp_path / "model")
         assert [p.name for p in tmp_path.iterdir()] == ["model"]
         assert (tmp_path / "model" / "file").read_text() == content
+    with scratch(tmp_path, "model") as one, scratch(tmp_path, "model") as other:  # as a killed process's of the same id
+        assert one != other
     with pytest.raises(RuntimeError), scratch(tmp_path, "model") as temporary:
         raise RuntimeError
     remove(tmp_path / "model")
