@@ -35,7 +35,7 @@ import torch
 
 from lpwm.cli import demo
 from lpwm.cli import main as command
-from lpwm.core.provenance import read_log, sessions
+from lpwm.core.provenance import origin, read_log, sessions, versions
 from lpwm.data import read
 from lpwm.data.formats import verify_frames
 from lpwm.evaluate.episodes import read_record
@@ -392,8 +392,9 @@ def main() -> int:
         print(json.dumps({k: v for k, v in row.items() if k != "moments"}), flush=True)
         rows.append(row)
         problems += len(row["problems"])
-    if args.json:
-        args.json.write_text(json.dumps({"seed": args.seed, "rows": rows}, indent=1) + "\n")
+        if args.json:
+            record = {"seed": args.seed, "versions": versions() | origin(), "rows": rows}
+            args.json.write_text(json.dumps(record, indent=1) + "\n")
     return min(1, problems)
 
 

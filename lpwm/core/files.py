@@ -252,6 +252,17 @@ def read_bytes(path: Path, most: int) -> bytes:
         return file.read(min(most, os.fstat(descriptor).st_size) + 1)  # read allocates what it is told to
 
 
+def regular(path: Path) -> Path:
+    """The path, if a file is there: opening a pipe would wait for ever, and no file has a name that is too long."""
+    try:
+        what = "" if path.is_file() else "is not a regular file" if path.exists() else "does not exist"
+    except OSError as error:
+        what = f"cannot be read ({error.strerror})"
+    if what:
+        raise UserError(f"{str(path)[:200]} {what}: copy the whole data set again.")
+    return path
+
+
 def read_npz(path: Path, most: int) -> dict[str, Any]:
     """The arrays of an .npz file that unpacks to at most `most` bytes; UserError for anything else."""
     import numpy as np

@@ -97,6 +97,14 @@ def test_a_folder_replaces_another_whole(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("name", "said"), [("none", "does not exist"), ("", "not a regular file"), ("n" * 300, "too long")]
+)
+def test_what_is_no_file_to_read_is_one_sentence(tmp_path, name, said):
+    with pytest.raises(UserError, match=said):
+        files.regular(tmp_path / name)
+
+
 def test_hdf5_is_readable_by_others(tmp_path):
     write_hdf5(tmp_path / "x.h5")
     with h5py.File(tmp_path / "x.h5") as file:
