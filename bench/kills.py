@@ -35,7 +35,8 @@ import torch
 
 from lpwm.cli import demo
 from lpwm.cli import main as command
-from lpwm.core.provenance import read_log, sessions
+from lpwm.core.errors import UserError
+from lpwm.core.provenance import origin, read_log, sessions, versions
 from lpwm.data import read
 from lpwm.data.formats import verify_frames
 from lpwm.evaluate.episodes import read_record
@@ -392,8 +393,9 @@ def main() -> int:
         print(json.dumps({k: v for k, v in row.items() if k != "moments"}), flush=True)
         rows.append(row)
         problems += len(row["problems"])
-    if args.json:
-        args.json.write_text(json.dumps({"seed": args.seed, "rows": rows}, indent=1) + "\n")
+        if args.json:
+            record = {"seed": args.seed, "versions": versions() | origin(), "rows": rows}
+            args.json.write_text(json.dumps(record, indent=1) + "\n")
     return min(1, problems)
 
 
@@ -422,7 +424,7 @@ def one_verb(name: str, kills: int, pairs: int, seed: int) -> dict[str, Any]:
                     row["kills"] += 1
                     row["kinds"][how] = row["kinds"].get(how, 0) + 1
                     moments.append(round(after / sound.seconds, 3))
-            except (AssertionError, TimeoutError) as error:
+            except (AssertionError, TimeoutError, UserError) as error:
                 row["kills"] += 1
                 row["problems"].append(f"trial {row['trials']}: {error}")
                 print(name, row["problems"][-1], file=sys.stderr, flush=True)
@@ -433,7 +435,7 @@ def one_verb(name: str, kills: int, pairs: int, seed: int) -> dict[str, Any]:
             try:
                 became = pair(verb, sound, root / "work", root / f"pair-{number}.txt", chance)
                 row["pairs"][became] = row["pairs"].get(became, 0) + 1
-            except AssertionError as error:
+            except (AssertionError, UserError) as error:
                 row["problems"].append(f"pair {number}: {error}")
                 print(name, row["problems"][-1], file=sys.stderr, flush=True)
     row["cpu"] = _cpu()

@@ -22,6 +22,7 @@ class Info:
     camera: Camera = None  # Whose frames, of a LeRobot data set with several.
     json: bool = False  # Print JSON.
     pictures: Path | None = None  # Also draw a contact sheet of frames here (.png).
+    overwrite: bool = False  # Replace a picture that lpwm did not make.
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ def _info(args: Info) -> int:
 
     info = describe(args.file, camera=args.camera)
     if args.pictures is not None:
-        contact_sheet(read(args.file, verify=False, camera=args.camera), args.pictures)
+        contact_sheet(read(args.file, verify=False, camera=args.camera), args.pictures, args.overwrite)
     say(json_.dumps(info) if args.json else table(info))
     return 0
 

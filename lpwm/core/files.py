@@ -13,6 +13,7 @@ import hashlib
 import io
 import os
 import re
+import secrets
 import shutil
 import stat
 import threading
@@ -195,7 +196,7 @@ def new_file(path: Path, folder: Path | None = None) -> "Iterator[tuple[h5py.Fil
 def scratch(root: Path, name: str) -> Iterator[Path]:
     """An empty folder under a temporary name in `root`, gone at the end unless it was renamed."""
     make_folder(root)
-    temporary = root / f"{TEMPORARY}{name}-{os.getpid()}"
+    temporary = root / f"{TEMPORARY}{name}-{os.getpid()}-{secrets.token_hex(4)}"  # process ids repeat in containers
     temporary.mkdir()
     try:
         yield temporary
@@ -251,6 +252,17 @@ def read_bytes(path: Path, most: int) -> bytes:
         return file.read(min(most, os.fstat(descriptor).st_size) + 1)  # read allocates what it is told to
 
 
+def regular(path: Path) -> Path:
+    """The path, if a file is there: opening a pipe would wait for ever, and no file has a name that is too long."""
+    try:
+        what = "" if path.is_file() else "is not a regular file" if path.exists() else "does not exist"
+    except OSError as error:
+        what = f"cannot be read ({error.strerror})"
+    if what:
+        raise UserError(f"{str(path)[:200]} {what}: copy the whole data set again.")
+    return path
+
+
 def read_npz(path: Path, most: int) -> dict[str, Any]:
     """The arrays of an .npz file that unpacks to at most `most` bytes; UserError for anything else."""
     import numpy as np
@@ -278,9 +290,16 @@ def fingerprint(path: Path) -> dict[str, Any]:
         return {"bytes": file.tell(), "sha256": digest}
 
 
-def refuse_existing(path: Path, overwrite: bool) -> None:
+def _check_regular(path: Path) -> None:
+    """Refuse a folder, and a device or a pipe, which would be replaced or waited for."""
     if path.is_dir():
         raise UserError(f"{path} is a folder: give the name of a file.")
+    if path.exists() and not path.is_file():
+        raise UserError(f"{path} is not a regular file: give the name of one.")
+
+
+def refuse_existing(path: Path, overwrite: bool) -> None:
+    _check_regular(path)
     if path.exists() and not overwrite:
         raise UserError(f"{path} exists: choose another name, or pass --overwrite to replace it.")
 
@@ -293,8 +312,7 @@ _MADE = re.compile(rb'"kind": ?"lpwm |name="generator" content="lpwm |' + MARK.e
 def check_output(path: Path, overwrite: bool = False) -> None:
     """Refuse a place in the installed package, and a file that lpwm did not make, unless told to overwrite it."""
     _check_outside(path)
-    if path.is_dir():
-        raise UserError(f"{path} is a folder: give the name of a file.")
+    _check_regular(path)
     if overwrite or not path.exists():
         return
     with disk_errors(path), path.open("rb") as file:

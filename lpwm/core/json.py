@@ -11,17 +11,21 @@ from typing import Any, TypeVar
 from lpwm.core.config import _value, from_dict
 from lpwm.core.errors import UserError
 from lpwm.core.files import read_bytes
+from lpwm.core.memory import need_memory
 
 T = TypeVar("T")
 
 MAX_BYTES = 256 * 2**20
 MAX_DEPTH = 64
+_SMALL, _TIMES = 2**20, 24  # a text beyond this many bytes may take as many times its size: "{},{},…"
 
 
 def parse_json(data: str | bytes, where: str, *, of: type = dict) -> Any:
     """The value of a JSON text. `where` names it in errors; `of` is the type it must have (`object` for any)."""
     if len(data) > MAX_BYTES:
         raise UserError(f"{where} is larger than {MAX_BYTES / 2**20:g} MiB: it is no file of lpwm.")
+    if len(data) > _SMALL:
+        need_memory(where, _TIMES * len(data))
     try:
         value = json.loads(data)
         if _deeper(value, MAX_DEPTH):

@@ -19,6 +19,7 @@ from lpwm.core.config import renamed
 from lpwm.core.errors import UserError
 from lpwm.core.files import read_bytes, write_whole
 from lpwm.core.json import dump_json, from_json, parse_json, read_json
+from lpwm.core.memory import need_memory
 from lpwm.core.version import __version__
 
 if TYPE_CHECKING:
@@ -146,6 +147,7 @@ def read_log(path: str | Path, kind: Kind | None = None) -> list[Record]:
     path = path / LOG if path.is_dir() else path
     if not path.exists():
         raise UserError(f"there is no log {path}: give a run folder, or its {LOG}.")
+    need_memory(str(path), 8 * path.stat().st_size)  # a record takes several times its line
     records = map(Record.from_json, read_bytes(path, _MOST).decode("utf-8", "replace").split("\n"))
     return [r for r in records if r is not None and kind in (None, r.kind)]
 

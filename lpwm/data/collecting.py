@@ -28,6 +28,7 @@ from lpwm.core.lock import one_writer
 from lpwm.core.plugins import name_of
 from lpwm.core.version import DATA_VERSION
 from lpwm.data.episodes import SIZE, hash_episodes, pad_action, spec_to_json
+from lpwm.data.frames.hdf5 import opened
 from lpwm.data.info import Coverage
 from lpwm.data.store import create_column, writing
 from lpwm.worlds import Key, Policy, TensorWorld, World, make_policy, rollout, row_keys
@@ -52,20 +53,12 @@ class Plan:
     seed: int
     pixels: bool
     size: int
+    shard: int  # episodes of one; here, since workers have it from here
 
     def identity(self) -> dict[str, Any]:
         same = {name: getattr(self, name) for name in ("episodes", "steps", "seed", "shard")}
         world, pixels = json.loads(spec_to_json(self.world.spec)), self.size if self.pixels else 0
         return {"world": world, "policy": self.policy_name, "pixels": pixels, "lpwm_version": DATA_VERSION, **same}
-
-    @property
-    def slow(self) -> bool:
-        """Frames of a live world: a shard takes seconds at least, so workers are always worth starting."""
-        return self.pixels and not isinstance(self.world, TensorWorld)
-
-    @property
-    def shard(self) -> int:
-        return LIVE_SHARD if self.slow else SHARD
 
     @property
     def shards(self) -> int:
@@ -111,7 +104,8 @@ def collect(
         policy = make_policy(world, name)
     if steps is None and not hasattr(policy, "lengths"):
         steps = world.spec.episode
-    plan = Plan(world, policy, name, episodes, steps, seed, pixels, size)
+    slow = pixels and not isinstance(world, TensorWorld)  # a shard takes seconds at least: workers are worth starting
+    plan = Plan(world, policy, name, episodes, steps, seed, pixels, size, LIVE_SHARD if slow else SHARD)
     if workers is not None and workers < 1:
         raise UserError(f"{workers} workers cannot work: give at least 1.")
     folder = out.with_name(out.name + ".partial")
@@ -125,7 +119,7 @@ def collect(
     torch.set_num_threads(1)  # shards are small tensors: threads would wait for one another longer than they work
     try:
         with _partial(out, folder, plan, overwrite):
-            _make_shards(plan, folder, workers, progress or (lambda done: None))
+            _make_shards(plan, folder, workers, slow, progress or (lambda done: None))
             digest = _merge(plan, folder, out)
             remove(folder)
     finally:
@@ -137,7 +131,7 @@ def _finished(out: Path, folder: Path) -> str:
     """The digest of a collection that was killed after its last act; "" otherwise."""
     try:
         digest = read_bytes(folder / _DONE, 64).decode()
-        with h5py.File(out) as file:
+        with opened(out) as file:
             return digest if file.attrs["digest"].decode() == digest else ""
     except (UserError, OSError, KeyError, ValueError, AttributeError):
         return ""
@@ -226,13 +220,13 @@ def _rolled(plan: Plan, key: Key, shard: int) -> Iterator[tuple[NDArray, NDArray
         yield state.numpy(), action.numpy(), image
 
 
-def _make_shards(plan: Plan, folder: Path, workers: int | None, progress: Progress) -> None:
+def _make_shards(plan: Plan, folder: Path, workers: int | None, slow: bool, progress: Progress) -> None:
     missing = [i for i in range(plan.shards) if _shard(folder, i) is None]
     done = plan.episodes - sum(last - first for first, last in map(plan.range, missing))
     progress(done)
     if workers is None:
         workers = cores()
-        if missing and workers > 1 and not plan.slow:
+        if missing and workers > 1 and not slow:
             began = time.monotonic()
             done += make_shard(plan, folder, missing.pop(0))
             progress(done)

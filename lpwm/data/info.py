@@ -9,7 +9,7 @@ from torch import Tensor
 
 from lpwm.core import rng
 from lpwm.core.errors import UserError
-from lpwm.core.files import replacing, size_of
+from lpwm.core.files import MARK, check_output, replacing, size_of
 from lpwm.data.converting import world_of
 from lpwm.data.episodes import EpisodeData
 from lpwm.data.formats import read, verify_frames
@@ -112,11 +112,14 @@ def controls(data: EpisodeData, world: World, trials: int | None = None) -> dict
     return rates
 
 
-def contact_sheet(data: EpisodeData, out: str | Path, world: World | None = None) -> None:
+def contact_sheet(data: EpisodeData, out: str | Path, overwrite: bool = False) -> None:
     """A picture of the data: 6 episodes from first to last frame (8 each), one row per episode."""
     from PIL import Image
+    from PIL.PngImagePlugin import PngInfo
 
-    world = world or known_world(data)
+    check_output(Path(out), overwrite)
+    world, about = known_world(data), PngInfo()
+    about.add_text("Software", MARK)
     if data.pixels is None and world is None:
         raise UserError("the data have neither pixels nor a known world: there is nothing to draw.")
     rows, columns, side = min(6, data.episodes), 8, 112
@@ -134,7 +137,7 @@ def contact_sheet(data: EpisodeData, out: str | Path, world: World | None = None
     out = Path(out)
     with replacing(out) as temporary:
         try:
-            sheet.save(temporary)
+            sheet.save(temporary, pnginfo=about)
         except ValueError as error:  # Pillow does not know the ending
             raise UserError(f"cannot write {out}: end the name of the picture in .png.") from error
 

@@ -7,6 +7,7 @@ keeps the records up to s and the file reads as one run; log step s before savin
 
 import json
 import math
+import os
 import sys
 import time
 from collections import deque
@@ -122,7 +123,9 @@ class Logger:
             return
         line = {"step": step, "time": round(time.time(), 3), "kind": kind, **_plain(record)}
         with disk_errors(self._path):
-            self._path.stat()  # a file that was removed takes records and keeps none
+            # A file that was removed or replaced takes records and keeps none.
+            if self._path.stat().st_ino != os.fstat(self._file.fileno()).st_ino:
+                raise UserError(f"{self._path} was taken over by another process: this one stops.")
             self._file.write(json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n")
             self._file.flush()
 
@@ -169,13 +172,8 @@ def keep_until(path: Path, step: int) -> None:
     with disk_errors(path):
         lines = read_bytes(path, 2**33).splitlines(keepends=True)
         records = [Record.from_json(line.decode("utf-8", errors="replace")) for line in lines]
-        kept = [
-            line.rstrip(b"\n") + b"\n"
-            for line, record in zip(lines, records, strict=True)
-            if record is not None and step > 0 and record.step <= step
-        ]
-        if kept != lines:
-            write_whole(path, b"".join(kept))
+        kept = [line for line, r in zip(lines, records, strict=True) if r is not None and 0 < step >= r.step]
+        write_whole(path, b"".join(line.rstrip(b"\n") + b"\n" for line in kept))  # anew: who had it open sees that
 
 
 def _plain(value: Any) -> Any:

@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +31,14 @@ def prepare_data(
     described = {"spec": to_dict(world.spec), "n": config.episodes, **recorded, "version": DATA_VERSION}
     name = digest(described | ({"frames": config.frames} if config.frames else {}))
     path = folder / f"{config.world.replace('/', '-')}-{name}.h5"
+    wanted: dict[str, Any] = {"episodes": config.episodes, "pixels": config.frames > 0, "size": config.frames or None}
+    if path.exists() and path.with_name(path.name + ".partial").exists():
+        with suppress(UserError):
+            collect(world, path, **recorded, **wanted)  # killed after its last act: only its shards are removed
     while not path.exists():
         make_folder(folder)
         try:
-            pictures: dict[str, Any] = {"pixels": config.frames > 0, "size": config.frames or None}
-            collect(world, path, episodes=config.episodes, workers=None, progress=progress, **recorded, **pictures)
+            collect(world, path, workers=None, progress=progress, **recorded, **wanted)
         except UserError as error:
             if not isinstance(error, Busy) and not path.exists():
                 raise

@@ -56,9 +56,22 @@ def test_names_that_are_too_long_or_no_text(words, capsys):
     assert plain("\udce9\x1b[31m") == r"\udce9[31m"
 
 
-def test_pipes_are_not_waited_for(tmp_path):
+def test_a_log_that_another_process_took_over_gets_nothing_more(tmp_path):
+    with Logger(tmp_path, total_steps=9, tensorboard=False) as mine:
+        mine.log(1, {"loss": 1.0})
+        with Logger(tmp_path, total_steps=9, start_step=1, tensorboard=False) as other:
+            with pytest.raises(UserError, match="taken over by another process"):
+                mine.log(2, {"loss": 2.0})
+            other.log(2, {"loss": 3.0})
+    assert [record.number("loss") for record in read_log(tmp_path)] == [1.0, 3.0]
+
+
+def test_pipes_are_not_waited_for_and_not_replaced(tmp_path):
     for name in ("log.jsonl", "training.json"):
         os.mkfifo(tmp_path / name)
+    for check in (files.check_output, files.refuse_existing):
+        with pytest.raises(UserError, match="not a regular file"):
+            check(tmp_path / "log.jsonl", True)
     with pytest.raises(UserError, match="not a regular file"):
         read_log(tmp_path)
     assert sessions(tmp_path) == []

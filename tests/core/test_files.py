@@ -89,10 +89,20 @@ def test_a_folder_replaces_another_whole(tmp_path):
             put(temporary, tmp_path / "model")
         assert [p.name for p in tmp_path.iterdir()] == ["model"]
         assert (tmp_path / "model" / "file").read_text() == content
+    with scratch(tmp_path, "model") as one, scratch(tmp_path, "model") as other:  # as a killed process's of the same id
+        assert one != other
     with pytest.raises(RuntimeError), scratch(tmp_path, "model") as temporary:
         raise RuntimeError
     remove(tmp_path / "model")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("none", "does not exist"), ("", "not a regular file"), ("n" * 300, "too long")]
+)
+def test_what_is_no_file_to_read_is_one_sentence(tmp_path, name, said):
+    with pytest.raises(UserError, match=said):
+        files.regular(tmp_path / name)
 
 
 def test_hdf5_is_readable_by_others(tmp_path):

@@ -94,6 +94,13 @@ def test_a_bad_file_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert said in str(error.value) and str(path) in str(error.value) and "\n" not in str(error.value)
 
 
+def test_a_large_text_fits_into_memory_once_it_is_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lpwm.core.memory.free_bytes", lambda: 32e6)
+    with pytest.raises(UserError, match=r"f\.json takes .* memory"):
+        parse_json("[" + "{}," * 400_000 + "{}]", "f.json", of=list)
+    assert len(parse_json("[" + "{}," * 99 + "{}]", "f.json", of=list)) == 100
+
+
 def test_what_is_within_bounds_is_read(tmp_path: Path) -> None:
     deep: Any = 1
     for _ in range(64):

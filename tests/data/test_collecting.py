@@ -44,8 +44,9 @@ def test_the_file_holds_what_the_world_does(tmp_path):
     assert action[:9].abs().max() <= 1 and action[:9].std() > 0.3
 
 
-def test_contents_do_not_depend_on_the_workers(tmp_path):
-    kw = dict(episodes=2 * SHARD + 5, steps=3, pixels=True, size=8)
+def test_contents_do_not_depend_on_the_workers(tmp_path, monkeypatch):
+    monkeypatch.setattr("lpwm.data.collecting.SHARD", 8)  # here alone: workers have it from the plan
+    kw = dict(episodes=2 * 8 + 5, steps=3, pixels=True, size=8)
     alone = collect(WORLD, tmp_path / "a.h5", workers=1, **kw)
     assert collect(WORLD, tmp_path / "b.h5", workers=3, **kw) == alone
     assert collect(WORLD, tmp_path / "c.h5", workers=None, **kw) == alone

@@ -111,7 +111,10 @@ def test_data_of_an_unknown_world_have_statistics_only(tmp_path):
 
 
 def test_the_contact_sheet_shows_frames(states, tmp_path):
-    contact_sheet(read(states), tmp_path / "a.png")
+    (tmp_path / "a.png").write_bytes(b"mine")
+    refused("was not made by lpwm", contact_sheet, read(states), tmp_path / "a.png")
+    contact_sheet(read(states), tmp_path / "a.png", overwrite=True)
+    contact_sheet(read(states), tmp_path / "a.png")  # its own it replaces
     sheet = np.asarray(Image.open(tmp_path / "a.png"))
     assert sheet.shape == (6 * 116 + 4, 8 * 116 + 4, 3)
     data = read(states)

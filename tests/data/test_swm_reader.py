@@ -219,3 +219,41 @@ def test_a_deflated_frame_is_a_frame_at_most(good, tmp_path, size):
         list(open_reader(read(path).pixels.where)(np.arange(8)))
     assert tracemalloc.get_traced_memory()[1] < 10**7
     tracemalloc.stop()
+
+
+@pytest.mark.parametrize("rows", [4, 52])
+def test_chunks_of_several_frames_are_read_and_bounded_too(good, tmp_path, rows, monkeypatch):
+    frames = read(good).pixels[:]
+
+    def several(f):
+        del f["pixels"]
+        f.create_dataset("pixels", data=frames, chunks=(rows, 16, 16, 3), compression="gzip")
+
+    path = mutate(good, tmp_path, several)
+    shuffled = np.array([51, 3, 0, 50, 3])
+    got = dict(open_reader(read(path).pixels.where)(shuffled))
+    assert all((got[i] == frames[row]).all() for i, row in enumerate(shuffled))
+    with h5py.File(path, "r+") as f:
+        f["pixels"].id.write_direct_chunk((0, 0, 0, 0), zlib.compress(bytes(rows * 16 * 16 * 3 + 1), 9))
+    with pytest.raises(UserError, match="damaged"):
+        read(path).pixels[:1]
+    monkeypatch.setattr("lpwm.core.memory.free_bytes", lambda: 1000.0)
+    refused("memory that are free", read, path)
+
+
+def test_what_hdf5_may_inflate_fits_into_memory(good, tmp_path, monkeypatch):
+    """Its own filter unpacks whatever a chunk holds. An attribute's strings may all be the same one."""
+    odd = mutate(good, tmp_path, lambda f: (f.__delitem__("state"), None))
+    with h5py.File(odd, "r+") as f:
+        state = f.create_dataset("state", (52, 2), np.float32, chunks=(52, 1), compression="gzip")
+        state.id.write_direct_chunk((0, 0), zlib.compress(bytes(10**6), 9))
+    many = tmp_path / "many.h5"
+    with h5py.File(many, "w", libver="latest") as f:
+        f.attrs.create("names", [b"a"] * 65, dtype=h5py.string_dtype())
+        f["action"] = f["state"] = np.zeros((9, 2), np.float32)
+        f["ep_len"], f["ep_offset"] = [9], [0]
+    assert len(read(many).attributes["names"]) == 65
+    monkeypatch.setattr("lpwm.core.memory.free_bytes", lambda: 1e6)
+    refused("a chunk of 'state' takes", read, odd)
+    monkeypatch.setattr("lpwm.core.memory.free_bytes", lambda: 120.0 * many.stat().st_size)
+    refused("attribute 'names' takes", read, many)

@@ -2,6 +2,7 @@
 
 import pickle
 import sys
+import zipfile
 
 import numpy as np
 import pytest
@@ -80,8 +81,12 @@ def test_what_is_no_list_of_numbers(tmp_path):
 def test_tensors(tmp_path):
     path = tmp_path / "t.pth"
     for legacy in (False, True):
-        torch.save(torch.arange(6.0).view(2, 3), path, _use_new_zipfile_serialization=not legacy)
-        assert torch.equal(load_tensor(path), torch.arange(6.0).view(2, 3))
+        for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.uint8, torch.bool):
+            whole = torch.arange(12).view(3, 4).to(dtype)
+            for tensor in (whole, whole[1:, 2:], whole.T, whole[0, 0], whole[:1].expand(3, 4)):
+                torch.save(tensor, path, _use_new_zipfile_serialization=not legacy)
+                made = load_tensor(path)
+                assert torch.equal(made, tensor) and made.dtype == dtype
 
 
 @pytest.mark.parametrize("legacy", [False, True])
@@ -103,13 +108,42 @@ def test_what_is_no_tensor_of_numbers(tmp_path):
         assert "\n" not in str(caught.value)
     for value in ([torch.zeros(2)], {"a": torch.zeros(2)}, torch.zeros(2).to_sparse(), torch.zeros(2) * 1j):
         torch.save(value, path)
-        refused("expected one tensor", load_tensor, path)
+        refused("one tensor of numbers", load_tensor, path)
     torch.save(torch.zeros(1).expand(10**9), path)  # a small file that claims four gigabytes
     refused("does not hold", load_tensor, path)
 
 
+def archive(path, pickled, **options):
+    with zipfile.ZipFile(path, "w", **options) as file:
+        file.writestr("a/data.pkl", pickled)
+        file.writestr("a/data/0", bytes(8))
+
+
 def test_a_pickle_that_claims_much_ends(tmp_path):
-    """Lists that hold one another, a memo of four billion entries, a buffer that is a number of bytes."""
+    """Lists that hold one another, a memo of four billion entries, a buffer that is a number of bytes; a key whose hash
+    takes for ever; a pickle that unpacks to far more than it is; a tensor that reaches beyond its numbers."""
+    key = b")" + b"\x94h\x00\x86" + b"".join(b"\x94h%c\x86" % i for i in range(1, 60))
+    for number, data in enumerate((b"\x80\x04}" + key + b"Ns.", b"\x80\x04(" + key + b"\x91.")):
+        (tmp_path / "bomb.pkl").write_bytes(data)
+        refused("something else than numbers", load_numbers, tmp_path / "bomb.pkl")
+        archive(tmp_path / f"{number}.pth", data)
+        refused("something else than numbers", load_tensor, tmp_path / f"{number}.pth")
+    archive(tmp_path / "bomb.pth", b"\x80\x02ccollections\nOrderedDict\n(](" + key + b"Nteet\x85R.")
+    refused("is not one tensor", load_tensor, tmp_path / "bomb.pth")
+    archive(tmp_path / "bomb.pth", b"N" * 10**6 + b".", compression=zipfile.ZIP_DEFLATED)
+    refused("compressed", load_tensor, tmp_path / "bomb.pth")
+    tensor = (
+        b"ctorch._utils\n_rebuild_tensor_v2\n((X\x07\0\0\0storagectorch\nFloatStorage\nX\x01\0\0\x000X\x03\0\0\0cpu"
+    )
+    for rest in (
+        b"K\x02tQK\x01K\x02\x85K\x01\x85",
+        b"K\x02tQK\x00K\x02\x85K\x02\x85",
+        b"K\x03tQK\x00K\x02\x85K\x01\x85",
+    ):
+        archive(tmp_path / "bomb.pth", b"\x80\x02" + tensor + rest + b"tR.")
+        refused("claims", load_tensor, tmp_path / "bomb.pth")
+    archive(tmp_path / "good.pth", b"\x80\x02" + tensor + b"K\x02tQK\x00K\x02\x85K\x01\x85tR.")
+    assert load_tensor(tmp_path / "good.pth").tolist() == [0, 0]
     value = 1
     for _ in range(60):
         value = [value, value]
@@ -117,7 +151,7 @@ def test_a_pickle_that_claims_much_ends(tmp_path):
     buffer = b"cnumpy._core.numeric\n_frombuffer\n(J\xff\xff\xff\x7fcnumpy\ndtype\n(S'u1'\ntR(K\x01tS'C'\ntR."
     for data in (pickle.dumps(value), buffer):
         (tmp_path / "bomb.pkl").write_bytes(data)
-        refused("no list of numbers", load_numbers, tmp_path / "bomb.pkl")
+        refused("not a list of numbers|nothing in it was executed", load_numbers, tmp_path / "bomb.pkl")
     (tmp_path / "bomb.pkl").write_bytes(memo)
     assert load_numbers(tmp_path / "bomb.pkl") == 1
 

@@ -39,6 +39,7 @@ from typing import Any
 import torch
 
 from lpwm.core.errors import UserError
+from lpwm.core.provenance import origin, versions
 
 SECONDS, MEMORY = 20.0, 2 << 30
 HERE = Path(__file__).parent
@@ -304,6 +305,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--target", action="append", help="one target; may be repeated")
     parser.add_argument("--case", type=int, help="run this case here and show what it raises")
+    parser.add_argument("--json", type=Path, help="write the reports here")
     args = parser.parse_args()
     names = args.target or list(load_targets())
     load_targets()
@@ -315,12 +317,17 @@ def main() -> int:
             this.make(sound)
             print(*one_case(this, sound, this.read(sound), args.seed, args.case, Path(temporary)), sep="\n")
         return 0
-    problems = 0
+    reports = []
     for name in names:
-        report = fuzz(name, -(-args.cases // len(names)), args.seed)
-        print(report.line(), *report.problems[:5], sep="\n", flush=True)
-        problems += len(report.problems)
-    return min(1, problems)
+        reports.append(fuzz(name, -(-args.cases // len(names)), args.seed))
+        print(reports[-1].line(), *reports[-1].problems[:5], sep="\n", flush=True)
+    if args.json:
+        total = {name: sum(getattr(r, name) for r in reports) for name in ("cases", "refused", "same", "other")}
+        total |= {"problems": sum(len(r.problems) for r in reports), "slowest": max(r.slowest for r in reports)}
+        total |= {"memory": max(r.memory for r in reports)}
+        record = {"seed": args.seed, "total": total, "versions": versions() | origin(), "rows": [*map(vars, reports)]}
+        args.json.write_text(json.dumps(record, indent=1) + "\n")
+    return int(any(r.problems for r in reports))
 
 
 if __name__ == "__main__":

@@ -222,8 +222,14 @@ def test_runs_from_before_kernels_had_a_name_open(tmp_path):
 
 
 def test_data_collected_by_0_1_0_are_found_again(tmp_path):
-    prepare_data(tiny().data, tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["piecewise-5e8ea2d80ac9.h5"]  # as 0.1.0 named it
+    """Also where a kill came after the last act of collecting: the shards are removed, and nothing is made again."""
+    path = tmp_path / "piecewise-5e8ea2d80ac9.h5"  # as 0.1.0 named it
+    digest, shards = prepare_data(tiny().data, tmp_path).digest, path.with_name(path.name + ".partial")
+    made = path.stat().st_mtime_ns
+    shards.mkdir()
+    (shards / "digest").write_text(digest)
+    assert prepare_data(tiny().data, tmp_path).digest == digest
+    assert list(tmp_path.iterdir()) == [path] and path.stat().st_mtime_ns == made
 
 
 def test_a_run_waits_for_data_that_another_is_collecting(tmp_path, monkeypatch):

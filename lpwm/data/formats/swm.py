@@ -24,17 +24,18 @@ from lpwm.data.episodes import (
     offsets_of,
     spec_from_json,
 )
-from lpwm.data.frames.hdf5 import StoredColumn, StoredPixels, damaged, opened
+from lpwm.data.frames.hdf5 import StoredColumn, StoredPixels, damaged, opened, whole_rows
 from lpwm.data.store import MADE, SEAL, plain, seal_of
 from lpwm.worlds.base import WorldSpec
 
 _DEFLATE = 1032  # no deflated byte stands for more than this many
+_STRINGS = 64  # of an attribute, whatever their length
 
 
 def read_hdf5(path: Path, pixels: bool, verify: bool) -> EpisodeData:
     """See `formats.read`."""
     with opened(path) as file:
-        attributes = {name: plain(value) for name, value in file.attrs.items()}
+        attributes = _attributes(path, file)
         stored = _column_digests(path, attributes)
         lengths = _lengths(path, file)
         total = int(lengths.sum())
@@ -74,7 +75,7 @@ def _check_digest(path: Path, name: str, digest: str, stored: dict[str, str]) ->
 def verify_frames(path: Path) -> None:
     """See `formats.verify_frames`."""
     with opened(path) as file:
-        stored = _column_digests(path, {name: plain(value) for name, value in file.attrs.items()})
+        stored = _column_digests(path, _attributes(path, file))
         lengths = _lengths(path, file)
         frames = _frames(path, file, int(lengths.sum()))
         if frames is None or "pixels" not in stored:
@@ -114,16 +115,31 @@ def _column(path: Path, file: h5py.File, name: str, kind: str, rows: int | None 
 
 
 def _check_chunks(path: Path, column: h5py.Dataset) -> None:
-    """No packed chunk is larger than what it unpacks to: else it is damaged, or unpacks to far more than it should."""
+    """No packed chunk is larger than what it unpacks to: else it is damaged, or unpacks to far more than it should. A
+    chunk, and what HDF5 may make of it, fit into memory."""
     if column.chunks is None:
         return
-    most = 1.1 * math.prod(column.chunks) * column.dtype.itemsize + 1024
+    size = math.prod(column.chunks) * column.dtype.itemsize
+    times = 1 if whole_rows(column) or column.compression != "gzip" else _DEFLATE
+    what = f"{path}: a chunk of {column.name.strip('/')!r}"
+    need_memory(what, size)
 
     def look(chunk: Any) -> None:
-        if chunk.size > most:
+        if chunk.size > 1.1 * size + 1024:
             raise damaged(path, f"a chunk of {column.name.strip('/')!r} is larger than its rows")
+        if not chunk.filter_mask:
+            need_memory(what, times * chunk.size)
 
     column.id.chunk_iter(look)
+
+
+def _attributes(path: Path, file: h5py.File) -> dict[str, Any]:
+    """The attributes. Strings of any length may all be the same long one: many are not read."""
+    for name in file.attrs:
+        kind = file.attrs.get_id(name)
+        if kind.dtype.hasobject and math.prod(kind.shape or ()) > _STRINGS:
+            need_memory(f"{path}: the attribute {name!r}", math.prod(kind.shape) * path.stat().st_size)
+    return {name: plain(value) for name, value in file.attrs.items()}
 
 
 def _lengths(path: Path, file: h5py.File) -> NDArray[np.int64]:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lpwm.core.errors import UserError, damaged, need
+from lpwm.core.files import regular
 from lpwm.core.json import MAX_BYTES, parse_json
 from lpwm.core.memory import need_memory
 
@@ -18,15 +19,6 @@ def arrow() -> Any:
     sentence = "reading tables of numbers needs pyarrow: pip install 'lpwm[lerobot]'."
     parts = [need(f"pyarrow{part}", sentence) for part in ("", ".compute", ".csv", ".parquet")]
     return parts[0]
-
-
-def regular(path: Path) -> Path:
-    """The path, if a file is there: opening a pipe would wait for ever."""
-    if not path.exists():
-        raise UserError(f"{path} does not exist: copy the whole data set again.")
-    if not path.is_file():
-        raise UserError(f"{path} is not a regular file: copy the whole data set again.")
-    return path
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:

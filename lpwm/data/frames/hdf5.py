@@ -1,6 +1,7 @@
 """HDF5 files opened for reading, with one sentence for whatever is wrong, and their frames read fast."""
 
 import functools
+import math
 import os
 import zlib
 from collections.abc import Iterator
@@ -75,11 +76,6 @@ class StoredPixels(StoredFrames):
     def where(self) -> dict[str, Any]:
         return {"kind": "hdf5", "path": str(self.path.absolute())}
 
-    def __getitem__(self, rows: slice) -> NDArray[np.uint8]:
-        self.check_memory(rows)
-        with opened(self.path) as file:
-            return file["pixels"][rows]
-
 
 @dataclass(frozen=True)
 class StoredColumn:
@@ -93,43 +89,46 @@ class StoredColumn:
             return file[self.name][rows]
 
 
+def whole_rows(column: h5py.Dataset) -> bool:
+    """Whether its chunks are rows of their own, deflated or as they are: then they can be read without HDF5, which
+    costs twice as much and inflates whatever a chunk claims."""
+    plan = column.id.get_create_plist()
+    filters = [plan.get_filter(i)[0] for i in range(plan.get_nfilters())]
+    known = filters in ([], [h5py.h5z.FILTER_DEFLATE]) and not column.file.userblock_size
+    return known and column.chunks is not None and column.chunks[1:] == column.shape[1:]
+
+
 class Hdf5Reader(FrameReader):
-    """Frames by row. Where a frame is a chunk of its own, its bytes are read from the file directly: half the cost."""
+    """Frames by row; those of chunks of whole frames are read from the file directly."""
 
     def __init__(self, path: str):
         self.path = path
         self._open = opened(path)
         self._column = self._open.__enter__()["pixels"]
-        self._shape = tuple(self._column.shape[1:])
-        self._size = int(np.prod(self._shape))
         self._descriptor = os.open(path, os.O_RDONLY)
-        self._frame = self._through_hdf5
-        plan = self._column.id.get_create_plist()
-        filters = [plan.get_filter(i)[0] for i in range(plan.get_nfilters())]
-        if self._column.file.userblock_size:
-            return
-        if self._column.chunks == (1, *self._shape) and filters in ([], [h5py.h5z.FILTER_DEFLATE]):
-            self._frame, self._deflated = self._chunk, bool(filters)
+        self._own, self._deflated = whole_rows(self._column), self._column.compression is not None
+        self._last: tuple[int, NDArray[np.uint8] | None] = (-1, None)  # the chunk read last, and its first row
 
     def __call__(self, rows: NDArray[np.int64]) -> Rows:
+        count = self._column.chunks[0] if self._own else 1
         for position, row in enumerate(rows.tolist()):
             try:
-                frame = self._frame(row)
+                if self._own and self._last[0] != row - row % count:
+                    self._last = row - row % count, self._inflated(row - row % count)
+                frame = self._column[row] if self._last[1] is None else self._last[1][row % count]
             except DAMAGE as error:
                 raise damaged(self.path, error) from error
             yield position, frame
 
-    def _through_hdf5(self, row: int) -> NDArray[np.uint8]:
-        return self._column[row]
-
-    def _chunk(self, row: int) -> NDArray[np.uint8]:
-        info = self._column.id.get_chunk_info_by_coord((row, 0, 0, 0))
+    def _inflated(self, first: int) -> NDArray[np.uint8] | None:
+        """The frames of the chunk that begins at this row; None for one that was never written."""
+        info, shape = self._column.id.get_chunk_info_by_coord((first, 0, 0, 0)), self._column.chunks
         if info.byte_offset is None:
-            return self._through_hdf5(row)  # never written: the fill value
+            return None
         raw = os.pread(self._descriptor, info.size, info.byte_offset)
         if self._deflated and not info.filter_mask & 1:
-            raw = zlib.decompressobj().decompress(raw, self._size + 1)  # no more than a frame, whatever it claims
-        return np.frombuffer(raw, np.uint8).reshape(self._shape)
+            raw = zlib.decompressobj().decompress(raw, math.prod(shape) + 1)  # no more, whatever it claims
+        return np.frombuffer(raw, np.uint8).reshape(shape)
 
     def close(self) -> None:
         os.close(self._descriptor)

@@ -1,53 +1,34 @@
 """Numbers out of pickles made by strangers, without running anything in them.
 
-`.pth` files go through torch's restricted reader (weights_only), and only plain tensors of numbers come out. `.pkl`
-files go through an unpickler that knows lists, tuples, numbers, and stand-ins for the few names with which numpy writes
-its arrays; any other name ends the reading. The array is made afterwards, from its bytes, shape and kind of number.
+One unpickler reads `.pkl` and `.pth` files. It knows lists, tuples, numbers, and stand-ins for the few names with which
+NumPy and torch write arrays and tensors; any other name ends the reading, and so does whatever a list of numbers has no
+use for: the hash of nested tuples, a key of a dictionary, takes for ever. What comes out is made afterwards, from
+bytes, shape and kind of number.
 """
 
+import io
 import math
+import mmap
 import pickle
-from collections.abc import Iterator
+import pickletools
+import struct
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from lpwm.core.errors import UserError
+from lpwm.core.files import read_bytes
 from lpwm.data.frames import EpisodeFiles, EpisodeReader, Rows, too_short
 
 _MOST = 8 << 20  # bytes of a .pkl: lengths of a million episodes take less
 _KINDS = frozenset("fiub")
-
-
-def missing(path: Path) -> UserError:
-    return UserError(f"{path} does not exist: copy the whole folder, as it was published.")
-
-
-def load_tensor(path: Path | str) -> torch.Tensor:
-    """The one tensor of numbers in a `.pth` file, in memory only where it is touched."""
-    path = Path(path)
-    if not path.is_file():
-        raise missing(path)
-    try:
-        try:
-            tensor = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-        except RuntimeError as error:  # files of before 2020 are no archives and cannot be mapped
-            if "mmap" not in str(error):
-                raise
-            tensor = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        raise UserError(f"{path} is refused: it is no plain tensor of numbers; nothing in it was executed.") from error
-    except Exception as error:  # of any kind, depending on where the damage is
-        raise UserError(f"{path} is no file of tensors, or is damaged: copy it again.") from error
-    plain = type(tensor) is torch.Tensor and tensor.layout is torch.strided and tensor.device.type == "cpu"
-    if not plain or tensor.is_quantized or tensor.is_complex():
-        raise UserError(f"{path} holds {type(tensor).__name__}, expected one tensor of numbers: copy it again.")
-    if tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
-        raise UserError(f"{path} claims a tensor of {tuple(tensor.shape)} that it does not hold: copy it again.")
-    return tensor
 
 
 class _Array:
@@ -106,50 +87,146 @@ def _bytes(text: str, encoding: str) -> bytes:
     return text.encode("latin1")
 
 
-_NAMES: dict[tuple[str, str], Any] = {
+_ARRAYS: dict[tuple[str, str], Any] = {
     ("numpy", "ndarray"): _Array,
     ("numpy", "dtype"): _Kind,
     ("_codecs", "encode"): _bytes,
 }
 for _package in ("numpy.core", "numpy._core"):
-    _NAMES[f"{_package}.multiarray", "_reconstruct"] = _Array
-    _NAMES[f"{_package}.multiarray", "scalar"] = _Scalar
-    _NAMES[f"{_package}.numeric", "_frombuffer"] = _Buffer
+    _ARRAYS[f"{_package}.multiarray", "_reconstruct"] = _Array
+    _ARRAYS[f"{_package}.multiarray", "scalar"] = _Scalar
+    _ARRAYS[f"{_package}.numeric", "_frombuffer"] = _Buffer
+
+_STORAGES = {"Float": "float32", "Double": "float64", "Half": "float16", "BFloat16": "bfloat16", "Long": "int64"}
+_STORAGES |= {"Int": "int32", "Short": "int16", "Char": "int8", "Byte": "uint8", "Bool": "bool"}
+_TENSORS: dict[tuple[str, str], Any] = {("torch", f"{k}Storage"): getattr(torch, v) for k, v in _STORAGES.items()}
+_TENSORS["collections", "OrderedDict"] = lambda: None  # of hooks; with arguments it is refused
+_OPCODES = """PROTO FRAME STOP MARK NONE NEWTRUE NEWFALSE INT BININT BININT1 BININT2 LONG LONG1 LONG4 FLOAT BINFLOAT
+STRING BINSTRING SHORT_BINSTRING UNICODE BINUNICODE SHORT_BINUNICODE BINUNICODE8 BINBYTES SHORT_BINBYTES BINBYTES8
+BYTEARRAY8 LIST EMPTY_LIST APPEND APPENDS TUPLE EMPTY_TUPLE TUPLE1 TUPLE2 TUPLE3 PUT BINPUT LONG_BINPUT MEMOIZE GET
+BINGET LONG_BINGET GLOBAL STACK_GLOBAL REDUCE BUILD BINPERSID"""
+_CODES = [code for name in _OPCODES.split() for code in getattr(pickle, name)]
 
 
 class _Unpickler(pickle._Unpickler):  # in Python: the one in C takes memory for whatever number a file names
-    refused = ""
+    dispatch: ClassVar = {code: pickle._Unpickler.dispatch[code] for code in _CODES}
+
+    def __init__(self, data: io.BytesIO, names: Mapping[tuple[str, str], Any]):
+        super().__init__(data)
+        self._known = names
 
     def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in _NAMES:
-            self.refused = f"{module}.{name}"
-            raise pickle.UnpicklingError(self.refused)
-        return _NAMES[module, name]
+        if (module, name) not in self._known:
+            raise UserError(f"it asks for {f'{module}.{name}'[:80]!r}")
+        return self._known[module, name]
 
     def persistent_load(self, identity: Any) -> Any:
-        raise pickle.UnpicklingError("a reference to something outside")
+        return identity  # of the storage of a tensor
+
+    def load(self) -> Any:
+        try:
+            return super().load()
+        except KeyError:
+            raise UserError("it holds something else than numbers") from None
+
+
+@contextmanager
+def _reading(path: Path, what: str) -> Iterator[None]:
+    """One sentence about whatever is wrong with a file."""
+    try:
+        if not path.is_file():
+            raise FileNotFoundError
+        yield
+    except FileNotFoundError:
+        raise UserError(f"{path} does not exist: copy the whole folder, as it was published.") from None
+    except UserError as error:
+        raise UserError(f"{path} is refused: {error}, expected {what}; nothing in it was executed.") from error
+    except Exception as error:  # of any kind, depending on where the damage is
+        why = " ".join(str(error).split())[:100] or type(error).__name__
+        raise UserError(f"{path} is not {what}, or is damaged ({why}): copy it again.") from error
+
+
+@dataclass(frozen=True)
+class _Tensor:
+    """Stands in for a tensor: where its numbers are, and in which order."""
+
+    storage: tuple[Any, ...]  # "storage", kind of number, name, device, numbers
+    offset: int
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+
+    @classmethod
+    def of(cls, *args: Any) -> "_Tensor":
+        made = cls(*args[:4])  # the rest is about gradients
+        _, kind, _, _, numbers, *_ = made.storage
+        sizes = (numbers, made.offset, *made.shape, *made.stride)
+        if not isinstance(kind, torch.dtype) or not all(type(n) is int and n >= 0 for n in sizes):
+            raise UserError("it has no kind or no size")
+        reach = made.offset + sum((n - 1) * s for n, s in zip(made.shape, made.stride, strict=True))
+        if math.prod(made.shape) > numbers or reach >= max(numbers, 1):
+            raise UserError(f"it claims a tensor of {made.shape} that it does not hold")
+        return made
+
+    @classmethod
+    def read(cls, data: io.BytesIO) -> "_Tensor":
+        names = _TENSORS | {("torch._utils", f"_rebuild_tensor{version}"): cls.of for version in ("", "_v2")}
+        made = _Unpickler(data, names).load()
+        if not isinstance(made, cls):
+            raise UserError(f"it holds {type(made).__name__}")
+        return made
+
+    def build(self, data: mmap.mmap, start: int, size: int) -> torch.Tensor:
+        """From the `size` bytes of the file that begin at `start`."""
+        _, kind, _, _, numbers, *_ = self.storage
+        if size != numbers * kind.itemsize:
+            raise UserError(f"it claims {numbers} numbers in {size} bytes")
+        return torch.frombuffer(data, dtype=kind, count=numbers, offset=start).as_strided(
+            self.shape, self.stride, self.offset
+        )
+
+
+def load_tensor(path: Path | str) -> torch.Tensor:
+    """The one tensor of numbers in a `.pth` file, in memory only where it is touched."""
+    with _reading(Path(path), "one tensor of numbers"), open(path, "rb") as file:
+        data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+        return _archived(file, data) if data[:2] == b"PK" else _legacy(data)
+
+
+def _archived(file: BinaryIO, data: mmap.mmap) -> torch.Tensor:
+    with zipfile.ZipFile(file) as archive:
+        entries = {entry.filename.partition("/")[2]: entry for entry in archive.infolist()}
+        if any(entry.compress_type for entry in entries.values()) or entries["data.pkl"].file_size > _MOST:
+            raise UserError("it is compressed, or describes too much")
+        if "byteorder" in entries and archive.read(entries["byteorder"]) != b"little":
+            raise UserError("its numbers have their bytes in another order")
+        made = _Tensor.read(io.BytesIO(archive.read(entries["data.pkl"])))
+    entry = entries[f"data/{made.storage[2]}"]
+    head = 30 + sum(struct.unpack_from("<HH", data, entry.header_offset + 26))
+    return made.build(data, entry.header_offset + head, entry.file_size)
+
+
+def _legacy(data: mmap.mmap) -> torch.Tensor:
+    """Of before 2020: pickles (a magic number, a version, the machine, the tensor, names of storages), then numbers."""
+    pickled = io.BytesIO(data[:_MOST])
+    for _ in range(3):
+        list(pickletools.genops(pickled))
+    made = _Tensor.read(pickled)
+    if _Unpickler(pickled, {}).load() != [made.storage[2]]:
+        raise UserError("it holds several")
+    (count,) = struct.unpack_from("<q", data, pickled.tell())
+    return made.build(data, pickled.tell() + 8, count * made.storage[1].itemsize)
 
 
 def load_numbers(path: Path | str) -> NDArray:
     """The array, or list of numbers, in a `.pkl` file."""
-    path = Path(path)
-    if not path.is_file():
-        raise missing(path)
-    if path.stat().st_size > _MOST:
-        raise UserError(f"{path} is larger than {_MOST >> 20} MB, too large for a list of lengths: copy it again.")
-    with path.open("rb") as file:
-        unpickler = _Unpickler(file)
-        try:
-            values = np.asarray(_built(unpickler.load(), [path.stat().st_size]))
-        except Exception as error:  # of any kind, depending on where the damage is
-            if unpickler.refused:
-                raise UserError(
-                    f"{path} is refused: it asks for {unpickler.refused[:80]!r}; nothing in it was executed."
-                ) from error
-            raise UserError(f"{path} is no list of numbers, or is damaged ({str(error)[:100]}).") from error
-    if values.dtype.kind not in _KINDS:
-        raise UserError(f"{path} holds no numbers, expected a list of them.")
-    return values
+    with _reading(Path(path), "a list of numbers"):
+        data = read_bytes(Path(path), _MOST)
+        if len(data) > _MOST:
+            raise UserError(f"it is larger than {_MOST >> 20} MB")
+        values = np.asarray(_built(_Unpickler(io.BytesIO(data), _ARRAYS).load(), [len(data)]))
+        if values.dtype.kind not in _KINDS:
+            raise UserError("it holds no numbers")
+        return values
 
 
 def _built(value: Any, left: list[int]) -> Any:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lpwm.core.errors import UserError, need
+from lpwm.core.files import regular
 from lpwm.data.frames import EpisodeFiles, EpisodeReader, Rows, too_short
 
 _OPEN = 32  # files kept open by a reader: opening one costs as much as decoding ten frames
@@ -58,9 +59,7 @@ class VideoFrames(EpisodeFiles):
 
 def _open(file: str) -> Any:
     av = decoder()
-    if not Path(file).is_file():
-        what = "is not a regular file" if Path(file).exists() else "does not exist"
-        raise UserError(f"{file} {what}: copy it again, or render the states (data.pixels rendered).")
+    regular(Path(file))
     try:
         container = av.open(file, metadata_errors="replace")
     except (av.error.FFmpegError, OSError) as error:
