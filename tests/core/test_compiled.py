@@ -140,6 +140,6 @@ def test_a_killed_compile_leaves_nothing_in_the_way(process):
     assert killed.returncode == -9, killed.stderr.decode()[-2000:]
     assert any(room.version_folder().rglob("*.half"))
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.filterwarnings("error", "compiled code")
         fast = room.compiled(lambda x: x.sin() * 2)
         torch.testing.assert_close(fast(torch.ones(3)), torch.ones(3).sin() * 2)
