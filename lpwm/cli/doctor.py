@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 
 from lpwm.cli.terminal import say
+from lpwm.core.compiled import cache_folder
 from lpwm.core.errors import UserError
 from lpwm.core.version import __version__
 from lpwm.worlds import WORLDS, make_world
@@ -69,7 +70,17 @@ def examine() -> list[Finding]:
         devices = _devices()
         others = [_world(name) for name in WORLDS if name != "cube"]
         drawn, cube_works = cube.result()
-    return [python, *_packages(), *devices, *drawn, cube_works, *others, disk]
+    return [python, *_packages(), *devices, *drawn, cube_works, *others, disk, _kept()]
+
+
+def _kept() -> Finding:
+    """The folder of compiled code, and its size."""
+    folder = cache_folder()
+    parent = next(p for p in (folder, *folder.parents) if p.exists())
+    size = sum(os.path.getsize(p) for p in folder.rglob("*") if p.is_file() and not p.is_symlink())
+    ok = os.access(parent, os.W_OK) and parent.is_dir()
+    remedy = "" if ok else "set LPWM_CACHE to a folder that can be written"
+    return Finding("compiled code", ok, f"{folder}, {size / 1e6:.1f} MB", remedy)
 
 
 def _devices() -> list[Finding]:

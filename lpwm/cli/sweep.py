@@ -3,10 +3,10 @@
 import contextlib
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, TextIO
 
 import tyro
 
@@ -48,9 +48,7 @@ def parse(argv: list[str]) -> Args | StatusArgs:
 
 
 def run(args: Args | StatusArgs) -> int:
-    from lpwm.core.lock import Busy, one_writer
     from lpwm.recipes import recipe
-    from lpwm.sweep import status
 
     if isinstance(args, StatusArgs):
         return show(args)
@@ -59,7 +57,15 @@ def run(args: Args | StatusArgs) -> int:
     check_fits(grid, cells, args.config, args.dry_run)
     if args.dry_run:
         return dry_run(args, grid, cells)
-    root, engine = args.out / grid.name, args.config.load()
+    return work_through(grid, cells, args.out / grid.name, args)
+
+
+def work_through(grid: Grid, cells: list[Cell], root: Path, args: Args) -> int:
+    """Every cell run to its end; 1 where one failed or is left."""
+    from lpwm.core.lock import Busy, one_writer
+    from lpwm.sweep import status
+
+    engine = args.config.load()
     ledger = status.create(grid, cells, root)
     if args.retry_failed:
         for cell in cells:
@@ -72,10 +78,12 @@ def run(args: Args | StatusArgs) -> int:
             except Busy as other:  # the ledger gives each cell to one of them
                 said = str(other).removesuffix(": wait for it, or end that process first.")
                 _say(f"{said}; cells are shared with it.")
-            engine.run(root, [c.hash for c in cells], args.config, _watcher(root))
+            told = engine.run(root, [c.hash for c in cells], args.config, held.enter_context(_watching(root)))
     except KeyboardInterrupt:
-        _say(f"interrupted; nothing finished is lost. Continue with the same command: lpwm sweep {args.grid} …")
+        _say("interrupted; nothing finished is lost. Continue with the same command.")
         raise
+    if told:
+        _say(f"{told}.")
     now = status.view(root)
     say(dump_json(now).rstrip() if args.json else f"{status.table(now)}\nfigures: lpwm report {root}")
     return 1 if now.counts["failed"] or now.open else 0
@@ -118,23 +126,44 @@ def _say(sentence: str) -> None:
     tell(f"lpwm: {sentence}")
 
 
-def _watcher(root: Path) -> Callable[[], None]:
-    """A line about the sweep, when it changes; at most every two seconds."""
+@contextlib.contextmanager
+def _watching(root: Path) -> Iterator[Callable[[], None]]:
+    """Shows where the sweep stands, at most every two seconds: on a terminal a table of all runs that redraws itself,
+    elsewhere a line when it changes."""
     from lpwm.sweep import status
 
     last, told, look = 0.0, "", status.watcher(root)
+    with _live(sys.stderr) if sys.stderr.isatty() else contextlib.nullcontext() as live:
 
-    def watch() -> None:
-        nonlocal last, told
-        if time.monotonic() - last < 2:
-            return
-        last = time.monotonic()
-        line = look()
-        if line != told:
-            _say(line)
-            told = line
+        def watch() -> None:
+            nonlocal last, told
+            if time.monotonic() - last < 2:
+                return
+            last = time.monotonic()
+            if live is not None:
+                live.update(_page(status.view(root), live.console))
+            elif (line := look()) != told:
+                _say(line)
+                told = line
 
-    return watch
+        yield watch
+
+
+def _live(stream: TextIO) -> Any:
+    from rich.console import Console
+    from rich.live import Live
+
+    return Live(console=Console(file=stream), refresh_per_second=2, redirect_stdout=False)
+
+
+def _page(now: Any, console: Any) -> Any:
+    """The table of a sweep, as high as the terminal."""
+    from rich.text import Text
+
+    from lpwm.sweep import status
+
+    rows = max(5, console.size.height - 3)
+    return Text(plain(status.table(now, rows)), no_wrap=True, overflow="ellipsis")
 
 
 def dry_run(args: Args, grid: Grid, cells: list[Cell]) -> int:
@@ -168,19 +197,10 @@ def show(args: StatusArgs) -> int:
     if args.once or not sys.stdout.isatty() or not now.open:
         say(status.table(now))
         return 0
-    from rich.console import Console
-    from rich.live import Live
-    from rich.text import Text
-
-    console = Console()
-    rows = max(5, console.size.height - 3)
-
-    def page() -> Text:
-        return Text(plain(status.table(now, rows)), no_wrap=True, overflow="ellipsis")
-
-    with Live(page(), console=console, refresh_per_second=2) as live:
+    with _live(sys.stdout) as live:
         while now.open:
+            live.update(_page(now, live.console))
             time.sleep(1.0)
             now = status.view(root)
-            live.update(page())
+        live.update(_page(now, live.console))
     return 0

@@ -28,6 +28,8 @@ class Args:
     """Continue this run folder; with a larger --train.steps, further in a new one next to it."""
     weights: str = ""  # Start from the weights of another run, checkpoint, folder or hub name instead of fresh ones.
     fresh: bool = False  # Delete the checkpoints of this run and start over.
+    seeds: tuple[int, ...] = ()
+    """Train one run per seed, as many side by side as the machine has room for, in OUT/NAME: a sweep without a grid."""
     device: str = "auto"  # auto, cpu, cuda or cuda:N.
     wandb: str = ""  # Also log to this Weights & Biases project.
     json: bool = False  # Print the result as JSON.
@@ -78,7 +80,28 @@ def _resumed(args: Args, ranks: "Ranks") -> "Run":
     return Run.further(args.resume, args.run.train.steps, ranks)
 
 
+def _several(name: str, args: Args) -> int:
+    """One run per seed, through the sweep's ledger and workers."""
+    from lpwm.cli.sweep import Args as SweepArgs
+    from lpwm.cli.sweep import check_fits, work_through
+    from lpwm.core.config import digest
+    from lpwm.sweep.engines import EngineConfig
+    from lpwm.sweep.grid import Cell, parse_grid
+
+    for option in ("resume", "weights", "wandb", "fresh"):
+        if getattr(args, option):
+            raise UserError(f"--seeds trains several new runs: --{option} belongs to one, leave it out.")
+    grid = parse_grid(json.dumps({"recipe": name, "seeds": args.seeds}), args.name or name, "--seeds", is_json=True)
+    runs = [replace(args.run, train=replace(args.run.train, seed=seed)) for seed in grid.seeds]
+    cells = [Cell(digest({"config": run, "evals": {}}), grid.name, run, {}, {}) for run in runs]
+    options = SweepArgs(config=EngineConfig(device=args.device), json=args.json)
+    check_fits(grid, cells, options.config)
+    return work_through(grid, cells, args.out / grid.name.replace("/", "-"), options)
+
+
 def run(parsed: tuple[str, Args]) -> int:
+    if parsed[1].seeds:
+        return _several(*parsed)
     from lpwm.train.distributed import Ranks
     from lpwm.train.loop import Interrupted
     from lpwm.train.run import Run

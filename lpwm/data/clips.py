@@ -13,6 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from lpwm.core.compiled import compiled as compile_static
 from lpwm.core.errors import UserError
 from lpwm.core.graphs import Graph
 from lpwm.core.memory import free_bytes
@@ -107,7 +108,7 @@ class Captured:
     compile); other numbers are drawn as they come."""
 
     def __init__(self, draw: Renderer, compiled: bool) -> None:
-        self._draw = torch.compile(draw, dynamic=False) if compiled else draw
+        self._draw = compile_static(draw) if compiled else draw
         self._plain, self._calls = draw, 0
         self._graph: Graph[Tensor] | None = None
         self._states = torch.empty(0)

@@ -15,11 +15,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from lpwm.core.compiled import region
 from lpwm.model.layers import BatchNorm
 from lpwm.model.link import Link, identity, reprelu
 
 Affine = tuple[Tensor, Tensor | None]  # weight (out, in), bias (out,)
 KeysValues = list[tuple[Tensor, Tensor]]  # per token, each (B, 1 or S, h, d)
+Joined = list[Tensor]  # keys and values next to each other, of several tokens each: (B, 1 or S, n, 2hd)
 
 
 class Rollout(Protocol):
@@ -137,32 +139,38 @@ class _Block:
         self.modulation = cast((W, bias), dtype)
         self.heads, self.eps = block.heads, block.plain.eps
         self.norm1, self.norm2 = norm(block.norm1, dtype), norm(block.norm2, dtype)
-        qkv = block.qkv.weight.detach().to(dtype)
-        inner = qkv.shape[0] // 3
-        self.qkv, self.q, self.kv = qkv, qkv[:inner], qkv[inner:]
+        self.qkv = block.qkv.weight.detach().to(dtype)
         self.out, self.up, self.down = (cast(affine(m), dtype) for m in (block.out, block.up, block.down))
 
-    def __call__(self, x: Tensor, m: Tensor, past: KeysValues, last_only: bool) -> tuple[Tensor, KeysValues]:
+    def __call__(self, x: Tensor, m: Tensor, past: Joined, last_only: bool) -> tuple[Tensor, Joined]:
         """New tokens x (B, s, n, D), modulation m (B, s, n, 6D), earlier keys and values; see AdaLNBlock."""
-        D, n = (x.shape[-1],), x.shape[2]
-        shift1, scale1, gate1, shift2, scale2, gate2 = m.chunk(6, dim=-1)
-        y = self.norm1(F.layer_norm(x, D, eps=self.eps) * scale1 + shift1)
-        if last_only and n > 1:  # the others only offer keys and values
-            k, v = _linear(y, self.kv).chunk(2, dim=-1)
-            q = _linear(y[:, :, -1:], self.q)
-            x = x[:, :, -1:]
-            gate1, shift2, scale2, gate2 = (t[:, :, -1:] for t in (gate1, shift2, scale2, gate2))
-        else:
-            q, k, v = _linear(y, self.qkv).chunk(3, dim=-1)
-        heads = (self.heads, -1)
-        ks, vs = k.unflatten(-1, heads).unbind(2), v.unflatten(-1, heads).unbind(2)
-        seen = [*past, *zip(ks, vs, strict=True)]
-        queries = q.unflatten(-1, heads).unbind(2)
-        first = len(seen) - len(queries)
-        a = [_attend(q, seen[: first + i + 1]).flatten(-2).unsqueeze(2) for i, q in enumerate(queries)]
-        x = x + gate1 * _linear(_side_by_side(a), *self.out)
-        y = self.norm2(F.layer_norm(x, D, eps=self.eps) * scale2 + shift2)
-        return x + gate2 * _linear(F.gelu(_linear(y, *self.up)), *self.down), seen
+        x, kv = _through(self, x, m, past, last_only)
+        return x, [*past, kv]
+
+
+@region
+def _through(block: _Block, x: Tensor, m: Tensor, past: Joined, last_only: bool) -> tuple[Tensor, Tensor]:
+    D, n, inner = (x.shape[-1],), x.shape[2], block.qkv.shape[0] // 3
+    shift1, scale1, gate1, shift2, scale2, gate2 = m.chunk(6, dim=-1)
+    y = block.norm1(F.layer_norm(x, D, eps=block.eps) * scale1 + shift1)
+    if last_only and n > 1:  # the others only offer keys and values
+        kv = _linear(y, block.qkv[inner:])
+        q = _linear(y[:, :, -1:], block.qkv[:inner])
+        x = x[:, :, -1:]
+        gate1, shift2, scale2, gate2 = (t[:, :, -1:] for t in (gate1, shift2, scale2, gate2))
+    else:
+        q, kv = _linear(y, block.qkv).split((inner, 2 * inner), dim=-1)
+    heads = (block.heads, -1)
+    seen: KeysValues = []
+    for both in (*past, kv):
+        ks, vs = (t.unflatten(-1, heads).unbind(2) for t in both.chunk(2, dim=-1))
+        seen += zip(ks, vs, strict=True)
+    queries = q.unflatten(-1, heads).unbind(2)
+    first = len(seen) - len(queries)
+    a = [_attend(q, seen[: first + i + 1]).flatten(-2).unsqueeze(2) for i, q in enumerate(queries)]
+    x = x + gate1 * _linear(_side_by_side(a), *block.out)
+    y = block.norm2(F.layer_norm(x, D, eps=block.eps) * scale2 + shift2)
+    return x + gate2 * _linear(F.gelu(_linear(y, *block.up)), *block.down), kv
 
 
 def norm(layer: nn.LayerNorm, dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
@@ -216,7 +224,7 @@ class FrozenAdaLN:
         mine = self._modulations(actions_BSHA)  # per block (B, S, H, 6D)
         shared_B1pD, tokens = z_BCD[:, None, :p], [z_BCD[:, None, p:]]
         out: list[Tensor] = []
-        past: list[KeysValues] = []
+        past: list[Joined] = []
         for t in range(H):
             low = max(0, p + t + 1 - k)  # the window's oldest token, real ones counted first
             fresh = t == 0 or low > 0  # nothing computed before is of use
@@ -238,11 +246,11 @@ class FrozenAdaLN:
         return [_linear(e, *block.modulation) for block in self.blocks]
 
     def _run(
-        self, x: Tensor, ms: list[Tensor], at: int, past: list[KeysValues], last_only: bool
-    ) -> tuple[Tensor, list[KeysValues]]:
+        self, x: Tensor, ms: list[Tensor], at: int, past: list[Joined], last_only: bool
+    ) -> tuple[Tensor, list[Joined]]:
         """Tokens (B, s, n, D) at positions at, at+1, …; the last one's output, and all keys and values."""
         x = x + self.position[at : at + x.shape[2]]
-        seen: list[KeysValues] = []
+        seen: list[Joined] = []
         for i, block in enumerate(self.blocks):
             x, kv = block(x, ms[i], past[i], last_only and i == len(self.blocks) - 1)
             seen.append(kv)

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lpwm.core.compiled import compiled
 from lpwm.core.errors import UserError
 from lpwm.core.graphs import Graph, warm_up
 from lpwm.core.rng import fold, normal_at
@@ -157,13 +158,7 @@ SHAPES = 128  # kinds of problem one call may compile for; torch stops at 8 and 
 def _compiled(step: Callable[..., State], backend: str | Callable[..., Any] = "inductor") -> Callable[..., State]:
     """One compiled iteration per solver class. Weights are its inputs, so a new problem of the same shapes, of another
     model too, does not compile again; another horizon, context length or link does."""
-    fast = torch.compile(step, dynamic=False, backend=backend)
-
-    def call(*args: Any) -> State:
-        with torch._dynamo.config.patch(recompile_limit=SHAPES):
-            return fast(*args)
-
-    return call
+    return compiled(step, backend, functools.partial(torch._dynamo.config.patch, recompile_limit=SHAPES))
 
 
 class Sampler(Solver):

@@ -91,7 +91,8 @@ class CellStatus:
     attempt: int
     host: str | None
     pid: int | None
-    progress: float  # 0…1 of the training steps, while it runs
+    steps: int  # of its training
+    progress: float  # 0…1 of them, while it runs
     seconds: float  # taken (done), or so far (running)
     outcome: str  # success, death or failure in words
 
@@ -136,8 +137,8 @@ def _cell(root: Path, ledger: Ledger, name: str, sweep: Sweep) -> CellStatus:
     elif status.state == "running" and owner is not None:
         progress, seconds = _progress(root, cell, owner.started), time.time() - owner.started
     who = (owner.host or None, owner.pid or None) if owner else (None, None)
-    place = (name, cell.name, cell.where, cell.config.train.seed)
-    return CellStatus(*place, status.state, status.attempt, *who, progress, seconds, outcome)
+    place, steps = (name, cell.name, cell.where, cell.config.train.seed), cell.config.train.steps
+    return CellStatus(*place, status.state, status.attempt, *who, steps, progress, seconds, outcome)
 
 
 def watcher(root: str | Path) -> Callable[[], str]:

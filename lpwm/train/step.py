@@ -2,13 +2,15 @@
 this rank, T frames, K positions, D latent width, A action block."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 from torch._functorch import config as functorch
 
+from lpwm.core.compiled import compiled
 from lpwm.core.errors import UserError
 from lpwm.core.graphs import Graph, warm_up
 from lpwm.core.rng import seed_of
@@ -48,19 +50,13 @@ def _predict(
     return objective(z, zhat, draw, multistep, group, share), zhat
 
 
-def compiled(f: Callable[..., Any]) -> Callable[..., Any]:
-    """`f` compiled for static shapes, with the gradients that it has eagerly. Left to itself torch switches autocast on
-    again for the compiled backward pass, and so rounds the gradients of what was kept in float32: the regularizer's,
-    the projector's."""
-    fast = torch.compile(f, dynamic=False)
-    if not hasattr(functorch, "backward_pass_autocast"):
-        return fast
-
-    def call(*args: Any) -> Any:
-        with functorch.patch(backward_pass_autocast="off"):
-            return fast(*args)
-
-    return call
+def compiled_loss() -> Callable[..., Terms]:
+    """`clip_loss` compiled, with the gradients that it has eagerly. Left to itself torch switches autocast on again for
+    the compiled backward pass, and so rounds the gradients of what was kept in float32: the regularizer's, the
+    projector's."""
+    able = hasattr(functorch, "backward_pass_autocast")
+    within = partial(functorch.patch, backward_pass_autocast="off") if able else nullcontext
+    return compiled(clip_loss, within=within)
 
 
 @dataclass
@@ -86,11 +82,11 @@ class Stepper:
         self.device = next(self.model.parameters()).device
         self.parameters = [p for p in self.model.parameters() if p.requires_grad]
         self.ranks.join_norms(self.model)
+        self._loss = compiled_loss() if self.compiled else clip_loss  # first: kernels are kept where it says
         if self.kernels and self.compiled and self.precision == torch.bfloat16:
             self.model.encoder.vit.use_kernels()
         self._group = self.ranks.group(self.batch)
         self._share = self.ranks.share(self.batch)
-        self._loss: Callable[..., Terms] = compiled(clip_loss) if self.compiled else clip_loss
         self.activity = ActivityWindow(self.model.config.latent, self.device)
         self._graph: Graph[Terms] | None = None
         self._watch: Graph[Terms] | None = None

@@ -180,3 +180,84 @@ def test_a_dead_run_is_a_result(tmp_path):
     cell = Cell(digest({"config": config, "evals": evals}), "dead", config, evals, {})
     result, _ = cells_module.run_cell(cell, tmp_path, CPU)
     assert "this run is dead" in result.dead and result.evals == {} and 0 < result.step < 60
+
+
+def test_train_with_several_seeds_is_a_sweep_without_a_grid(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(engine_local, "run", here)
+    small = ["--train.steps", "6", "--train.eval-every", "0", "--out", str(tmp_path)]
+    assert main(["train", "tiny/lpwm", *small, "--seeds", "3", "5", "--device", "cpu"]) == 0
+    out = capsys.readouterr().out
+    assert "2 done" in out and "seed 3" in out and "seed 5" in out
+    assert len(list((tmp_path / "tiny-lpwm" / "runs").glob("tiny-lpwm-*/checkpoints/*"))) == 2
+    assert main(["train", "tiny/lpwm", *small, "--seeds", "3", "--weights", "x"]) == 2
+    assert "leave it out" in capsys.readouterr().err
+
+
+class FakeGPU:
+    """Runs of 1000 MiB that share a GPU of 20000; together they make at most `fastest` steps per second."""
+
+    def __init__(self, monkeypatch, fastest, each=1000.0):
+        self.now, self.steps, self.fastest, self.each, self.running = 0.0, {}, fastest, each, 0
+        monkeypatch.setattr(engine_local, "gpu_use", lambda device: (500 + self.each * self.running, 20000.0, 60.0))
+        monkeypatch.setattr(engine_local.time, "monotonic", lambda: self.now)
+        self.growth = engine_local.Growth(1, 16)
+
+    def settle(self):
+        counts = []
+        for _ in range(60):
+            self.running = self.growth.look(dict(self.steps))
+            counts.append(self.running)
+            self.now += 2.0
+            rate = min(self.fastest, 100.0 * self.running) / self.running
+            self.steps = {str(i): self.steps.get(str(i), 0.0) + 2 * rate for i in range(self.running)}
+        return sorted(set(counts))
+
+
+@pytest.mark.parametrize(
+    "fastest, each, counts",
+    [(1e9, 1000.0, [1, 4, 15]), (110.0, 1000.0, [1, 4]), (1e9, 6000.0, [1, 2]), (1e9, 30000.0, [1])],
+    ids=["until memory ends", "until it is no faster", "few fit", "one fits"],
+)
+def test_runs_share_a_gpu_while_that_is_faster_and_they_fit(monkeypatch, fastest, each, counts):
+    gpu = FakeGPU(monkeypatch, fastest, each)
+    assert gpu.settle() == counts
+    told = gpu.growth.summary()
+    assert f"up to {counts[-1]} runs" in told and "busy 60 %" in told and "steps/s" in told
+
+
+def test_without_nvidia_smi_a_gpu_has_one_run(monkeypatch):
+    monkeypatch.setattr(engine_local.subprocess, "run", lambda *a, **k: (_ for _ in ()).throw(FileNotFoundError()))
+    growth = engine_local.Growth(2, 16)
+    assert growth.look({"a": 5.0, "b": 5.0}) == 2 and growth.summary() == ""
+
+
+def test_the_engine_adds_workers_as_the_gpu_has_room(tmp_path, monkeypatch):
+    """The real loop, with workers that only wait."""
+    cells = expand(parse_grid(GRID, "mini"), recipe)
+    status.create(parse_grid(GRID, "mini"), cells, tmp_path)
+    started = []
+
+    class Wait:
+        def __init__(self, number):
+            self.number = number
+
+        def poll(self):
+            return None if len(started) < 3 else 0
+
+        def send_signal(self, number): ...
+
+        def wait(self, seconds): ...
+
+    def start(root, names, config, number):
+        started.append(number)
+        return Wait(number)
+
+    monkeypatch.setattr(engine_local, "gpu_count", lambda config: 1)
+    monkeypatch.setattr(engine_local, "gpu_use", lambda device: (0.0, 1.0, 50.0))
+    monkeypatch.setattr(engine_local.Growth, "look", lambda self, steps: 3)
+    monkeypatch.setattr(engine_local, "start", start)
+    clock = iter(range(10**6))
+    monkeypatch.setattr(engine_local.time, "monotonic", lambda: 3.0 * next(clock))
+    monkeypatch.setattr(engine_local.time, "sleep", lambda seconds: None)
+    engine_local.run(tmp_path, [c.hash for c in cells], EngineConfig())
+    assert started == [0, 1, 2]

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from lpwm.core.compiled import region
 from lpwm.model.config import PredictorConfig
 from lpwm.model.frozen import FrozenAdaLN
 from lpwm.model.layers import TwoLayer, linear, short_attention
@@ -71,6 +72,11 @@ class AdaLNBlock(nn.Module):
         return x + gate2 * F.dropout(y, drop, training=drop > 0), (k, v)
 
 
+@region
+def _through(block: AdaLNBlock, x: Tensor, e: Tensor) -> Tensor:
+    return block(x, block.modulate(e), None, last_only=False)[0]
+
+
 @dataclass
 class Window:
     """What a rollout has seen: the last tokens with their modulations, and keys and values while they are valid.
@@ -101,7 +107,7 @@ class AdaLN(nn.Module):
         x = (z_BKD + self.position[: z_BKD.shape[-2]]).unsqueeze(1)
         e = e_BKD.unsqueeze(1)
         for block in self._blocks():
-            x, _ = block(x, block.modulate(e), None, last_only=False)
+            x = _through(block, x, e)
         return self.head(self.norm(x.squeeze(1)))
 
     def _blocks(self) -> Iterator[AdaLNBlock]:
