@@ -30,7 +30,7 @@ def test_commands_run_and_snippets_print_what_the_page_shows(page, snippets, pic
             if kind == "python":
                 exec(compile(code, page, "exec"), names)
             else:
-                for line in code.replace("--sizes 3 --states 2000", "--sizes 2 --states 500").splitlines():
+                for line in code.splitlines():
                     words = [w for word in shlex.split(line)[1:] for w in (sorted(glob.glob(word)) or [word])]
                     assert cli.main(words) == 0, line
         assert kind == "sh" or out.getvalue() == shown
