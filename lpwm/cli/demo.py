@@ -16,6 +16,7 @@ from lpwm.cli.terminal import say, tell
 from lpwm.core.errors import UserError
 from lpwm.evaluate.config import EvalConfig
 from lpwm.recipes import recipe
+from lpwm.report import palette
 from lpwm.train.progress import LEGEND
 from lpwm.train.run_config import pick_device
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from lpwm.interpret.results import Study
     from lpwm.train.run import Run
 
-METHODS = {"lpwm": "sparse LpWM", "lewm": "dense LeWM"}
+METHODS = {name: palette.called(name, name == "lpwm") for name in ("lpwm", "lewm")}
 
 # Reduced so that two cores finish in minutes: fewer candidates than the paper's 300 × 30, one planner seed.
 PLANNING = EvalConfig(

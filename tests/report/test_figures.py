@@ -10,7 +10,7 @@ from lpwm.report.view import Report
 from lpwm.report.words import world_title
 
 SPARSE, DENSE = "sparse LpWM", "dense LeWM"
-ALL = {"training", "imagination", "distance", "horizon", "success", "maps", "probes", "episodes", "raster"}
+ALL = {"training", "imagination", "distance", "horizon", "success", "maps", "probes", "raster"}
 
 
 def test_every_figure_as_png_and_pdf(documents, tmp_path):
@@ -68,14 +68,6 @@ def test_colors_stand_out_from_their_ground(colors, ground):
 def test_the_map_grows_lighter_throughout():
     shades = [luminance(c) for c in palette.stops()]
     assert shades == sorted(shades)
-
-
-def test_the_episodes_figure_cuts_frames_out_of_their_sheets(documents):
-    figure = figures.of_report(Report(documents.everything()))["episodes"]()
-    assert len(figure.axes) == 3 * 8 and [a.get_ylabel() for a in figure.axes[::8]] == [SPARSE, DENSE, "oracle"]
-    red, green, _ = figure.axes[3].images[0].get_array()[4, 4]  # column 8 of 16, which sheets have in green
-    assert red == 0 and abs(int(green) - 255 * 8 // 15) < 12
-    assert figure.axes[3].get_title() == "step 16"
 
 
 def test_worlds_have_titles():

@@ -72,8 +72,6 @@ def of_report(report: Report) -> dict[str, Make]:
     if shown:
         n = shown[0].study.grid.resolution
         made |= {"maps": partial(codes.maps, shown, [(n // 4, n // 4)]), "probes": partial(codes.probes, shown)}
-    if report.given.episodes:
-        made |= {"episodes": partial(curves.episodes, report)}
     if any(s.study.units for s in shown):
         made |= {"raster": partial(codes.rasters, [s for s in shown if s.study.units])}
     return made | of_contact(report.given.contact)
@@ -88,5 +86,5 @@ def of_studies(studies: Sequence[Study], cells: Sequence[tuple[int, int]] = ()) 
 
 
 def of_contact(studies: Sequence[Contact]) -> dict[str, Make]:
-    drawn = {"weights": contact.weights, "episode": contact.episode, "raster": contact.raster} if studies else {}
+    drawn = {"episode": contact.episode, "raster": contact.raster} if studies else {}
     return {f"contact-{name}": partial(draw, studies) for name, draw in drawn.items()}

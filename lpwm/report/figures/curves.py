@@ -1,7 +1,5 @@
-"""Curves over training and horizons, success rates, and frames of episodes."""
+"""Curves over training and horizons, and success rates."""
 
-import base64
-import io
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,10 +7,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator
-from PIL import Image
 
 from lpwm.report.curves import Plot
-from lpwm.report.gather import Shown
 from lpwm.report.palette import color
 from lpwm.report.view import Report
 
@@ -83,30 +79,3 @@ def name_rows(axis: Axes, names: Sequence[str]) -> None:
     axis.set_yticks(range(len(names)), names)
     axis.set_ylim(len(names) - 0.5, -0.5)
     axis.grid(axis="y", visible=False)
-
-
-def episodes(report: Report) -> Figure:
-    """The first episode of the first cell as the camera saw it: a row a method, time across, the goal at the end."""
-    shown, columns = report.given.episodes[0], 7
-    rows = report.ordered(shown.cell.methods)
-    figure = Figure(figsize=(1.05 * (columns + 1) + 1, 1.1 * len(rows)))
-    axes = figure.subplots(len(rows), columns + 1, squeeze=False)
-    at = np.linspace(0, len(shown.cell.steps) - 1, columns).round().astype(int)
-    for number, (line, row) in enumerate(zip(axes, rows, strict=True)):
-        pictures = [_cut(shown, row.camera, len(shown.cell.steps), c) for c in at] + [
-            _cut(shown, shown.cell.goal, 1, 0)
-        ]
-        titles = [f"step {shown.cell.steps[c]}" for c in at] + ["goal"]
-        for axis, picture, title in zip(line, pictures, titles, strict=True):
-            axis.imshow(picture)
-            axis.set(xticks=[], yticks=[], title="" if number else title)
-            axis.grid(visible=False)
-        line[0].set_ylabel(report.look(row)[0])
-    return figure
-
-
-def _cut(shown: Shown, name: str, columns: int, column: int) -> np.ndarray:
-    """The first row of a sheet at one column, (s, s, 3)."""
-    sheet = np.array(Image.open(io.BytesIO(base64.b64decode(shown.sheets[name]))).convert("RGB"))
-    side = sheet.shape[1] // columns
-    return sheet[:side, column * side : (column + 1) * side]
