@@ -156,7 +156,8 @@ def _through(block: _Block, x: Tensor, m: Tensor, past: Joined, last_only: bool)
         gate1, shift2, scale2, gate2 = (t[:, :, -1:] for t in (gate1, shift2, scale2, gate2))
     else:
         q, kv = _linear(y, block.qkv).split((inner, 2 * inner), dim=-1)
-    heads, seen = (block.heads, -1), []
+    heads = (block.heads, -1)
+    seen: KeysValues = []
     for both in (*past, kv):
         ks, vs = (t.unflatten(-1, heads).unbind(2) for t in both.chunk(2, dim=-1))
         seen += zip(ks, vs, strict=True)
