@@ -76,11 +76,10 @@ def examine() -> list[Finding]:
 def _kept() -> Finding:
     """The folder of compiled code, and its size."""
     folder = cache_folder()
-    parent = next(p for p in (folder, *folder.parents) if p.exists())
-    size = sum(os.path.getsize(p) for p in folder.rglob("*") if p.is_file() and not p.is_symlink())
-    ok = os.access(parent, os.W_OK) and parent.is_dir()
-    remedy = "" if ok else "set LPWM_CACHE to a folder that can be written"
-    return Finding("compiled code", ok, f"{folder}, {size / 1e6:.1f} MB", remedy)
+    size = sum(p.lstat().st_size for p in folder.rglob("*")) / 1e6
+    place = next(p for p in (folder, *folder.parents) if p.exists())
+    remedy = "" if os.access(place, os.W_OK) and place.is_dir() else "set LPWM_CACHE to a folder that can be written"
+    return Finding("compiled code", not remedy, f"{folder}, {size:.1f} MB", remedy)
 
 
 def _devices() -> list[Finding]:

@@ -128,42 +128,43 @@ def _say(sentence: str) -> None:
 
 @contextlib.contextmanager
 def _watching(root: Path) -> Iterator[Callable[[], None]]:
-    """Shows where the sweep stands, at most every two seconds: on a terminal a table of all runs that redraws itself,
-    elsewhere a line when it changes."""
+    """On a terminal a table of all runs; elsewhere a line when the sweep changes, at most every two seconds."""
     from lpwm.sweep import status
 
+    if sys.stderr.isatty():
+        with _live(root, sys.stderr):
+            yield lambda: None
+        return
     last, told, look = 0.0, "", status.watcher(root)
-    with _live(sys.stderr) if sys.stderr.isatty() else contextlib.nullcontext() as live:
 
-        def watch() -> None:
-            nonlocal last, told
-            if time.monotonic() - last < 2:
-                return
-            last = time.monotonic()
-            if live is not None:
-                live.update(_page(status.view(root), live.console))
-            elif (line := look()) != told:
-                _say(line)
-                told = line
+    def watch() -> None:
+        nonlocal last, told
+        if time.monotonic() - last < 2:
+            return
+        last = time.monotonic()
+        line = look()
+        if line != told:
+            _say(line)
+            told = line
 
-        yield watch
+    yield watch
 
 
-def _live(stream: TextIO) -> Any:
+def _live(root: Path, stream: TextIO) -> Any:
+    """The table of a sweep, as high as the terminal, drawn anew every second."""
     from rich.console import Console
     from rich.live import Live
-
-    return Live(console=Console(file=stream), refresh_per_second=2, redirect_stdout=False)
-
-
-def _page(now: Any, console: Any) -> Any:
-    """The table of a sweep, as high as the terminal."""
     from rich.text import Text
 
     from lpwm.sweep import status
 
-    rows = max(5, console.size.height - 3)
-    return Text(plain(status.table(now, rows)), no_wrap=True, overflow="ellipsis")
+    console = Console(file=stream)
+
+    def page() -> Text:
+        rows = max(5, console.size.height - 3)
+        return Text(plain(status.table(status.view(root), rows)), no_wrap=True, overflow="ellipsis")
+
+    return Live(get_renderable=page, console=console, refresh_per_second=1, redirect_stdout=False)
 
 
 def dry_run(args: Args, grid: Grid, cells: list[Cell]) -> int:
@@ -197,10 +198,7 @@ def show(args: StatusArgs) -> int:
     if args.once or not sys.stdout.isatty() or not now.open:
         say(status.table(now))
         return 0
-    with _live(sys.stdout) as live:
-        while now.open:
-            live.update(_page(now, live.console))
+    with _live(root, sys.stdout):
+        while status.view(root).open:
             time.sleep(1.0)
-            now = status.view(root)
-        live.update(_page(now, live.console))
     return 0

@@ -15,8 +15,8 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator
-from importlib import metadata
+from collections.abc import Callable
+from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,10 +24,20 @@ from lpwm.core.version import __version__
 
 T = TypeVar("T")
 VARIABLES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
+VERBS = ("enter", "exit")
 LEAST = 256 << 20  # bytes that must be free: a training step leaves about 20 MB
-# torch keeps no result of tracing for graphs with these, because it does not know whether they are the same in the next
-# process. Ours are: their arguments are in the graph, and so in the key.
-KNOWN = {f"torch.amp.autocast_mode._{verb}_autocast": "1" for verb in ("enter", "exit")}
+SETTINGS = (  # of torch, where its version has them
+    # Results of tracing are kept for our graphs too. torch does not know that these are the same in the next process;
+    # ours are: what they are given is in the graph, and so in the key.
+    ("_functorch", "autograd_cache_allow_custom_autograd_functions", True),
+    ("_inductor", "unsafe_marked_cacheable_functions", {f"torch.amp.autocast_mode._{v}_autocast": "1" for v in VERBS}),
+    # The backward pass is compiled with the forward pass: what fails fails before anything is computed.
+    ("_functorch", "force_non_lazy_backward_lowering", True),
+    # Left to itself torch switches autocast on again for the compiled backward pass, and so rounds the gradients of
+    # what was kept in float32: the regularizer's, the projector's.
+    ("_functorch", "backward_pass_autocast", "off"),
+    ("_dynamo", "recompile_limit", 128),  # kinds of problem one call may compile for; torch goes on uncompiled after 8
+)
 _state: dict[str, Path | None] = {"folder": None}  # the one in use
 
 
@@ -48,17 +58,12 @@ def cache_folder() -> Path:
 def version_folder() -> Path:
     import torch
 
-    def version(package: str) -> str:
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            return metadata.version(package)
-        return "none"
-
-    try:  # code for the processor is made for all that it can do
+    parts = [__version__, torch.__version__, torch.version.cuda, sys.version]
+    with contextlib.suppress(ImportError):
+        parts.append(metadata.version("triton"))
+    with contextlib.suppress(OSError):  # code for the processor is made for all that it can do
         lines = Path("/proc/cpuinfo").read_text().splitlines()
-        processor = next((line for line in lines if line.startswith(("flags", "Features"))), "")
-    except OSError:
-        processor = ""
-    parts = [__version__, torch.__version__, version("triton"), torch.version.cuda, sys.version, processor]
+        parts += [line for line in lines if line.startswith(("flags", "Features"))][:1]
     name = hashlib.sha256("\n".join(map(str, parts)).encode()).hexdigest()[:8]
     return cache_folder() / f"compiled-{__version__}-torch-{torch.__version__}-{name}"
 
@@ -69,8 +74,8 @@ def keep() -> None:
 
     if _state["folder"] is not None:
         return
-    given = os.environ.get(VARIABLES[0])
-    if given and given != default_cache_dir() and "LPWM_CACHE" not in os.environ:
+    given = os.environ.get(VARIABLES[0], default_cache_dir())
+    if given != default_cache_dir() and "LPWM_CACHE" not in os.environ:
         _state["folder"] = Path(given)
         return
     folder = version_folder()
@@ -91,12 +96,9 @@ def keep() -> None:
 
 def _complete(library: Path) -> bool:
     """Whether an ELF file is as long as its header says: the table of sections is at its end."""
-    with library.open("rb") as file:
-        head = file.read(64)
-    if len(head) < 64 or head[:5] != b"\x7fELF\x02":  # of 64 bits; others are not looked at
-        return len(head) == 64 and head[:4] == b"\x7fELF"
-    at, size, count = struct.unpack_from("<Q", head, 40) + struct.unpack_from("<HH", head, 58)
-    return library.stat().st_size >= at + size * count
+    content = library.read_bytes()
+    at, size, count = struct.unpack("<40xQ10xHH2x", content[:64].ljust(64, b"\xff"))
+    return content[:4] != b"\x7fELF" or len(content) >= at + size * count
 
 
 def _use(folder: Path) -> None:
@@ -121,45 +123,25 @@ def _again(error: Exception) -> bool:
 
     if not isinstance(error, BackendCompilerFailed | OSError) or _state["folder"] != version_folder():
         return False
-    cause = getattr(error, "inner_exception", error)
-    why = (str(cause).strip() or type(cause).__name__).splitlines()[0][:200]
+    why = str(getattr(error, "inner_exception", error)).strip().partition("\n")[0][:200]
     _go_without(f"Compiling with {_state['folder']} failed ({why}): if it is damaged, remove it")
     clear_caches()
     return True
 
 
-@contextlib.contextmanager
-def _settings() -> Iterator[None]:
-    """torch keeps the results of tracing for our graphs too, and compiles the backward pass with the forward pass, so
-    that what fails fails before anything is computed. Versions of torch without a setting do as they do."""
-    from torch._functorch import config as functorch
-    from torch._inductor import config as inductor
-
-    ours: list[tuple[Any, str, Any]] = [
-        (functorch, "autograd_cache_allow_custom_autograd_functions", True),
-        (functorch, "force_non_lazy_backward_lowering", True),
-        (inductor, "unsafe_marked_cacheable_functions", KNOWN),
-    ]
-    with contextlib.ExitStack() as held:
-        for config, name, value in ours:
-            if hasattr(config, name):
-                held.enter_context(config.patch({name: value}))
-        yield
-
-
-def compiled(
-    f: Callable[..., Any],
-    backend: str | Callable[..., Any] = "inductor",
-    within: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext,
-) -> Callable[..., Any]:
-    """`f` compiled for static shapes, called `within` a context (settings of torch)."""
+def compiled(f: Callable[..., Any], backend: str | Callable[..., Any] = "inductor") -> Callable[..., Any]:
+    """`f` compiled for static shapes, with the gradients that it has eagerly."""
     import torch
 
     keep()
     fast = torch.compile(f, dynamic=False, backend=backend)
 
     def call(*args: Any) -> Any:
-        with _settings(), within():
+        with contextlib.ExitStack() as held:
+            for part, name, value in SETTINGS:
+                config = import_module(f"torch.{part}.config")
+                if hasattr(config, name):
+                    held.enter_context(config.patch({name: value}))
             try:
                 return fast(*args)
             except Exception as error:

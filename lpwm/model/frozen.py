@@ -142,14 +142,10 @@ class _Block:
         self.qkv = block.qkv.weight.detach().to(dtype)
         self.out, self.up, self.down = (cast(affine(m), dtype) for m in (block.out, block.up, block.down))
 
-    def __call__(self, x: Tensor, m: Tensor, past: Joined, last_only: bool) -> tuple[Tensor, Joined]:
-        """New tokens x (B, s, n, D), modulation m (B, s, n, 6D), earlier keys and values; see AdaLNBlock."""
-        x, kv = _through(self, x, m, past, last_only)
-        return x, [*past, kv]
-
 
 @region
 def _through(block: _Block, x: Tensor, m: Tensor, past: Joined, last_only: bool) -> tuple[Tensor, Tensor]:
+    """New tokens x (B, s, n, D), modulation m (B, s, n, 6D), earlier keys and values; see AdaLNBlock."""
     D, n, inner = (x.shape[-1],), x.shape[2], block.qkv.shape[0] // 3
     shift1, scale1, gate1, shift2, scale2, gate2 = m.chunk(6, dim=-1)
     y = block.norm1(F.layer_norm(x, D, eps=block.eps) * scale1 + shift1)
@@ -252,8 +248,8 @@ class FrozenAdaLN:
         x = x + self.position[at : at + x.shape[2]]
         seen: list[Joined] = []
         for i, block in enumerate(self.blocks):
-            x, kv = block(x, ms[i], past[i], last_only and i == len(self.blocks) - 1)
-            seen.append(kv)
+            x, kv = _through(block, x, ms[i], past[i], last_only and i == len(self.blocks) - 1)
+            seen.append([*past[i], kv])
         return x[:, :, -1:], seen
 
 

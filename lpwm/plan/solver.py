@@ -6,7 +6,6 @@ non-finite costs count as +inf, and one look at the end raises if an environment
 
 import functools
 import math
-import os
 import time
 from abc import ABC, abstractmethod
 from collections import OrderedDict
@@ -20,6 +19,7 @@ from torch import Tensor
 from lpwm.core.compiled import compiled
 from lpwm.core.errors import UserError
 from lpwm.core.graphs import Graph, warm_up
+from lpwm.core.memory import free_bytes
 from lpwm.core.rng import fold, normal_at
 from lpwm.plan.problem import Problem
 
@@ -151,14 +151,11 @@ def raise_if_dead(alive_B: Tensor, problem: Problem) -> None:
         raise UserError(f"every candidate plan of {those} has a non-finite cost: {remedy}.")
 
 
-SHAPES = 128  # kinds of problem one call may compile for; torch stops at 8 and plans on uncompiled
-
-
 @functools.cache
 def _compiled(step: Callable[..., State], backend: str | Callable[..., Any] = "inductor") -> Callable[..., State]:
     """One compiled iteration per solver class. Weights are its inputs, so a new problem of the same shapes, of another
     model too, does not compile again; another horizon, context length or link does."""
-    return compiled(step, backend, functools.partial(torch._dynamo.config.patch, recompile_limit=SHAPES))
+    return compiled(step, backend)
 
 
 class Sampler(Solver):
@@ -218,16 +215,11 @@ class Sampler(Solver):
 
 
 def memory_budget(device: torch.device) -> int:
-    """Bytes a plan may use: 60 % of what is free on the GPU; on the host a quarter of its memory, at most 4 GiB."""
+    """Bytes a plan may use: 60 % of what is free on the GPU; on the host half of it, at most 4 GiB."""
     if device.type == "cuda":
-        free, _ = torch.cuda.mem_get_info(device)
         cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        return int(0.6 * (free + cached))
-    try:
-        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):
-        total = 4 << 30
-    return min(total // 4, 4 << 30)
+        return int(0.6 * (free_bytes(device) + cached))
+    return int(min(free_bytes() / 2, 4 << 30))
 
 
 def chunk_size(problem: Problem, solver: Solver, budget_bytes: int) -> int:

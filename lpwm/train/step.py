@@ -1,14 +1,10 @@
 """One training step: a pure loss on a clip, and the engines that apply it. Legend: B clips of the global batch, b of
 this rank, T frames, K positions, D latent width, A action block."""
 
-from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import dataclass, field
-from functools import partial
 
 import torch
 from torch import Tensor, nn
-from torch._functorch import config as functorch
 
 from lpwm.core.compiled import compiled
 from lpwm.core.errors import UserError
@@ -50,15 +46,6 @@ def _predict(
     return objective(z, zhat, draw, multistep, group, share), zhat
 
 
-def compiled_loss() -> Callable[..., Terms]:
-    """`clip_loss` compiled, with the gradients that it has eagerly. Left to itself torch switches autocast on again for
-    the compiled backward pass, and so rounds the gradients of what was kept in float32: the regularizer's, the
-    projector's."""
-    able = hasattr(functorch, "backward_pass_autocast")
-    within = partial(functorch.patch, backward_pass_autocast="off") if able else nullcontext
-    return compiled(clip_loss, within=within)
-
-
 @dataclass
 class Stepper:
     """Forward, backward, average over ranks, clip, update: `stepper(pixels, actions, draw, factor, step)`. On CUDA the
@@ -82,7 +69,7 @@ class Stepper:
         self.device = next(self.model.parameters()).device
         self.parameters = [p for p in self.model.parameters() if p.requires_grad]
         self.ranks.join_norms(self.model)
-        self._loss = compiled_loss() if self.compiled else clip_loss  # first: kernels are kept where it says
+        self._loss = compiled(clip_loss) if self.compiled else clip_loss  # first: kernels are kept where it says
         if self.kernels and self.compiled and self.precision == torch.bfloat16:
             self.model.encoder.vit.use_kernels()
         self._group = self.ranks.group(self.batch)

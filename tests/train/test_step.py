@@ -7,6 +7,7 @@ import pytest
 import torch
 from tools import load
 
+from lpwm.core import compiled as compiled_room
 from lpwm.core.rng import generator
 from lpwm.data.clips import Clip
 from lpwm.losses import Objective, ObjectiveConfig, RDMRegConfig
@@ -47,13 +48,10 @@ def test_compiled_gradients_have_the_types_of_eager_ones(monkeypatch):
         assert torch.equal(found[name], grad), name
 
 
-def test_older_torch_compiles_too(monkeypatch):
-    from lpwm.train import step
-
-    monkeypatch.setattr(step, "functorch", object())
-    monkeypatch.setattr(step, "clip_loss", len)
+def test_a_torch_without_a_setting_compiles_too(monkeypatch):
+    monkeypatch.setattr(compiled_room, "SETTINGS", (("_functorch", "of_another_version", True),))
     monkeypatch.setattr(torch, "compile", lambda f, **kw: f)
-    assert step.compiled_loss()("abc") == 3
+    assert compiled_room.compiled(len)("abc") == 3
 
 
 @pytest.fixture(autouse=True)

@@ -1,12 +1,15 @@
 """What starts the workers of a sweep: processes here (local), Ray, or Slurm. An engine decides nothing about cells."""
 
 import importlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import tyro
 
 from lpwm.core.errors import UserError
+
+Watch = Callable[[], None]  # called about once a second, to show where things stand
 
 
 @dataclass(frozen=True)

@@ -10,17 +10,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from lpwm.core.errors import UserError
-from lpwm.sweep.engines import EngineConfig
+from lpwm.sweep.engines import EngineConfig, Watch
 from lpwm.sweep.ledger import DEATHS
 from lpwm.sweep.status import view
 from lpwm.sweep.worker import ledger_of
 from lpwm.worlds.pool import cores
-
-Watch = Callable[[], None]  # called about once a second, to show where things stand
 
 
 def load() -> None:
@@ -76,7 +74,7 @@ class Growth:
             self.busy.append(use[2])
         if self.settled or use is None or self.before is None:
             return self.count
-        if len(steps) < self.count or min(steps.values()) == 0 or (self._from and set(self._from[1]) != set(steps)):
+        if len(steps) < self.count or (self._from and set(self._from[1]) != set(steps)):
             self._from = None  # not all of them train, or others than before
         elif self._from is None:
             self._from = (now, steps)
@@ -91,11 +89,9 @@ class Growth:
         return self.count
 
     def summary(self) -> str:
-        if not self.busy:
-            return ""
         rate = f"{max(self.rates):.0f} steps/s together, " if max(self.rates) else ""
-        busy = sum(self.busy) / len(self.busy)
-        return f"up to {self.count} runs side by side, {rate}GPU busy {busy:.0f} % of the time"
+        busy = f"{rate}GPU busy {sum(self.busy) / max(1, len(self.busy)):.0f} % of the time"
+        return f"up to {self.count} runs side by side, {busy}" if self.busy else ""
 
 
 def run(root: Path, names: Sequence[str], config: EngineConfig, watch: Watch = lambda: None) -> str:
@@ -126,7 +122,7 @@ def run(root: Path, names: Sequence[str], config: EngineConfig, watch: Watch = l
                     workers[i] = start(root, names, config, i)
             if growth is not None and time.monotonic() - looked > 2:
                 looked = time.monotonic()
-                trains = {c.hash: c.progress * c.steps for c in view(root).cells if c.state == "running"}
+                trains = {c.hash: c.progress * c.steps for c in view(root).cells if 0 < c.progress < 1}
                 count = min(growth.look(trains), len(open_cells()))
     finally:
         stop(workers)

@@ -7,15 +7,14 @@ all nodes must see. One started again elsewhere waits until the dead claim lapse
 import contextlib
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from lpwm.core.errors import UserError, need
-from lpwm.sweep.engines import EngineConfig
+from lpwm.sweep.engines import EngineConfig, Watch
 from lpwm.sweep.worker import ledger_of, one_cell
 
-Watch = Callable[[], None]
 TASK = one_cell  # what a Ray task does
 
 

@@ -7,18 +7,17 @@ next worker that looks continues it. The ledger must be on a disk that all nodes
 import contextlib
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from lpwm.core.errors import UserError, choose, need
-from lpwm.sweep.engines import EngineConfig
+from lpwm.sweep.engines import EngineConfig, Watch
 from lpwm.sweep.worker import ledger_of, log_to, work
 from lpwm.train import parse_options, pick_device
 
-Watch = Callable[[], None]
 WORKERS = 8  # elements of the array unless given, at most as many as there are cells
 
 
