@@ -134,7 +134,7 @@ def test_the_verb_writes_a_page_and_figures(folders, tmp_path, capsys):
     text = (tmp_path / "page" / "report.html").read_text()
     assert said["page"].endswith("page/report.html") and said["bytes"] == len(text.encode())
     assert (said["evaluations"], said["studies"], said["episodes"]) == (1, 2, 1)
-    assert {p.split("/")[-1] for p in said["figures"]} >= {"success.pdf", "maps.png", "episodes.pdf", "raster.png"}
+    assert {p.split("/")[-1] for p in said["figures"]} >= {"success.pdf", "maps.png", "raster.png"}
     assert 'id="missing"' not in text
     assert str(tmp_path) not in text and str(folders[0].parent) not in text
 

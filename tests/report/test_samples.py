@@ -74,8 +74,8 @@ def test_the_page_has_a_section_for_each_and_says_their_numbers(text):
         assert text.count(f'<section id="{name}"') == 1 and f'<a href="#{name}">' in text
     assert "0.450 [0.000, 1.000]" in text  # the two seeds of one cell together: a rate ends at 0 and 1
     assert "3 of 16" in text and ("control −0." in text or "control 0." in text)
-    assert text.count('src="data:image/png;base64,') == 3
-    assert text.count("<img alt=") == 3 and 'alt=""' not in text
+    assert text.count('src="data:image/png;base64,') == 2
+    assert text.count("<img alt=") == 2 and 'alt=""' not in text
 
 
 def test_a_page_without_them_has_none_of_it(documents):
@@ -86,7 +86,7 @@ def test_a_page_without_them_has_none_of_it(documents):
 def test_figures_are_files_too(documents, given, tmp_path):
     bare = replace(given, runs=[documents.run("lpwm", seed, log=False) for seed in (0, 1)])
     made = figures.write(tmp_path, bare, formats=("png",))
-    names = ("contact-weights", "contact-episode", "contact-raster")
+    names = ("contact-episode", "contact-raster")
     assert {p.name for p in made} == {f"{name}.png" for name in names}
 
 
@@ -97,16 +97,11 @@ def test_the_newest_result_of_each_run_is_picked(documents):
     assert newest == [results[3], results[0]]
 
 
-def test_seeds_of_one_weight_are_pooled(documents):
-    runs = [documents.run("lpwm", s) for s in (0, 1)]
-    group = [contact_result(r, 0.1, s) for s, r in enumerate(runs)]
-    each = [s.correlations["cube"].estimate for s in group]
-    both = contact.pooled(group, "cube")
-    assert both.estimate == pytest.approx(np.mean(each)) and both.unit == "checkpoints"
-    assert -1 <= both.low <= both.high <= 1
-    assert contact.pooled(group[:1], "cube").unit == "episodes of one checkpoint"
+def test_an_episode_is_drawn_for_each_weight_and_without_a_factor_that_varies(documents):
+    group = [contact_result(documents.run("lpwm", s), weight, s) for s, weight in enumerate((0.1, 0.1, 0.0))]
     group[0] = replace(group[0], correlations={**group[0].correlations, "cube": None})
-    assert contact.pooled(group, "cube") is None and contact.weights(group).axes and contact.episode(group).axes
+    titles = [axis.get_title() for axis in contact.episode(group).axes]
+    assert [title.split(",")[0] for title in titles] == [f"temporal-Jaccard weight {w}" for w in ("0", "0.1")]
 
 
 def test_a_rung_that_the_paper_does_not_have_is_called_by_its_name(documents):
