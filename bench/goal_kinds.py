@@ -3,6 +3,9 @@
     python bench/goal_kinds.py RUN [--factors agent_x agent_y block_x block_y angle] [--goals dataset] [--episodes 50]
                                    [--steps 50] [--device auto] [--json OUT]
 
+    lpwm train pusht-small/mlp-lti/lpwm --name pusht         (a run that plans; needs a GPU)
+    python bench/goal_kinds.py runs/pusht-* --factors agent_x agent_y block_x block_y angle --json goal_kinds.json
+
 The agent of RUN acts with the preset's planner, once towards the picture of each goal state and once towards the goal
 state's factors, as the run's linear probes tell them (`lpwm interpret --what factors RUN`, fitted here if missing).
 """
