@@ -18,11 +18,10 @@ import warnings
 from collections.abc import Callable
 from importlib import import_module, metadata
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from lpwm.core.version import __version__
 
-T = TypeVar("T")
 VARIABLES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 VERBS = ("enter", "exit")
 LEAST = 256 << 20  # bytes that must be free: a training step leaves about 20 MB
@@ -41,7 +40,7 @@ SETTINGS = (  # of torch, where its version has them
 _state: dict[str, Path | None] = {"folder": None}  # the one in use
 
 
-def region(f: Callable[..., T]) -> Callable[..., T]:
+def region(f: Callable[..., Any]) -> Callable[..., Any]:
     """With LPWM_REGIONS=1: what is compiled traces and compiles `f` once for all calls that differ only in the tensors
     they are given (the blocks of a network), in place of once per call."""
     import torch

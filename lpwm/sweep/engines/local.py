@@ -107,12 +107,14 @@ def run(root: Path, names: Sequence[str], config: EngineConfig, watch: Watch = l
     growth = Growth(gpus, cores() // config.cpus, config.device) if gpus and not config.workers else None
     count, looked = min(worker_count(config), len(open_cells())), time.monotonic()
     restarts, most = 0, DEATHS * len(names)  # more than the ledger allows: not the cells' fault
+    going = count > 0
     try:
-        while len(workers) < count or any(w.poll() is None for w in workers):
+        while going:
             while len(workers) < count:
                 workers.append(start(root, names, config, len(workers)))
             time.sleep(0.5)
             watch()
+            going = False
             for i, worker in enumerate(workers):
                 # 0: nothing left to claim. Anything else: it died, and the ledger knows how often for this cell.
                 if worker.poll() not in (None, 0) and open_cells():
@@ -120,7 +122,8 @@ def run(root: Path, names: Sequence[str], config: EngineConfig, watch: Watch = l
                     if restarts > most + len(workers):
                         raise UserError(f"workers die before they take a cell: see {root}/logs/local-{i}.log.")
                     workers[i] = start(root, names, config, i)
-            if growth is not None and time.monotonic() - looked > 2:
+                going |= worker is not workers[i] or worker.poll() is None
+            if growth is not None and going and time.monotonic() - looked > 2:
                 looked = time.monotonic()
                 trains = {c.hash: c.progress * c.steps for c in view(root).cells if 0 < c.progress < 1}
                 count = min(growth.look(trains), len(open_cells()))
