@@ -76,12 +76,12 @@ def make_env(env_id: str, kwargs: str, wrapper: str) -> Any:
 
 
 def _draws(env: Any) -> bool:
-    """Whether it draws although it does not say so (OGBench's do)."""
+    """Whether it draws although it does not say so."""
     try:
         env.reset(seed=0)
         return isinstance(env.render(), np.ndarray)
-    except Exception:  # another's drawing fails in any way
-        return False
+    except Exception as error:  # another's drawing fails in any way
+        raise UserError(f"{_name(env)} does not draw: {_short(error)}.") from error
 
 
 def _missing(name: str, error: Exception) -> UserError:
