@@ -39,8 +39,11 @@ def begin(name):
     random.seed(seed)
     np.random.seed(seed)
     torch.manual_seed(seed)
+    if torch.get_num_threads() != THREADS:  # a command in this process chose others: two workers would spin
+        torch.set_num_threads(THREADS)
 
 
+THREADS = torch.get_num_threads()
 begin("collection")
 
 

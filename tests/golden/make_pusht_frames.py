@@ -62,7 +62,7 @@ def main() -> None:
         colors, which = np.unique(pictures[mask], axis=0, return_inverse=True)
         kept[f"empty{name}"] = ground
         kept[f"mask{name}"] = np.packbits(mask)
-        kept[f"colors{name}"] = colors
+        kept[f"colours{name}"] = colors
         kept[f"pixels{name}"] = which.astype(np.uint16).reshape(-1)
     path = Path(__file__).with_name("pusht_frames.npz")
     np.savez_compressed(path, **kept)

@@ -29,7 +29,7 @@ def theirs(golden, small=False):
     count = len(golden["states"]) // (10 if small else 1)
     mask = np.unpackbits(golden[f"mask{end}"])[: count * size * size].reshape(count, size, size).astype(bool)
     frames = np.repeat(empty[None], count, 0)
-    frames[mask] = golden[f"colors{end}"][golden[f"pixels{end}"]]
+    frames[mask] = golden[f"colours{end}"][golden[f"pixels{end}"]]
     return frames, empty
 
 

@@ -67,7 +67,10 @@ class StoredFrames:
         count = len(range(*rows.indices(self.shape[0]))) if isinstance(rows, slice) else 1
         need_memory(f"{count} frames of {self.shape[1]}×{self.shape[2]}", count * math.prod(self.shape[1:]))
 
-    def __getitem__(self, rows: slice) -> NDArray[np.uint8]:
+    def __getitem__(self, rows: slice | int) -> NDArray[np.uint8]:
+        if not isinstance(rows, slice):
+            row = range(self.shape[0])[rows]
+            return self[row : row + 1][0]
         wanted = np.arange(*rows.indices(self.shape[0]), dtype=np.int64)
         self.check_memory(rows)
         out = np.empty((len(wanted), *self.shape[1:]), np.uint8)
