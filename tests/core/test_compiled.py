@@ -50,6 +50,7 @@ def gradient():
     return w.grad
 
 
+@pytest.mark.soak
 def test_the_next_process_traces_and_compiles_nothing_and_survives_damage(process, recwarn):
     want = gradient()
     assert counters["aot_autograd"]["autograd_cache_saved"] == 1, "torch kept nothing"
@@ -135,6 +136,7 @@ compiled(lambda x: x.sin() * 2)(torch.ones(3))
 """
 
 
+@pytest.mark.soak
 def test_a_killed_compile_leaves_nothing_in_the_way(process):
     killed = subprocess.run([sys.executable, "-c", KILLED], capture_output=True)
     assert killed.returncode == -9, killed.stderr.decode()[-2000:]
