@@ -2,16 +2,12 @@
 
 import os
 import random
-import resource
 import signal
+import subprocess
 import sys
-import time
-import traceback
-from pathlib import Path
 
 import pytest
 
-from lpwm.cli import main
 from lpwm.core.config import to_dict
 from lpwm.recipes import recipe
 from lpwm.report.page import flat
@@ -21,7 +17,7 @@ CASES = [(name, value) for name in flat(to_dict(recipe("tiny/lpwm"))) for value 
 SHORT = "train tiny/lpwm --train.steps 4 --train.no-stop-dead --data.episodes 12 --train.eval-batches 1 --device cpu"
 ROOM = 2**30  # bytes that a command may take on top of what importing took
 ENOUGH, MOST = 4.0, 60  # seconds of computing after which a training is interrupted, and after which it hangs
-LONGEST = 600.0  # seconds, however busy the machine is
+LONGEST = 300.0  # seconds, however busy the machine is
 
 
 def command(name, value, out):
@@ -32,36 +28,27 @@ def command(name, value, out):
     return [*words, "--out", str(out), "--json", f"{option}={value}"]
 
 
+# A process of its own, with limits on top of what importing took: a fork of this one may wait for ever for threads.
+CHILD = """
+import os, resource, signal, sys
+from pathlib import Path
+import lpwm.evaluate.runs, lpwm.train.run
+from lpwm.cli import main
+enough, room, most = float(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (size + room, size + room))
+resource.setrlimit(resource.RLIMIT_CPU, (most, most))
+signal.signal(signal.SIGPROF, lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+signal.setitimer(signal.ITIMER_PROF, enough)
+sys.exit(main(sys.argv[4:]))
+"""
+
+
 def outcome(argv, told, enough=ENOUGH):
-    """Exit status of a command in a process of its own, with ROOM to grow; 0 or 130 is a training that went well."""
-    pid = os.fork()
-    if pid == 0:
-        with open(told, "w") as file:
-            os.dup2(file.fileno(), 1)
-            os.dup2(file.fileno(), 2)
-        size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (size + ROOM, size + ROOM))
-        sys.stdout, sys.stderr = (os.fdopen(n, "w", closefd=False) for n in (1, 2))
-        resource.setrlimit(resource.RLIMIT_CPU, (MOST, MOST))
-        signal.signal(signal.SIGPROF, lambda *_: os.kill(os.getpid(), signal.SIGTERM))
-        signal.setitimer(signal.ITIMER_PROF, enough)
-        code = 1
-        try:
-            code = main(argv)
-        except BaseException:
-            traceback.print_exc()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
-    until = time.monotonic() + LONGEST
-    while time.monotonic() < until:
-        done, status = os.waitpid(pid, os.WNOHANG)
-        if done:
-            return os.waitstatus_to_exitcode(status)
-        time.sleep(0.01)
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
-    return "hangs"
+    """Exit status of a command, with ROOM to grow; 0 or 130 is a training that went well."""
+    words = [sys.executable, "-c", CHILD, str(enough), str(ROOM), str(MOST), *argv]
+    with open(told, "w") as file:
+        return subprocess.run(words, stdout=file, stderr=subprocess.STDOUT, timeout=LONGEST).returncode
 
 
 def check(name, value, folder, enough=ENOUGH):
