@@ -1,10 +1,12 @@
 """Every field of `lpwm train` with twelve extreme values: refused in one sentence, or it works, within 1 GB."""
 
+import json
 import os
 import random
 import signal
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -28,54 +30,76 @@ def command(name, value, out):
     return [*words, "--out", str(out), "--json", f"{option}={value}"]
 
 
-# A process of its own, with limits on top of what importing took: a fork of this one may wait for ever for threads.
-CHILD = """
-import os, resource, signal, sys
+# One process imports everything and starts no thread. For each command it forks a child, with limits on top of what
+# importing took: a fork of the process of the tests, which has threads, may wait for them for ever.
+SERVER = """
+import json, os, resource, signal, sys
 from pathlib import Path
-import lpwm.evaluate.runs, lpwm.train.run
+import torch
+import lpwm.cli.train, lpwm.evaluate.runs, lpwm.train.run
 from lpwm.cli import main
-enough, room, most = float(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+room, most = int(sys.argv[1]), int(sys.argv[2])
 size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-resource.setrlimit(resource.RLIMIT_AS, (size + room, size + room))
-resource.setrlimit(resource.RLIMIT_CPU, (most, most))
-signal.signal(signal.SIGPROF, lambda *_: os.kill(os.getpid(), signal.SIGTERM))
-signal.setitimer(signal.ITIMER_PROF, enough)
-sys.exit(main(sys.argv[4:]))
+for line in sys.stdin:
+    told, enough, argv = json.loads(line)
+    child = os.fork()
+    if child == 0:
+        os.setsid()
+        out = os.open(told, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(out, 1), os.dup2(out, 2)
+        resource.setrlimit(resource.RLIMIT_AS, (size + room, size + room))
+        resource.setrlimit(resource.RLIMIT_CPU, (most, most))
+        signal.signal(signal.SIGPROF, lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+        signal.setitimer(signal.ITIMER_PROF, enough)
+        sys.exit(main(argv))
+    print(child, flush=True)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
 
 
-def outcome(argv, told, enough=ENOUGH):
-    """Exit status of a command, with ROOM to grow; 0 or 130 is a training that went well."""
-    words = [sys.executable, "-c", CHILD, str(enough), str(ROOM), str(MOST), *argv]
-    with open(told, "w") as file:
-        return subprocess.run(words, stdout=file, stderr=subprocess.STDOUT, timeout=LONGEST).returncode
+class Server:
+    def __init__(self):
+        words = [sys.executable, "-c", SERVER, str(ROOM), str(MOST)]
+        self.process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
+    def outcome(self, argv, told, enough):
+        """Exit status of a command; it is killed, with all it started, after LONGEST seconds."""
+        self.process.stdin.write(json.dumps([str(told), enough, argv]) + "\n")
+        self.process.stdin.flush()
+        child = int(self.process.stdout.readline())
+        timer = threading.Timer(LONGEST, os.killpg, (child, signal.SIGKILL))
+        timer.start()
+        code = int(self.process.stdout.readline())
+        timer.cancel()
+        return code
 
-def check(name, value, folder, enough=ENOUGH):
-    code = outcome(command(name, value, folder / "runs"), folder / "told.txt", enough)
-    told = (folder / "told.txt").read_text()
-    lines = [line for line in told.splitlines() if not line.startswith("{")]
-    if code == 2:
-        assert len(lines) == 1 and lines[0].startswith("lpwm: ") and lines[0].endswith("."), told[-600:]
-    else:
-        assert code in (0, 130, -signal.SIGTERM) and "Traceback" not in told, f"{code}: {told[-600:]}"
-    return code
+    def check(self, name, value, folder, enough=ENOUGH):
+        code = self.outcome(command(name, value, folder / "runs"), folder / "told.txt", enough)
+        told = (folder / "told.txt").read_text()
+        lines = [line for line in told.splitlines() if not line.startswith("{")]
+        if code == 2:
+            assert len(lines) == 1 and lines[0].startswith("lpwm: ") and lines[0].endswith("."), told[-600:]
+        else:
+            assert code in (0, 130, -signal.SIGTERM) and "Traceback" not in told, f"{code}: {told[-600:]}"
+        return code
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    made = tmp_path_factory.mktemp("extremes")
-    assert check("train.seed", "1", made, MOST) == 0  # collects the data that most cases share
-    return made
+def check(tmp_path_factory):
+    server, folder = Server(), tmp_path_factory.mktemp("extremes")
+    assert server.check("train.seed", "1", folder, MOST) == 0  # collects the data that most cases share
+    yield lambda name, value: server.check(name, value, folder)
+    server.process.stdin.close()
+    server.process.wait()
 
 
 @pytest.mark.parametrize(("name", "value"), random.Random(0).sample(CASES, 8))
-def test_a_sample_of_fields_and_values(name, value, folder):
-    check(name, value, folder)
+def test_a_sample_of_fields_and_values(name, value, check):
+    check(name, value)
 
 
-# All 1,032 take most of an hour: LPWM_EXTREMES=all. The soak step has a sample of its own.
+# All 1,032: LPWM_EXTREMES=all. The soak step has a sample of its own.
 @pytest.mark.soak
 @pytest.mark.parametrize(("name", "value"), CASES if os.environ.get("LPWM_EXTREMES") else CASES[5::40])
-def test_every_field_and_value(name, value, folder):
-    check(name, value, folder)
+def test_every_field_and_value(name, value, check):
+    check(name, value)
