@@ -41,7 +41,7 @@ def row(r: dict[str, float], steps: int) -> str:
     return f"{steps:>6} {r['parameters'] / 1e6:>6.1f}M {gpu:>8} {cpu:>9} {r['gpu_gib']:>5.1f} GiB"
 
 
-HEADS = f"{'steps':>6} {'params':>7} {'H200':>8} {'2 cores':>9} {'memory':>8}   (estimates)"
+HEADS = f"{'steps':>6} {'params':>7} {'H200':>8} {'2 cores':>9} {'memory':>9}"
 
 
 def run(args: Args) -> int:
@@ -56,10 +56,10 @@ def run(args: Args) -> int:
     for name, cost in costs.items():
         say(f"{name:<{width}}  {row(cost, configs[name].train.steps)}")
     if any("small" in name or "tiny" in name for name in names):
-        say("\nsmall and tiny: reduced frames, networks, data and steps; not the paper's settings")
+        say("\nsmall, tiny: reduced frames, networks, data and steps; not the paper's settings.")
     if not args.pattern:
         say(
-            f"{len(RECIPES) - len(names)} variants: lpwm recipes '*'. A width is an option: pusht with --model.latent "
-            "768 takes\nthe authors' λ and η for it."
+            f"Times and memory are estimates. {len(RECIPES) - len(names)} variants: lpwm recipes '*'. A width is an\n"
+            "option: pusht with --model.latent 768 takes the authors' λ and η for it."
         )
     return 0

@@ -1,6 +1,7 @@
 """A grid of runs that survives everything; `lpwm sweep status` tells where it is."""
 
 import contextlib
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -180,10 +181,12 @@ def dry_run(args: Args, grid: Grid, cells: list[Cell]) -> int:
         say(dump_json({"grid": grid.name, "cells": rows, "total": total}), end="")
         return 0
     say(f"{'cell':<12}  {HEADS}")
+    wide = shutil.get_terminal_size((80, 24)).columns
     for cell, cost in zip(cells, costs, strict=True):
-        say(f"{cell.hash}  {row(cost, cell.config.train.steps)}  {cell.label}")
+        line = f"{cell.hash}  {row(cost, cell.config.train.steps)}"
+        say(f"{line}  {cell.label}" if len(line) + 2 + len(cell.label) <= wide else f"{line}\n  {cell.label}")
     times = f"about {duration(60 * gpu)} of one H200, or {duration(60 * cpu)} of two cores"
-    say(f"{len(cells)} cells: {times}; at most {most:.1f} GiB each. Training alone: evaluations come on top.")
+    say(f"{len(cells)} cells: {times}; at most {most:.1f} GiB each.\nTraining alone: evaluations come on top.")
     return 0
 
 

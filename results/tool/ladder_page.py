@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lpwm.core.errors import UserError
-from lpwm.core.files import make_folder, write_whole
+from lpwm.core.files import check_output, make_folder, write_whole
 from lpwm.core.json import dump_json, to_json
 from lpwm.model.predictors import title_of
 from lpwm.report import figures
@@ -20,6 +20,9 @@ from .ladder_figures import Made, draw
 
 def report(root: Path, out: Path, title: str = "", pictures: Path | None = None) -> dict[str, Any]:
     """Read a sweep's folder and write its page, its numbers as JSON next to it, and the figures where wanted."""
+    numbers = out.with_suffix(".json")
+    check_output(out)
+    check_output(numbers)
     results = read_results(root)
     if not results.points:
         raise UserError(f"no cell of {root} is finished yet: lpwm sweep status {root} shows where it stands.")
@@ -28,8 +31,8 @@ def report(root: Path, out: Path, title: str = "", pictures: Path | None = None)
     made = draw(results, bests, gaps, moved)
     make_folder(out.parent)
     write_whole(out, render(results, bests, gaps, moved, made, title))
-    numbers, content = out.with_suffix(".json"), as_json(results, bests, gaps, moved)
-    write_whole(numbers, dump_json(content, indent=1))
+    content = as_json(results, bests, gaps, moved)
+    write_whole(numbers, dump_json({"kind": "lpwm ladder", **content}, indent=1))
     drawn = save(pictures, made) if pictures is not None else []
     return {
         "page": str(out),

@@ -137,9 +137,11 @@ def test_workers_that_cannot_start_are_not_started_for_ever(tmp_path, monkeypatc
     assert status.view(tmp_path).counts["waiting"] == 1
 
 
-def test_dry_run_lists_every_cell_and_starts_nothing(grid, capsys):
+def test_dry_run_lists_every_cell_and_starts_nothing(grid, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
     assert sweep(grid, "--dry-run") == 0
     text = capsys.readouterr().out
+    assert max(map(len, text.splitlines())) <= 80
     assert text.count("tiny/") == 4 and "4 cells: about" in text and not (grid.parent / "out").exists()
     assert sweep(grid, "--dry-run", "--json") == 0
     shown = json.loads(capsys.readouterr().out)
