@@ -270,6 +270,24 @@ def test_the_curve_of_a_true_code_is_straight_and_of_a_saturated_one_flat(world)
     refused("non-finite codes", distance_curve, lambda s: s * torch.nan, world, states=64)
 
 
+def test_where_states_never_lie_far_apart_the_bins_are_quantiles(world):
+    class Near:
+        """All states within a few pixels: no pair is as far apart as the last border."""
+
+        spec, distance = world.spec, staticmethod(world.distance)
+
+        def sample_goal(self, n, key):
+            return 100 + world.sample_goal(n, key) * 0.05
+
+    curve = distance_curve(lambda s: s, Near(), states=200)
+    assert curve.edges[-1] < 6.25 * world.spec.success_within and list(curve.edges) == sorted(curve.edges)
+    state = Near().sample_goal(200, (0, "curve"))
+    i, j = np.triu_indices(200, 1)
+    expected = np.quantile((state[i] - state[j]).double().norm(dim=-1).numpy(), [0.01, 0.05, 0.2, 0.5])
+    np.testing.assert_allclose(curve.edges[1:5], expected, rtol=1e-6)
+    assert min(curve.pairs) > 100 and curve.spearman > 0.99
+
+
 def test_groups_of_goals_are_reported_apart(agent):
     from lpwm.worlds.piecewise import Piecewise
 
