@@ -45,6 +45,7 @@ def test_links_between_pages_lead_somewhere():
             assert built or (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("name", ["first-look", "own-environment"])
 def test_notebooks_run_and_are_what_their_scripts_make(name, tmp_path, monkeypatch):
     maker = load("docs/make_notebook.py")

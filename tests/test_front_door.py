@@ -55,6 +55,13 @@ def run(tmp_path_factory):
     return lpwm.train("tiny/lpwm", out=str(tmp_path_factory.mktemp("runs")), seed=1, overrides=SHORT, device="cpu")
 
 
+def test_an_agent_acts_without_what_takes_seconds_to_import(run):
+    code = f"import lpwm, numpy as np, sys; agent = lpwm.load({str(run.folder)!r}, device='cpu')\n"
+    code += "frame = np.zeros((16, 16, 3), np.uint8); agent.reset(goal=frame); agent.act(frame)\n"
+    code += "assert not {'torch._dynamo', 'scipy.stats', 'plotly', 'tyro'} & set(sys.modules)"
+    python(code)
+
+
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory):
     """A run on recordings of no world: frames of 24 × 20 and one action in [−3, 1]."""

@@ -94,9 +94,10 @@ def test_every_config_field_is_read_from_its_own_config():
     found = list(configs())
     assert len(found) > 10
     names, reads = holders(trees, found), attributes(trees)
+    classes = [n for t in trees for n in ast.walk(t) if isinstance(n, ast.ClassDef)]
     for config in found:
         assert config.__dataclass_params__.frozen, f"{config.__name__} can be changed after it was checked"
-        own = [n for t in trees for n in ast.walk(t) if isinstance(n, ast.ClassDef) and n.name == config.__name__]
+        own = [c for c in classes if c.name == config.__name__]
         methods = [m for c in own for m in c.body if isinstance(m, ast.FunctionDef) and m.name != "__post_init__"]
         inside = attributes(methods)
         for f in dataclasses.fields(config):

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import scipy
 import torch
-from scipy import stats
 from torch import Tensor
 
 from lpwm.core.errors import UserError
@@ -138,7 +138,7 @@ def _binned(true: np.ndarray, latent: np.ndarray, inner: list[float]) -> Curve:
 
 
 def _weighted_spearman(x: np.ndarray, y: np.ndarray, w: np.ndarray) -> float:
-    a, b = (stats.rankdata(v) for v in (x, y))
+    a, b = (scipy.stats.rankdata(v) for v in (x, y))
     w = w / w.sum()
     a, b = a - (w * a).sum(), b - (w * b).sum()
     scale = np.sqrt((w * a * a).sum() * (w * b * b).sum())

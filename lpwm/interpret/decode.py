@@ -7,6 +7,7 @@ Legend: N frames, D latent width, s side of a decoded frame, P = 3·s² pixels, 
 """
 
 import io
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -24,6 +25,7 @@ from lpwm.interpret.study import made
 from lpwm.train import Loaded, Run
 from lpwm.train.monitors import held_out_clips
 
+EPOCHS = 100  # of few frames, at most: the decoder's steps are for thousands
 GUESSES = ("imagined", "decoded", "nearest", "copy", "mean")  # of a frame that is not seen
 
 
@@ -68,9 +70,11 @@ def fit_decoder(z_ND: Tensor, frames_N3ss: Tensor, config: DecoderConfig) -> Dec
         decoder.basis.copy_(basis_PQ.T * spread)
         input_ND, target_NQ = (z_ND - decoder.shift) * decoder.scale, target_NQ / spread
         optimizer = torch.optim.AdamW(decoder.network.parameters(), lr=config.lr)
-        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, config.lr, total_steps=config.steps)
-        for _ in range(config.steps):
-            rows = torch.randint(count, (min(config.batch, count),)).to(z_ND.device)
+        batch = min(config.batch, count)
+        steps = min(config.steps, EPOCHS * math.ceil(count / batch))
+        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, config.lr, total_steps=steps)
+        for _ in range(steps):
+            rows = torch.randint(count, (batch,)).to(z_ND.device)
             loss = (decoder.network(input_ND[rows]) - target_NQ[rows]).square().mean()
             optimizer.zero_grad()
             loss.backward()

@@ -88,6 +88,8 @@ class ViT(nn.Module):
         learned = c.pixels == "data"  # then saved with the weights
         for name in ("scale", "shift"):
             self.register_buffer(name, torch.empty(3, 1, 1), persistent=learned)
+        if self.cls.is_meta:  # sizes alone are wanted; arithmetic there imports torch's compiler, which takes a second
+            return
         self.measure_pixels(*(torch.tensor(v) for v in PIXELS[c.pixels]))
         for p in (self.cls, self.position):
             nn.init.normal_(p, std=0.02)

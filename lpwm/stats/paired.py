@@ -5,7 +5,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import optimize, special, stats
+import scipy
 
 from lpwm.core.errors import UserError
 from lpwm.stats.intervals import Floats, Interval, check_level, crossed_variance
@@ -27,8 +27,8 @@ def _by_t(mean: float, se: float, df: float, level: float, n: int, unit: str, me
     check_level(level)
     half, p = 0.0, 0.0 if mean else 1.0
     if se:
-        half = se * float(stats.t.ppf(0.5 + level / 2, df))
-        p = 2 * float(stats.t.sf(abs(mean) / se, df))
+        half = se * float(scipy.stats.t.ppf(0.5 + level / 2, df))
+        p = 2 * float(scipy.stats.t.sf(abs(mean) / se, df))
     return Paired(Interval(mean, mean - half, mean + half, level, unit), p, n, se, df, method)
 
 
@@ -75,21 +75,21 @@ def _check(alpha: float = 0.05, power: float = 0.999, n: int = 2, sd: float = 0.
 
 def _t_power(ncp: float, df: float, alpha: float) -> float:
     """P(|T| > t_{1−α/2}) for T noncentral t: exact, both tails."""
-    critical = float(special.stdtrit(df, 1 - alpha / 2))
+    critical = float(scipy.special.stdtrit(df, 1 - alpha / 2))
     # The wrong tail. Far out, where it is below 1e-15, scipy's series can give NaN.
-    wrong_side = np.nan_to_num(special.nctdtr(df, ncp, -critical), nan=0.0)
-    return float(1 - special.nctdtr(df, ncp, critical) + wrong_side)
+    wrong_side = np.nan_to_num(scipy.special.nctdtr(df, ncp, -critical), nan=0.0)
+    return float(1 - scipy.special.nctdtr(df, ncp, critical) + wrong_side)
 
 
 def detectable_ncp(df: float, alpha: float = 0.05, power: float = 0.8) -> float:
     """How many standard errors an effect must measure to be seen with this power."""
     _check(alpha, power)
     if df > 1e4:  # the normal limit; noncentral t loses digits long before
-        return float(special.ndtri(1 - alpha / 2) + special.ndtri(power))
+        return float(scipy.special.ndtri(1 - alpha / 2) + scipy.special.ndtri(power))
     high = 4.0
     while _t_power(high, df, alpha) < power:
         high *= 2
-    return float(optimize.brentq(lambda x: _t_power(x, df, alpha) - power, 0.0, high, xtol=1e-10))
+    return float(scipy.optimize.brentq(lambda x: _t_power(x, df, alpha) - power, 0.0, high, xtol=1e-10))
 
 
 def power_paired(n: int, sd: float, effect: float, alpha: float = 0.05) -> float:

@@ -87,7 +87,8 @@ def test_replaying_what_is_not_deterministic_is_refused():
     for _ in range(3):
         live.step(torch.tensor([[1.0, 0.0]]))
     with pytest.raises(UserError, match="not deterministic"):
-        world.open(live.states)
+        for _ in range(5):  # the wind of one replay may be that of the first by chance
+            world.open(live.states)
 
 
 def test_a_mid_episode_state_is_replayed():
