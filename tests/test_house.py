@@ -82,10 +82,11 @@ def holders(trees, configs):
                 pairs = [(target, node.value)]
                 if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
                     pairs = list(zip(target.elts, node.value.elts, strict=False))
-                for left, right in pairs:
+                for pair in pairs:
+                    left, right = (ast.unparse(side).rpartition(".")[2] for side in pair)
                     for held in names.values():
-                        if ast.unparse(right).rpartition(".")[2] in held:
-                            held.add(ast.unparse(left).rpartition(".")[2])
+                        if right in held:
+                            held.add(left)
     return names
 
 
