@@ -148,22 +148,22 @@ def _changed(config: Any, changes: Mapping[str, Any]) -> Any:
 
 def interpret(
     run: Run | AnyPath,
-    what: Literal["zones", "factors", "imagination", "sparsity", "contact"] | None = None,
+    what: Literal["zones", "factors", "imagination", "sparsity"] | None = None,
     *,
     device: Device = "auto",
     **settings: Any,
 ) -> Any:
-    """Inspect the codes of a run. Returns a `Study` (zones), `FactorStudy`, `Imagination`, `Sparsity` or `Contact`.
+    """Inspect the codes of a run. Returns a `Study` (zones), `FactorStudy`, `Imagination` or `Sparsity`.
 
-    what: zones on Piecewise and factors elsewhere, when not given.  settings: fields of `StudyConfig`, `FactorConfig`,
-    `DecoderConfig` or `ContactConfig`; frames and seed for sparsity. The result is also written to interpret/ in the
-    run's folder, and the probes of factors to the folder itself, where an agent finds them.
+    what: zones on Piecewise and factors elsewhere, when not given.  settings: fields of `StudyConfig`, `FactorConfig`
+    or `DecoderConfig`; frames and seed for sparsity. The result is also written to interpret/ in the run's folder, and
+    the probes of factors to the folder itself, where an agent finds them.
     """
     from lpwm.core.config import digest, to_dict
     from lpwm.core.files import make_folder, write_whole
     from lpwm.core.json import dump_json
-    from lpwm.interpret import contact_study, factor_study, imagination_study, sparsity, study
-    from lpwm.interpret.config import ContactConfig, DecoderConfig, FactorConfig, StudyConfig
+    from lpwm.interpret import factor_study, imagination_study, sparsity, study
+    from lpwm.interpret.config import DecoderConfig, FactorConfig, StudyConfig
     from lpwm.train.loaded import load
 
     (folder,) = _folders(run)
@@ -175,10 +175,8 @@ def interpret(
         result = factor_study(loaded, _changed(FactorConfig(), settings))
     elif what == "imagination":
         result = imagination_study(loaded, folder / "interpret", _changed(DecoderConfig(), settings))
-    elif what == "contact":
-        result = contact_study(loaded, _changed(ContactConfig(), settings))
     else:
-        choose("kind of study", what, dict.fromkeys(("zones", "factors", "imagination", "sparsity", "contact")))
+        choose("kind of study", what, dict.fromkeys(("zones", "factors", "imagination", "sparsity")))
         result = sparsity(loaded, **settings)
     name = digest({"what": what, "settings": to_dict(settings), "run": loaded.run_hash, "step": loaded.step})
     make_folder(folder / "interpret")

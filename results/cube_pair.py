@@ -149,8 +149,9 @@ def stage_controls(args: argparse.Namespace) -> None:
     sets = episode_sets(world, config, data, data_is.holdout, data_is.frameskip)
     store = Store((args.work / "runs").resolve() / "episodes")
     runner = Evaluator([nobody], world, config, sets, device=args.device, store=store, workers=max(1, args.workers - 3))
+    seeds = {"nothing": 1, "random": config.planner_seeds, "oracle": config.oracle_seeds}
     for name in config.controls:
-        for seed in runner.control_seeds(name):
+        for seed in range(seeds[name]):
             record, _ = runner.run(runner.control_job(name, "dataset", 5, 5, seed))
             say(f"{name}, seed {seed}: {100 * record.latched(50).mean():.0f} % within 50 steps")
 
@@ -294,15 +295,14 @@ class Pair:
     def read(self, runs: list[str]) -> None:
         a, name = self.args, self.args.recipe
         device = ["--device", a.device]
-        reading = ["-m", "lpwm", "interpret", *runs, "--frames", "20000", *device, "--what"]
+        reading = ["-m", "lpwm", "interpret", *runs, "--frames", "20000", *device, "--what", "sparsity"]
+        contact = ["-m", "results.tool", "contact", *runs, *device]
         evaluation = ["-m", "lpwm", "eval", *runs, *eval_options(a), *device, "--workers", str(min(8, a.workers))]
         self.wait(
             {
                 "eval": self.start("eval", [*evaluation, "--out", str(self.results / f"{name}-dataset-goals.json")]),
-                **{
-                    what: self.start(what, [*reading, what, "--out", str(self.results / f"{name}-{what}.json")])
-                    for what in ("contact", "sparsity")
-                },
+                "contact": self.start("contact", [*contact, "--out", str(self.results / f"{name}-contact.json")]),
+                "sparsity": self.start("sparsity", [*reading, "--out", str(self.results / f"{name}-sparsity.json")]),
             }
         )
         for shown in ("eval", "contact", "sparsity"):
@@ -349,10 +349,11 @@ def figures(args: argparse.Namespace) -> None:
     try:
         from lpwm.core.json import read_json
         from lpwm.interpret import results_of
-        from lpwm.report import figures as drawn
+        from lpwm.report.figures import save
+        from results.tool import contact_figures
 
         studies = results_of(read_json(results / f"{name}-contact.json"))
-        for path in drawn.save(args.out / "figures", drawn.of_contact(studies)):
+        for path in save(args.out / "figures", contact_figures.figures(studies)):
             say(f"wrote {path}")
     except (ImportError, OSError, ValueError, KeyError) as error:
         say(f"no figures here ({error!r}): draw them elsewhere with --figures-only")

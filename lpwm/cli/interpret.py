@@ -1,7 +1,6 @@
 """`lpwm interpret RUN…`: what the codes of runs say, and which part of them says so.
 
-Zones are Piecewise's; --what factors and imagination take any run, --what sparsity sparse ones, --what contact those
-of cube.
+Zones are Piecewise's; --what factors and imagination take any run, --what sparsity sparse ones.
 """
 
 from __future__ import annotations
@@ -29,10 +28,10 @@ OF_ZONES = ("resolution", "visible", "hidden", "cell", "folds")
 class Args:
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional] = ()
     """Run folders; sparse and dense ones of Piecewise are compared."""
-    what: Literal["zones", "factors", "imagination", "sparsity", "contact"] | None = None
+    what: Literal["zones", "factors", "imagination", "sparsity"] | None = None
     """zones: supports in the arena and probes, on Piecewise; factors: linear probes of every state column, kept with
     the run, elsewhere; imagination: rollouts decoded into frames; sparsity: active units against the target, rung by
-    width; contact: what changes a support on cube episodes."""
+    width."""
     resolution: int = 20  # Cells a side of the grid of agent positions.
     visible: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False  # Draw the zones, however the run was trained.
     hidden: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False  # Do not draw them, however the run was trained.
@@ -76,8 +75,7 @@ def run(args: Args) -> int:
     if args.what is None:
         args = replace(args, what="zones" if all(one.spec.name == "piecewise" for one in loaded) else "factors")
         _check(args)
-    tasks = {"zones": _zones, "factors": _factors, "imagination": _imagination}
-    tasks |= {"sparsity": _sparsity, "contact": _contact}
+    tasks = {"zones": _zones, "factors": _factors, "imagination": _imagination, "sparsity": _sparsity}
     task = tasks[args.what or "zones"](args, loaded)
     out = args.out or args.runs[0] / "interpret" / _name(args, loaded)
     check_output(out, args.overwrite)
@@ -104,7 +102,7 @@ def _check(args: Args) -> None:
         raise UserError(f"--{given[0]} is about zones: leave it out with --what {args.what}.")
     if args.frames < 1:
         raise UserError("give at least 1 frame.")
-    if args.what in ("sparsity", "factors", "imagination") and args.pictures is not None:
+    if args.pictures is not None:
         raise UserError(f"--what {args.what} makes no pictures there: leave --pictures out.")
 
 
@@ -252,23 +250,4 @@ def _sparsity(args: Args, loaded: list[Loaded]) -> Task:
         inspect=lambda one: sparsity(one, frames=args.frames, seed=args.seed),
         content=lambda all: {"kind": SAMPLES, "readings": all, "table": {"kind": TABLE, "groups": arrange(all)}},
         text=lambda results: table(arrange(results), _width()),
-    )
-
-
-def _contact(args: Args, loaded: list[Loaded]) -> Task:
-    from lpwm.interpret import contact
-    from lpwm.interpret.config import ContactConfig
-    from lpwm.interpret.results import SAMPLES
-    from lpwm.interpret.supports import need_support
-
-    for one in loaded:
-        need_support(one)
-        contact.factors_of(one)
-    config = ContactConfig(frames=args.frames, seed=args.seed)
-    return Task(
-        settings=lambda one: config,
-        inspect=lambda one: contact.contact_study(one, config),
-        content=lambda results: {"kind": SAMPLES, "readings": contact.sweep(results)},
-        text=lambda results: contact.table(results, _width()),
-        figures=lambda figures, results: figures.of_contact(results),
     )

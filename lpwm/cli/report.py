@@ -69,7 +69,7 @@ def run(args: Args) -> int:
             "runs": [r.hash for r in given.runs],
         }
         made |= {name: len(getattr(given, name)) for name in ("evaluations", "studies", "episodes")}
-        readings = [r.KIND for r in (*given.contact, *given.sparsity)]
+        readings = [r.KIND for r in given.sparsity]
         say(json_.dumps(made | {"readings": readings, "notes": list(given.notes)}))
         return 0
     say(f"wrote {out} ({size / 1e6:.1f} MB): open it in a browser.")

@@ -1,8 +1,7 @@
 """What a code says, and which part of it says so: supports, sharpness, probes."""
 
 from lpwm.interpret.compare import compare
-from lpwm.interpret.config import ContactConfig, DecoderConfig, FactorConfig, ProbeConfig, StudyConfig
-from lpwm.interpret.contact import Contact, Track, contact_study, inspect_tracks
+from lpwm.interpret.config import DecoderConfig, FactorConfig, ProbeConfig, StudyConfig
 from lpwm.interpret.decode import imagination, imagination_study
 from lpwm.interpret.factors import Factors, factor_study, fit_factors, load_factors
 from lpwm.interpret.probes import Frames, probe

@@ -34,17 +34,6 @@ class StudyConfig:
 
 
 @dataclass(frozen=True)
-class ContactConfig:
-    frames: int = 20_000  # held-out frames, at most
-    resamples: int = 2000  # of episodes
-    level: float = 0.95
-    seed: int = 0
-
-    def probe(self) -> ProbeConfig:
-        return ProbeConfig(resamples=self.resamples, level=self.level, seed=self.seed)
-
-
-@dataclass(frozen=True)
 class FactorConfig:
     frames: int = 5000  # of training trajectories, and of held-out ones, at most
     factors: tuple[str, ...] = ()  # those to probe; none: all that vary

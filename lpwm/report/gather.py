@@ -15,7 +15,6 @@ from lpwm.core.provenance import Record
 from lpwm.evaluate.results import KIND as EVALUATION
 from lpwm.evaluate.results import Cell, EvalConfig, Evaluation, WorldName
 from lpwm.interpret import results as codes
-from lpwm.interpret.contact import Contact
 from lpwm.interpret.decode import Imagination
 from lpwm.interpret.episode_frames import FILE as FRAMES
 from lpwm.interpret.episode_frames import CellFrames, EpisodeFrames, folder_of
@@ -172,7 +171,6 @@ class Gathered:
     imagination: Sequence[Imagination] = ()
     strips: Mapping[str, str] = field(default_factory=dict)  # pictures of imagination, as those of `Shown`
     sparsity: Sequence[Sparsity] = ()
-    contact: Sequence[Contact] = ()
     factors: Sequence[FactorStudy] = ()
     recorded: Sequence[Recorded] = ()
     play: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)  # by number of the run: see report/play.py
@@ -211,7 +209,6 @@ def gather(folders: Sequence[str | Path], also: Sequence[str | Path] = ()) -> Ga
         imagination=imagined,
         strips={path.name: picture(path) for path in dict.fromkeys(near) if path.exists()},
         sparsity=_newest(results, Sparsity, order),
-        contact=_newest(results, Contact, order),
         factors=_newest(results, FactorStudy, order),
         recorded=_newest(results, Recorded, order),
         play=first_of_each(paths, [run.sparse for run in runs]),

@@ -25,21 +25,18 @@ from lpwm.core.errors import UserError
 from lpwm.core.files import make_folder, write_whole
 from lpwm.core.json import fields_json, to_json
 from lpwm.core.version import __version__
-from lpwm.interpret.contact import FACTORS, sweep
 from lpwm.interpret.results import FactorStudy, Study
 from lpwm.interpret.sparsity import arrange
 from lpwm.recipes import RECIPES, recipe
 from lpwm.report import palette, view, words
 from lpwm.report.curves import Plot, plots
-from lpwm.report.figures import of_contact, png
+from lpwm.report.figures import png
 from lpwm.report.figures.codes import FEATURES
-from lpwm.report.figures.contact import TITLE as FACTOR_TITLES
 from lpwm.report.gather import Gathered, RunFile, Shown
 from lpwm.report.view import Report, method_key
 
 SCRIPTS = ("base.js", "engine.js", "play.js", "arena.js", "units.js", "episodes.js", "plots.js", "start.js")
 LIMIT = 6_000_000  # bytes
-CONTACT = "What changes the support"
 
 
 @dataclass(frozen=True)
@@ -95,9 +92,7 @@ def render(given: Gathered, *, title: str = "", commands: Sequence[str] = (), wh
             missing=[s for s in sections if s.measures and not s.there],
             plots=by_section,
             data=data_of(report, drawn),
-            figures=of_contact(given.contact),
             arranged=arrange(given.sparsity) if given.sparsity else (),
-            contact_studies=sweep(given.contact) if given.contact else (),
             commands=commands or commands_of(given),
             scripts=SCRIPTS,
             plotly=_plotly(),
@@ -113,7 +108,6 @@ def sections_of(report: Report, drawn: Mapping[str, Sequence[Plot]]) -> list[Sec
     recorded, zones = "recordings" in names, "piecewise" in names
     imagine, planned = "lpwm interpret --what imagination RUN…", "" if recorded else "How well it plans"
     arena = ("Supports in the arena", inspect) if zones else ()
-    contact = (CONTACT, "lpwm interpret --what contact RUN…") if "cube" in names else ()
     rows: tuple[tuple[Any, ...], ...] = (
         ("episodes", "Watch it plan", given.episodes, "" if recorded else "Episodes to watch", plan),
         ("play", "Plan yourself", given.play),
@@ -125,7 +119,6 @@ def sections_of(report: Report, drawn: Mapping[str, Sequence[Plot]]) -> list[Sec
         ("probes", "What the code says", given.studies),
         ("factors", "What the code tells", given.factors or any(r.factors for r in given.recorded)),
         ("sparsity", "How sparse", given.sparsity),
-        ("contact", CONTACT, given.contact, *contact),
         ("distance", "Latent and state distance", drawn["distance"]),
         ("horizon", "Success against horizon", drawn["horizon"]),
         ("training", "Training", drawn["training"], "Training curves", "lpwm train", " writes log.jsonl"),
@@ -246,13 +239,7 @@ def environment() -> jinja2.Environment:
         "short": view.short,
         "times": view.times,
     }
-    made.globals |= {
-        "version": __version__,
-        "label": palette.LABEL,
-        "feature_titles": FEATURES,
-        "factors": FACTORS,
-        "factor_titles": FACTOR_TITLES,
-    }
+    made.globals |= {"version": __version__, "label": palette.LABEL, "feature_titles": FEATURES}
     return made
 
 

@@ -1,4 +1,4 @@
-"""`python -m results.tool page`, `… study`, `… ladder` and `… theory`."""
+"""`python -m results.tool page`, `… study`, `… ladder`, `… theory` and `… contact`."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from pathlib import Path
 from lpwm.core.errors import UserError
 from lpwm.core.files import make_folder, write_whole
 from lpwm.core.json import dump_json
+from lpwm.interpret.results import SAMPLES
 from lpwm.report.figures import save
+from lpwm.train import load, pick_device
 
-from . import ladder_page, study_command, theory, theory_figures
+from . import contact, contact_figures, ladder_page, study_command, theory, theory_figures
 from .page import RESULTS, write
 
 
@@ -35,9 +37,23 @@ def proposition(args: argparse.Namespace) -> None:
         raise UserError(" ".join(study.problems))
 
 
+def support(args: argparse.Namespace) -> None:
+    config = contact.ContactConfig(frames=args.frames, seed=args.seed)
+    device = pick_device(args.device)
+    loaded = [load(path, device=device) for path in args.runs]
+    for one in loaded:  # before the first is inspected
+        contact.check_run(one)
+    studies = contact.sweep([contact.contact_study(one, config) for one in loaded])
+    make_folder(args.out.parent)
+    write_whole(args.out, dump_json({"kind": SAMPLES, "readings": studies}))
+    if args.figures is not None:
+        save(args.figures, contact_figures.figures(studies), overwrite=True)
+    print(contact.table(studies))
+
+
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m results.tool", description="The paper's claims and our numbers.")
-    verbs = parser.add_subparsers(required=True, metavar="page|study|ladder|theory")
+    verbs = parser.add_subparsers(required=True, metavar="page|study|ladder|theory|contact")
     one = verbs.add_parser("page", help="write README.md, claims.json and figures from the JSON files of results/")
     one.add_argument("folder", type=Path, nargs="?", default=RESULTS, help="of other JSON files; then --out is needed")
     one.add_argument("--out", type=Path, help="a new folder for what is written, instead of results/")
@@ -55,6 +71,14 @@ def main(argv: list[str] | None = None) -> int:
     three.add_argument("--sizes", type=int, default=0, help="how many grid sizes of each study; 0 is all")
     three.add_argument("--states", type=int, default=20_000, help="states on which errors are measured")
     three.set_defaults(run=proposition)
+    four = verbs.add_parser("contact", help="what changes the supports of cube runs: numbers and figures")
+    four.add_argument("runs", type=Path, nargs="+", help="folders of sparse runs")
+    four.add_argument("--out", type=Path, default=Path("contact.json"), help="the JSON to write")
+    four.add_argument("--figures", type=Path, help="a folder for the figures, PNG and PDF")
+    four.add_argument("--frames", type=int, default=20_000, help="held-out frames, at most")
+    four.add_argument("--seed", type=int, default=0, help="which frames, and the resampling")
+    four.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
+    four.set_defaults(run=support)
     args = parser.parse_args(argv)
     try:
         args.run(args)

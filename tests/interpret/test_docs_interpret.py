@@ -15,7 +15,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 
 @pytest.mark.parametrize(
-    ("page", "snippets", "pictures", "made"), [("interpretability", 5, "pictures/*.png", 4), ("theory", 1, "*", 0)]
+    ("page", "snippets", "pictures", "made"), [("interpretability", 4, "pictures/*.png", 4), ("theory", 1, "*", 0)]
 )
 def test_commands_run_and_snippets_print_what_the_page_shows(page, snippets, pictures, made, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -105,7 +105,6 @@ def test_the_command_tells_sparsity_and_the_report_shows_it(folders, tmp_path, c
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
-        (["--what", "contact", "RUN"], "trained in piecewise, which does not tell effector_x"),
         (["--what", "sparsity", "RUN", "--visible"], "--visible is about zones"),
         (["--what", "sparsity", "RUN", "--frames", "0"], "at least 1 frame"),
         (["--what", "sparsity", "RUN", "--pictures", "x"], "no pictures"),
@@ -114,11 +113,9 @@ def test_the_command_tells_sparsity_and_the_report_shows_it(folders, tmp_path, c
 def test_mistakes_are_one_sentence(folders, call, argv, words):
     status, out, err = call(*[folders[0] if a == "RUN" else a for a in argv])
     assert status == 2 and words in err and err.startswith("lpwm: ") and out == ""
-    assert len(list(folders[0].glob("interpret/contact-*"))) == 0
 
 
 def test_a_dense_run_has_no_support(root, call):
     folder = trained(dense(base(steps=2)), root, "dense")
-    for what in ("sparsity", "contact"):
-        status, _, err = call("--what", what, folder)
-        assert status == 2 and "is dense (link identity), so it has no support" in err
+    status, _, err = call("--what", "sparsity", folder)
+    assert status == 2 and "is dense (link identity), so it has no support" in err

@@ -12,10 +12,9 @@ import matplotlib
 from matplotlib.figure import Figure
 
 from lpwm.core.files import MARK, check_output, make_folder, replacing
-from lpwm.interpret.contact import Contact
 from lpwm.interpret.results import Study
 from lpwm.report.curves import plots
-from lpwm.report.figures import codes, contact, curves
+from lpwm.report.figures import codes, curves
 from lpwm.report.figures.codes import Shown
 from lpwm.report.gather import Gathered
 from lpwm.report.view import Report
@@ -74,7 +73,7 @@ def of_report(report: Report) -> dict[str, Make]:
         made |= {"maps": partial(codes.maps, shown, [(n // 4, n // 4)]), "probes": partial(codes.probes, shown)}
     if any(s.study.units for s in shown):
         made |= {"raster": partial(codes.rasters, [s for s in shown if s.study.units])}
-    return made | of_contact(report.given.contact)
+    return made
 
 
 def of_studies(studies: Sequence[Study], cells: Sequence[tuple[int, int]] = ()) -> dict[str, Make]:
@@ -83,8 +82,3 @@ def of_studies(studies: Sequence[Study], cells: Sequence[tuple[int, int]] = ()) 
     references = list(cells) or [(r.row, r.col) for r in studies[0].grid.references][:4]
     made: dict[str, Make] = {"jaccard": partial(codes.maps, shown, references), "probes": partial(codes.probes, shown)}
     return made | {f"raster-{s.study.run.name}": partial(codes.rasters, [s]) for s in shown if s.study.units}
-
-
-def of_contact(studies: Sequence[Contact]) -> dict[str, Make]:
-    drawn = {"episode": contact.episode, "raster": contact.raster} if studies else {}
-    return {f"contact-{name}": partial(draw, studies) for name, draw in drawn.items()}

@@ -1,4 +1,5 @@
-"""What changes a support: the effector, the cube, or their contact (the paper's Figure 3).
+"""What changes a support: the effector, the cube, or their contact (the paper's Figure 3):
+`python -m results.tool contact RUN…`.
 
     u_t = 1 − J(s_t, s_{t+1}),   s_t the support of frame t, frames one action block apart
     effector, cube: ‖Δposition‖ over the same block;  contact: the share of the block's raw frames with contact
@@ -20,7 +21,7 @@ import torch
 from lpwm.core.errors import UserError
 from lpwm.data import EpisodeData
 from lpwm.evaluate.table import columns
-from lpwm.interpret.config import ContactConfig
+from lpwm.interpret.config import ProbeConfig
 from lpwm.interpret.probes import bootstrap, shuffle_trajectories
 from lpwm.interpret.results import Bools, Floats, Ints, Packed, Result, WorldInfo, rounded
 from lpwm.interpret.study import made
@@ -36,6 +37,17 @@ NAMES = {
 }
 LEAST = 8  # episodes: an interval over fewer says nothing
 PAIRS = [(i, j) for i in range(4) for j in range(i, 4)]  # of (instability, effector, cube, contact)
+
+
+@dataclass(frozen=True)
+class ContactConfig:
+    frames: int = 20_000  # held-out frames, at most
+    resamples: int = 2000  # of episodes
+    level: float = 0.95
+    seed: int = 0
+
+    def probe(self) -> ProbeConfig:
+        return ProbeConfig(resamples=self.resamples, level=self.level, seed=self.seed)
 
 
 @dataclass(frozen=True)
@@ -105,8 +117,7 @@ class Track:
 def contact_study(loaded: Loaded, config: ContactConfig | None = None, data: EpisodeData | None = None) -> Contact:
     """Correlations, an example episode and its raster of one sparse run."""
     config = config or ContactConfig()
-    need_support(loaded)
-    factors = factors_of(loaded)
+    factors = check_run(loaded)
     data = loaded.episodes() if data is None else data
     check_episodes(len(held_out(loaded, data)), str(loaded.path))
     tracks = []
@@ -148,8 +159,9 @@ def check_episodes(count: int, name: str) -> None:
         )
 
 
-def factors_of(loaded: Loaded) -> Callable[[torch.Tensor], dict[str, torch.Tensor]]:
-    """The world's own factors; one sentence where it has no effector, cube and contact."""
+def check_run(loaded: Loaded) -> Callable[[torch.Tensor], dict[str, torch.Tensor]]:
+    """The world's own factors; one sentence where it has no effector, cube and contact, or the run no support."""
+    need_support(loaded)
     missing = [n for names in NAMES.values() for n in names if n not in loaded.spec.factors]
     if missing or loaded.world is None:
         raise UserError(

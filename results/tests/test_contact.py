@@ -14,10 +14,25 @@ from scipy import stats
 from lpwm.core.errors import UserError
 from lpwm.core.json import to_json
 from lpwm.data.episodes import from_arrays
-from lpwm.interpret import Contact, ContactConfig, Track, contact_study, inspect_tracks
-from lpwm.interpret.contact import FACTORS, example, partial, pearson, sweep, table, tally, windows
-from lpwm.interpret.results import RunInfo, WorldInfo
+from lpwm.interpret.results import RunInfo, WorldInfo, results_of
 from lpwm.worlds.base import WorldSpec
+from results.tool import contact_figures
+from results.tool.__main__ import main
+from results.tool.contact import (
+    FACTORS,
+    Contact,
+    ContactConfig,
+    Track,
+    contact_study,
+    example,
+    inspect_tracks,
+    partial,
+    pearson,
+    sweep,
+    table,
+    tally,
+    windows,
+)
 
 K, T, D = 5, 41, 120
 QUICK = ContactConfig(resamples=400)
@@ -226,7 +241,7 @@ def described(monkeypatch):
         about = {"seed": 0, "step": 3, "sparse": True, "link": "reprelu", "latent": D}
         return RunInfo(name=loaded.path.name, hash=loaded.run_hash, method="toy", **about)
 
-    monkeypatch.setattr("lpwm.interpret.contact.made", lambda loaded: {"run": info(loaded)})
+    monkeypatch.setattr("results.tool.contact.made", lambda loaded: {"run": info(loaded)})
 
 
 def test_a_run_is_read_from_its_states_and_frames(tmp_path, described):
@@ -258,3 +273,34 @@ def test_recorded_frames_are_read_where_there_are_some(tmp_path, described):
 def test_too_few_episodes_are_one_sentence(tmp_path, described):
     with pytest.raises(UserError, match="has 5 held-out episodes, too few for an interval"):
         contact_study(run_of(tmp_path, holdout=0.2), QUICK)
+
+
+def test_an_episode_is_drawn_for_each_weight_and_without_a_factor_that_varies(tmp_path, described):
+    result = contact_study(run_of(tmp_path), QUICK)
+    still = replace(result, correlations={**result.correlations, "cube": None}, tj_weight=0.1)
+    titles = [axis.get_title() for axis in contact_figures.episode([still, replace(still), result]).axes]
+    assert [title.split(",")[0] for title in titles] == [f"temporal-Jaccard weight {w}" for w in ("0", "0.1")]
+
+
+def test_the_command_writes_numbers_and_figures(tmp_path, described, monkeypatch, capsys):
+    monkeypatch.setattr("results.tool.__main__.load", lambda path, device: run_of(path))
+    out, figures = tmp_path / "a.json", tmp_path / "figures"
+    assert main(["contact", str(tmp_path), "--out", str(out), "--figures", str(figures), "--device", "cpu"]) == 0
+    assert "given the other two" in capsys.readouterr().out
+    (reading,) = results_of(json.loads(out.read_text()))
+    assert isinstance(reading, Contact) and reading.settings == ContactConfig()
+    names = ["contact-episode.pdf", "contact-episode.png", "contact-raster.pdf", "contact-raster.png"]
+    assert sorted(p.name for p in figures.iterdir()) == names
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"spec": replace(SPEC, factors=("contact",))}, "which does not tell effector_x"),
+        ({"link": "identity"}, "is dense (link identity), so it has no support"),
+    ],
+)
+def test_runs_without_factors_or_a_support_are_one_sentence(tmp_path, monkeypatch, capsys, changes, words):
+    monkeypatch.setattr("results.tool.__main__.load", lambda path, device: run_of(path, **changes))
+    assert main(["contact", str(tmp_path), "--out", str(tmp_path / "a.json"), "--device", "cpu"]) == 2
+    assert words in capsys.readouterr().err and not (tmp_path / "a.json").exists()

@@ -1,17 +1,23 @@
 """The paper's Figure 3: what changes a support along an episode, over weights of the temporal-Jaccard term."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from lpwm.interpret.contact import FACTORS, Contact, sweep
 from lpwm.report import palette
 from lpwm.report.figures.curves import legend
 
+from .contact import FACTORS, Contact, sweep
+
 COLOR = {name: palette.LIGHT[2 + k] for k, name in enumerate(FACTORS)}
 TITLE = {"effector": "effector motion", "cube": "cube motion", "contact": "gripper contact"}
+
+
+def figures(studies: Sequence[Contact]) -> dict[str, Callable[[], Figure]]:
+    return {"contact-episode": partial(episode, studies), "contact-raster": partial(raster, studies)}
 
 
 def _first_of_each(studies: Sequence[Contact]) -> list[Contact]:
