@@ -67,8 +67,6 @@ class Args:
     cache: Path | None = None
     """Where finished episodes are kept; without it, the folder `episodes` next to the first run."""
     fresh: bool = False  # Run everything anew, whatever is kept.
-    finished_only: bool = False
-    """Plan nothing: write what is kept of this evaluation (after an interruption), and say what is missing."""
     overwrite: bool = False  # Replace files that lpwm did not make.
     json: bool = False  # Print the JSON instead of the table.
 
@@ -116,8 +114,6 @@ def _check(args: Args) -> None:
     from lpwm.data.frames.video import decoder
     from lpwm.plan import VOTES
 
-    if args.finished_only and (args.fresh or args.repeat is not None):
-        raise UserError("--finished-only uses what is kept: leave --fresh and --repeat out.")
     for name, count in (("gif", args.gif), ("video", args.video), ("frames", args.frames)):
         if count < 0:
             raise UserError(f"--{name} {count}: give the number of episodes to draw.")
@@ -175,10 +171,10 @@ def run(args: Args) -> int:
     store = Store(folder, fresh=args.fresh or earlier is not None)
     sets = episode_sets(team.world, config, team.data, team.holdout, max(a.frameskip for a in agents))
     how = {"compile": args.compile == "yes", "either": args.compile == "auto", "workers": args.workers}
-    how |= {"device": device, "store": store, "finished_only": args.finished_only}
+    how |= {"device": device, "store": store}
     runner = Evaluator(agents, team.world, config, sets, **how)
     predicted = announce(args, runner)
-    again = f"kept in {folder}: the same command goes on from there, and with --finished-only writes what is finished."
+    again = f"kept in {folder}: the same command goes on from there."
     plans = sum(job.plans for job in runner.jobs())
     with stoppable(lambda: f"{kept(runner)} {again}"), progress_bar("plans", plans) as runner.progress:
         result = run_evaluator(runner, team.holdout, predicted)
@@ -191,10 +187,9 @@ def recorded(args: Args, config: EvalConfig, paths: tuple[Path, ...], device: "t
     from lpwm.core.json import dump_json
     from lpwm.interpret.recorded import evaluate_recorded
 
-    for name in ("repeat", "consensus", "gif", "video", "finished_only"):
+    for name in ("repeat", "consensus", "gif", "video"):
         if getattr(args, name):
-            flag = f"--{name.replace('_', '-')}"
-            raise UserError(f"{flag} needs a world, and {paths[0]} was trained on recordings alone: leave it out.")
+            raise UserError(f"--{name} needs a world, and {paths[0]} was trained on recordings alone: leave it out.")
     result, path = evaluate_recorded(paths, config, device=device, checkpoint=args.checkpoint)
     out = args.out or path
     make_folder(out.parent)
@@ -204,12 +199,10 @@ def recorded(args: Args, config: EvalConfig, paths: tuple[Path, ...], device: "t
     return 0
 
 
-def announce(args: Args, runner: "Evaluator") -> float | None:
+def announce(args: Args, runner: "Evaluator") -> float:
     """Say how long it will take, and settle whether to compile."""
     from lpwm.evaluate.timing import COMPILE, GAIN, compilations, duration, times, worth_compiling
 
-    if args.finished_only:
-        return None
     (models, rest), cost = times(runner), 0.0
     if args.compile == "auto" and worth_compiling(runner, models):
         runner.compile = True
@@ -250,8 +243,6 @@ def report(args: Args, result: "Evaluation", first: Path, earlier: "Evaluation |
         folder = write_frames(result, out, args.frames, device=pick_device(args.device), checkpoint=args.checkpoint)
         if folder is not None:
             tell(f"wrote {folder}")
-    if result.missing:
-        tell(f"lpwm: not finished, so left out: {'; '.join(result.missing)}.")
     for count, ending in ((max(args.gif, args.video), "gif"), (args.video, "mp4")):
         for path in draw(result, count, out.with_suffix(""), ending):
             tell(f"wrote {path}")

@@ -55,10 +55,7 @@ def run(runner: "Evaluator", holdout: float, predicted_s: float | None = None) -
     """Every cell of an evaluator, measured."""
     began = time.perf_counter()
     config, world, sets, device = runner.config, runner.world, runner.sets, runner.device
-    every = [runner.cell(kind, H, R) for kind in sets for H, R in config.pairs()]
-    cells = [cell for cell in every if cell is not None]
-    if not cells:
-        raise UserError("nothing of this evaluation is finished: run it without --finished-only.")
+    cells = [runner.cell(kind, H, R) for kind in sets for H, R in config.pairs()]
     curves = {}
     for agent in runner.agents if config.curve else ():
         see = functools.partial(agent.see, world)
@@ -79,7 +76,6 @@ def run(runner: "Evaluator", holdout: float, predicted_s: float | None = None) -
         curves=curves,
         predicted_s=predicted_s,
         wall_s=time.perf_counter() - began,
-        missing=tuple(runner.missing),
         played=Played(world, sets, tuple(records for _, records in cells)),
     )
 
@@ -113,10 +109,8 @@ class Evaluator:
         either: bool = False,
         workers: int | None = 1,
         progress: Callable[[int], None] | None = None,
-        finished_only: bool = False,
     ) -> None:
         """either: records kept from a call that compiled, or did not, serve this one too.
-        finished_only: run nothing; what is not kept is left out and listed in `missing`.
         workers: processes for live simulators; None is one per core for the oracle's, which branch, and one for the
         others. Nothing depends on it.
         progress: called with the number of plans made; `jobs` tells how many there will be.
@@ -124,7 +118,6 @@ class Evaluator:
         check_agents(agents, config)
         self.agents, self.world, self.config, self.sets = tuple(agents), world, config, sets
         self.device, self.compile, self.either = torch.device(device), compile, either
-        self.finished_only, self.missing = finished_only, list[str]()
         self.solver = config.build_solver()
         self._latest: tuple[Agent, Solver] | None = None
         self.store, self.progress = store or Store(None), progress
@@ -182,18 +175,18 @@ class Evaluator:
         more = {"solver": list(self.config.oracle_planner(self.live)), "stats": stats.as_dict(), "mpc": to_dict(mpc)}
         return replace(self._job(kind, skip, oracle, receding, control=name, seed=seed, **more), workers=self.workers)
 
-    def _lines(self, kind: str, horizon: int, receding: int) -> Iterator[tuple[str, str, int | str, list[Job]]]:
-        """Of a cell: the row, who acts, the training seed, and the jobs, one for each planner seed."""
+    def _lines(self, kind: str, horizon: int, receding: int) -> Iterator[tuple[str, int | str, list[Job]]]:
+        """Of a cell: the row, the training seed, and the jobs, one for each planner seed."""
         count = {"nothing": 1, "random": self.config.planner_seeds, "oracle": self.config.oracle_seeds}
         for method, agents in by_method(self.agents).items():
             for agent in agents:
                 seeds = range(self.config.planner_seeds)
                 jobs = [self.agent_job(agent, kind, horizon, receding, seed) for seed in seeds]
-                yield method, agent.name, agent.seed, jobs
+                yield method, agent.seed, jobs
         possible = getattr(self.world, "controls", self.config.controls)
         for name in (c for c in self.config.controls if c in possible):
             jobs = [self.control_job(name, kind, horizon, receding, seed) for seed in range(count[name])]
-            yield NAMES[name], NAMES[name], "control", jobs
+            yield NAMES[name], "control", jobs
 
     def jobs(self) -> list[Job]:
         """Every distinct job of every cell."""
@@ -234,18 +227,11 @@ class Evaluator:
         if self.progress is not None:
             self.progress(self.plans_done)
 
-    def cell(self, kind: str, horizon: int, receding: int) -> tuple[Cell, dict[str, Records]] | None:
-        """Measured, with the records of each row; None where nothing of it is kept (`finished_only`)."""
+    def cell(self, kind: str, horizon: int, receding: int) -> tuple[Cell, dict[str, Records]]:
+        """Measured, with the records of each row."""
         lines: dict[str, dict[int | str, list[Job]]] = {}
-        for name, who, seed, jobs in self._lines(kind, horizon, receding):
-            kept = [not self.finished_only or job.store.load(self._kept(job)) is not None for job in jobs]
-            if all(kept):
-                lines.setdefault(name, {})[seed] = jobs
-            else:
-                where = f"{kind} goals, H={horizon}, R={receding}: {who}"
-                self.missing.append(f"{where} ({sum(kept)} of {len(jobs)} planner seeds are there)")
-        if not lines:
-            return None
+        for name, seed, jobs in self._lines(kind, horizon, receding):
+            lines.setdefault(name, {})[seed] = jobs
         played = {name: self._row(name, by_seed, receding) for name, by_seed in lines.items()}
         rows, episodes = tuple(row for row, _ in played.values()), self.sets[kind]
         groups = {}  # episodes to report apart, where the world names some: PushT's goals that need the block to move

@@ -252,7 +252,7 @@ class Evaluation:
     curves: dict[str, Curve]
     predicted_s: float | None
     wall_s: float
-    missing: tuple[str, ...] = field(default=(), metadata=OMIT)  # left out because it is not finished
+    missing: tuple[str, ...] = field(default=(), metadata=OMIT)  # in files of 0.1.0: what was not finished
     repeats: Repetition | None = field(default=None, metadata=OMIT)
     played: Any = field(default=None, repr=False, compare=False, metadata={"json": False})
 

@@ -110,12 +110,10 @@ def test_json_goes_to_stdout_and_into_the_run_folder_and_episodes_are_kept(runs,
     assert json.loads(capsys.readouterr().out)["cells"][0]["rows"][0]["stored_records"] == 0
 
 
-def test_what_is_finished_can_be_had_after_an_interruption(runs, tmp_path, capsys, monkeypatch):
-    """Stopped in the third of its runs of the episodes: two are kept, written on request, and not repeated."""
+def test_what_is_finished_serves_after_an_interruption(runs, tmp_path, capsys, monkeypatch):
+    """Stopped in the third of its runs of the episodes: two are kept, and not repeated."""
     out, kept = tmp_path / "a.json", tmp_path / "kept"
     argv = [*runs, *SMALL, "--goals", "random", "--cache", kept, "--out", out]
-    assert call(*argv, "--finished-only") == 2
-    assert "nothing of this evaluation is finished" in capsys.readouterr().err and not out.exists()
     made = []
 
     def stopping(*args, **options):
@@ -127,24 +125,15 @@ def test_what_is_finished_can_be_had_after_an_interruption(runs, tmp_path, capsy
     monkeypatch.setattr("lpwm.evaluate.evaluate.run_episodes", stopping)
     assert call(*argv) == 130
     err = capsys.readouterr().err
-    assert "2 of 5 runs of the episodes are kept" in err and "--finished-only" in err and "interrupted" in err
+    assert "2 of 5 runs of the episodes are kept" in err and "the same command goes on" in err and "interrupted" in err
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL and not out.exists()
-    assert call(*argv, "--finished-only") == 0
-    err = capsys.readouterr().err
-    assert "left out: random goals, H=5, R=5: do nothing (0 of 1 planner seeds" in err and "predicted" not in err
-    data = json.loads(out.read_text())
-    (row,) = data["cells"][0]["rows"]
-    assert row["seeds"] == [0, 1] and len(data["missing"]) == 3 and len(made) == 2
     monkeypatch.setattr("lpwm.evaluate.evaluate.run_episodes", run_episodes)
     assert call(*argv) == 0
     assert "2 of 5 runs of the episodes are kept from before" in capsys.readouterr().err
-    whole = json.loads(out.read_text())
-    assert whole["cells"][0]["rows"][0]["budgets"] == row["budgets"] and "missing" not in whole
-    next(kept.glob("*.npz")).write_bytes(b"torn")  # counts as absent, and nothing is planned in its place
-    assert call(*argv, "--finished-only") == 0
-    assert len(json.loads(out.read_text())["missing"]) == 1
-    assert call(*argv, "--finished-only", "--fresh") == 2
-    assert "leave --fresh" in capsys.readouterr().err
+    assert [row["stored_records"] for row in json.loads(out.read_text())["cells"][0]["rows"]] == [2, 0, 0, 0]
+    next(kept.glob("*.npz")).write_bytes(b"torn")  # counts as absent
+    assert call(*argv) == 0
+    assert sum(row["stored_records"] for row in json.loads(out.read_text())["cells"][0]["rows"]) == 4
 
 
 def test_episodes_of_a_compiled_planner_serve_where_the_choice_is_automatic(runs, tmp_path, capsys):
