@@ -145,7 +145,7 @@ def stage_controls(args: argparse.Namespace) -> None:
     clips = ResidentClips(
         data, world=world, clip_length=2, frameskip=data_is.frameskip, batch=1, holdout=data_is.holdout
     )
-    nobody = Agent("nobody", (), (), clips.stats, data_is.frameskip)
+    nobody = Agent("nobody", None, 0, clips.stats, data_is.frameskip)
     sets = episode_sets(world, config, data, data_is.holdout, data_is.frameskip)
     store = Store((args.work / "runs").resolve() / "episodes")
     runner = Evaluator([nobody], world, config, sets, device=args.device, store=store, workers=max(1, args.workers - 3))

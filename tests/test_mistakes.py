@@ -18,7 +18,7 @@ from lpwm.losses.slicing import share
 from lpwm.losses.vicreg import VICReg, VICRegConfig
 from lpwm.model import EncoderConfig, ModelConfig, PredictorConfig, WorldModel
 from lpwm.optim import OptimConfig
-from lpwm.plan import ConsensusProblem, LatentProblem, MPCConfig, OracleProblem, make_solver
+from lpwm.plan import LatentProblem, MPCConfig, OracleProblem, make_solver
 from lpwm.theory import Grid, OneHot, slope
 from lpwm.train import DataConfig
 from lpwm.train.distributed import Ranks
@@ -103,7 +103,6 @@ CASES = [
     (lambda: make_solver("lqr", control=-1.0), "control"),
     (lambda: make_solver("cme"), "did you mean 'cem'"),
     (lambda: make_solver("cem", elite=3), "did you mean 'elites'"),
-    (lambda: make_solver("lqr").solve(ConsensusProblem([latent()])), "use CEM"),
     (lambda: MPCConfig(horizon=0), "horizon is 0"),
     (lambda: MPCConfig(receding=0), "receding is 0"),
     (lambda: MPCConfig(horizon=3, receding=4), "lengthen the horizon"),
@@ -121,9 +120,6 @@ CASES = [
         for make in (MPCConfig, EvalConfig, latent, oracle)
         for x in (-0.1, 1.01, math.nan)
     ),
-    (lambda: ConsensusProblem([]), "at least one member"),
-    (lambda: ConsensusProblem([latent(horizon=2), latent(horizon=3)]), "differ"),
-    (lambda: ConsensusProblem([latent()], "bordo"), "did you mean 'borda'"),
     # evaluate
     (lambda: EvalConfig(goals=("rnadom",)), "unknown kind of goals 'rnadom': did you mean 'random'"),
     (lambda: EvalConfig(controls=("oracel",)), "did you mean 'oracle'"),

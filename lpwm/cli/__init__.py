@@ -28,7 +28,7 @@ _TRAIN = (
     *("out", "name", "resume", "device", "json"),
 )
 _EVAL = (
-    *("runs", "preset", "goals", "episodes", "budgets", "horizon", "receding", "solver", "controls", "consensus"),
+    *("runs", "preset", "goals", "episodes", "budgets", "horizon", "receding", "solver", "controls"),
     *("checkpoint", "out", "gif", "device", "json"),
 )
 _SWEEP = ("grid", "out", "dry_run", "engine", "workers", "cpus", "gpus", "device", "retry_failed", "json")

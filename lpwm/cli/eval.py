@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from lpwm.cli.terminal import say, tell
-from lpwm.core.errors import UserError, choose
+from lpwm.core.errors import UserError
 from lpwm.evaluate.config import EvalConfig, preset
 
 if TYPE_CHECKING:
@@ -52,7 +52,6 @@ class Args:
     """Processes for live simulators; without it, one per core for the oracle. Nothing depends on it."""
     options: tuple[str, ...] = ()
     """Options of the runs' world that are to differ, e.g. when a goal counts as reached: --options within=0.2."""
-    consensus: str = ""  # Evaluate the runs together too, voting by borda or median.
     precision: Literal["float32", "bfloat16"] | None = None  # In which candidate plans are scored.
     checkpoint: Literal["latest", "best"] = "latest"  # Which checkpoint of each run.
     device: str = "auto"  # auto, cpu, cuda or cuda:N.
@@ -112,15 +111,12 @@ def settings(args: Args) -> EvalConfig:
 
 def _check(args: Args) -> None:
     from lpwm.data.frames.video import decoder
-    from lpwm.plan import VOTES
 
     for name, count in (("gif", args.gif), ("video", args.video), ("frames", args.frames)):
         if count < 0:
             raise UserError(f"--{name} {count}: give the number of episodes to draw.")
     if args.video:
         decoder()  # refused before anything is planned
-    if args.consensus:
-        choose("vote", args.consensus, VOTES)
 
 
 def _check_repeat(team: "Team", earlier: "Evaluation") -> None:
@@ -130,6 +126,8 @@ def _check_repeat(team: "Team", earlier: "Evaluation") -> None:
         if agent.weights not in before:
             other = f"{agent.path} is not the checkpoint that was evaluated (step {agent.step})"
             raise UserError(f"{other}: restore it, or evaluate without --repeat.")
+    if any(r.vote for r in earlier.runs):
+        raise UserError("lpwm 0.1.0 let runs vote there, which this version does not: evaluate without --repeat.")
     if "image" in earlier.episode_sets:
         raise UserError("lpwm 0.1.0 planned to a picture there: lpwm.load(RUN).reset(goal=picture) does so now.")
 
@@ -137,7 +135,6 @@ def _check_repeat(team: "Team", earlier: "Evaluation") -> None:
 def run(args: Args) -> int:
     from lpwm.cli.collect import progress_bar, stoppable
     from lpwm.core.files import check_output
-    from lpwm.evaluate.agent import consensus
     from lpwm.evaluate.episodes import Store
     from lpwm.evaluate.evaluate import Evaluator
     from lpwm.evaluate.evaluate import run as run_evaluator
@@ -162,17 +159,13 @@ def run(args: Args) -> int:
         team = load_team(paths, data="dataset" in config.goals, **how)
     except NoWorld:
         return recorded(args, config, paths, device)
-    agents = list(team.agents)
     if earlier is not None:
         _check_repeat(team, earlier)
-    vote = args.consensus or next((r.vote for r in before if r.vote), "")
-    if vote:
-        agents.append(consensus(team.agents, vote))
     store = Store(folder, fresh=args.fresh or earlier is not None)
-    sets = episode_sets(team.world, config, team.data, team.holdout, max(a.frameskip for a in agents))
+    sets = episode_sets(team.world, config, team.data, team.holdout, max(a.frameskip for a in team.agents))
     how = {"compile": args.compile == "yes", "either": args.compile == "auto", "workers": args.workers}
     how |= {"device": device, "store": store}
-    runner = Evaluator(agents, team.world, config, sets, **how)
+    runner = Evaluator(team.agents, team.world, config, sets, **how)
     predicted = announce(args, runner)
     again = f"kept in {folder}: the same command goes on from there."
     plans = sum(job.plans for job in runner.jobs())
@@ -187,7 +180,7 @@ def recorded(args: Args, config: EvalConfig, paths: tuple[Path, ...], device: "t
     from lpwm.core.json import dump_json
     from lpwm.interpret.recorded import evaluate_recorded
 
-    for name in ("repeat", "consensus", "gif", "video"):
+    for name in ("repeat", "gif", "video"):
         if getattr(args, name):
             raise UserError(f"--{name} needs a world, and {paths[0]} was trained on recordings alone: leave it out.")
     result, path = evaluate_recorded(paths, config, device=device, checkpoint=args.checkpoint)

@@ -3,9 +3,8 @@
 B episodes, R executed blocks, A block size (raw action size × frameskip), D latent width, S state entries.
 """
 
-import functools
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -19,7 +18,7 @@ from lpwm.data.normalize import from_blocks, to_blocks
 from lpwm.evaluate.episodes import Actor
 from lpwm.evaluate.goals import EpisodeSet
 from lpwm.evaluate.results import EvaluatedRun, Provenance
-from lpwm.plan import MPC, ConsensusProblem, LatentProblem, MPCConfig, Problem, Solver
+from lpwm.plan import MPC, LatentProblem, MPCConfig, Problem, Solver
 from lpwm.worlds.base import World, WorldSpec
 
 FRAMES = 256  # rendered and encoded at a time
@@ -27,21 +26,20 @@ FRAMES = 256  # rendered and encoded at a time
 
 @dataclass(frozen=True, eq=False)
 class Agent:
-    """One checkpoint (or several that vote) with what it takes to see and to act.
+    """One checkpoint with what it takes to see and to act.
 
-    models   each has encode(frames) and rollout(z, actions, past_BPA=, last_only=), and is in eval mode
-    images   the side of the frames each of them reads
+    model    has encode(frames) and rollout(z, actions, past_BPA=, last_only=), and is in eval mode
+    image    the side of the frames that it reads
     seed     the training seed; method names what is the same but for it: runs of one method are its sample
     """
 
     name: str
-    models: tuple[Any, ...]
-    images: tuple[int, ...]
+    model: Any
+    image: int
     stats: ActionStats
     frameskip: int
     seed: int | str = 0
     method: str = ""
-    vote: str = "borda"
     run_hash: str = ""
     step: int = 0
     path: str = ""
@@ -49,70 +47,36 @@ class Agent:
 
     @property
     def history(self) -> int:
-        """The longest context a member reads."""
-        return max(int(getattr(model, "history", 1)) for model in self.models)
+        """The longest context that the model reads."""
+        return int(getattr(self.model, "history", 1))
 
     @cached_property
     def weights(self) -> str:
-        """The digest of all weights: what a stored result of this agent depends on. "" if there are none."""
+        """The digest of the weights: what a stored result of this agent depends on. "" if there are none."""
+        entries = self.model.state_dict() if hasattr(self.model, "state_dict") else {}
         state = hashlib.sha256()
-        for model in self.models:
-            entries = model.state_dict() if hasattr(model, "state_dict") else {}
-            if not entries:
-                return ""
-            for name, tensor in entries.items():
-                state.update(name.encode())
-                state.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
-        return state.hexdigest()[:16]
+        for name, tensor in entries.items():
+            state.update(name.encode())
+            state.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+        return state.hexdigest()[:16] if entries else ""
 
     def entry(self) -> EvaluatedRun:
         """As it stands in a result."""
-        same = ("name", "method", "seed", "path", "run_hash", "step", "weights", "frameskip", "images")
+        same = ("name", "method", "seed", "path", "run_hash", "step", "weights", "frameskip")
         return EvaluatedRun(
             **vars(self.provenance),
             **{field: getattr(self, field) for field in same},
             normalization=self.stats,
-            vote=self.vote if len(self.models) > 1 else None,
+            images=(self.image,),
+            vote=None,
         )
 
     @torch.no_grad()
-    def codes(self, frames: Callable[[int], Tensor]) -> list[Tensor]:
-        """One code (B, D) per member; `frames` gives uint8 (B, 3, h, w) for the size of a picture."""
-        if any(getattr(model, "proprio_dim", 0) for model in self.models):
-            raise UserError(f"{self.name} was trained with proprioception, which evaluation does not feed yet.")
-        drawn = {image: frames(image) for image in set(self.images)}
-        return [model.encode(drawn[image]) for model, image in zip(self.models, self.images, strict=True)]
-
     def see(self, world: World, state_BS: Tensor) -> Tensor:
-        """The codes of the members next to one another, (B, ΣD)."""
-        parts = state_BS.split(FRAMES)
-        return torch.cat([torch.cat(self.codes(functools.partial(world.render, s)), -1) for s in parts])
-
-
-def consensus(agents: Sequence[Agent], vote: str = "borda", name: str = "") -> Agent:
-    """Several checkpoints as one agent: each ranks the candidates, the votes decide."""
-    if len(agents) < 2:
-        raise UserError("a consensus needs at least two runs.")
-    first = agents[0]
-    for other in agents[1:]:
-        if other.frameskip != first.frameskip or other.stats != first.stats:
-            raise UserError(
-                f"{first.name} and {other.name} scale actions differently: a consensus needs runs on the same data "
-                "with the same frameskip."
-            )
-    method = f"consensus of {len(agents)} ({vote})"
-    return Agent(
-        name=name or method,
-        models=tuple(m for a in agents for m in a.models),
-        images=tuple(i for a in agents for i in a.images),
-        stats=first.stats,
-        frameskip=first.frameskip,
-        seed="+".join(str(a.seed) for a in agents),
-        method=method,
-        vote=vote,
-        run_hash="+".join(a.run_hash for a in agents),
-        step=max(a.step for a in agents),
-    )
+        """The codes of what the world shows of these states, (B, D)."""
+        if getattr(self.model, "proprio_dim", 0):
+            raise UserError(f"{self.name} was trained with proprioception, which evaluation does not feed yet.")
+        return torch.cat([self.model.encode(world.render(part, self.image)) for part in state_BS.split(FRAMES)])
 
 
 @dataclass(frozen=True, eq=False)
@@ -213,8 +177,6 @@ class LatentActor(PlanActor):
         device = state_BS.device
         self.number_B = episodes.number_B.to(device)
         self.goal_BD = self.agent.see(self.world, episodes.goal_BS.to(device))
-        one = functools.partial(self.world.render, state_BS[:1])
-        self.widths = [z.shape[-1] for z in self.agent.codes(one)]
         self.latent, self.predicted = [], []
         super().begin(episodes, state_BS)
 
@@ -224,33 +186,23 @@ class LatentActor(PlanActor):
             z_BD = self.agent.see(_Shown(self.live), rows)  # type: ignore[arg-type]
         else:
             z_BD = self.agent.see(self.world, state_BS)
-        self.latent.append(self._distance(z_BD, self.goal_BD))
+        self.latent.append((z_BD - self.goal_BD).square().mean(-1).sqrt())
         return z_BD
 
-    def _distance(self, z: Tensor, goal: Tensor) -> Tensor:
-        """RMS distance, the mean over members."""
-        pairs = zip(z.split(self.widths, -1), goal.split(self.widths, -1), strict=True)
-        return torch.stack([(a - b).square().mean(-1).sqrt() for a, b in pairs]).mean(0)
-
     def problem(self, frames_BC: Tensor, past_BPA: Tensor | None, horizon: int) -> Problem:
-        frames, goals = frames_BC.split(self.widths, -1), self.goal_BD.split(self.widths, -1)
-        members = [
-            LatentProblem(
-                model,
-                z.contiguous(),
-                goal.contiguous(),
-                past_BPA,
-                horizon,
-                action_dim=len(self.stats.mean) * self.frameskip,
-                env_ids=self.number_B,
-                autocast=self.autocast,
-                path_discount=self.mpc.config.path_discount,
-                project=self.project,
-            )
-            for model, z, goal in zip(self.agent.models, frames, goals, strict=True)
-        ]
-        self._members = members
-        return members[0] if len(members) == 1 else ConsensusProblem(members, self.agent.vote)
+        self._problem = LatentProblem(
+            self.agent.model,
+            frames_BC.contiguous(),
+            self.goal_BD,
+            past_BPA,
+            horizon,
+            action_dim=len(self.stats.mean) * self.frameskip,
+            env_ids=self.number_B,
+            autocast=self.autocast,
+            path_discount=self.mpc.config.path_discount,
+            project=self.project,
+        )
+        return self._problem
 
     def act(self) -> Tensor:
         raw = super().act()
@@ -258,8 +210,9 @@ class LatentActor(PlanActor):
         plan_B1HA = self.mpc.last.actions_BHA[:, None]
         if self.project is not None:
             plan_B1HA = self.project(plan_B1HA)
-        z = [m.model.rollout(m.z_BCD, plan_B1HA, past_BPA=m.past_BPA, last_only=False)[:, 0] for m in self._members]
-        expected_BH = self._distance(torch.cat(z, -1), self.goal_BD[:, None])
+        p = self._problem
+        z_BHD = p.model.rollout(p.z_BCD, plan_B1HA, past_BPA=p.past_BPA, last_only=False)[:, 0]
+        expected_BH = (z_BHD - self.goal_BD[:, None]).square().mean(-1).sqrt()
         self.predicted += expected_BH[:, : self.mpc.config.receding].unbind(1)
         return raw
 

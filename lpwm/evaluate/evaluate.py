@@ -154,7 +154,8 @@ class Evaluator:
             options: dict[str, Any] = {"compile": self.compile, "autocast": autocast, "on_plan": tick}
             return self._ending(LatentActor(agent, self.world, self._latest[1], mpc, seed, **options))
 
-        more: dict[str, Any] = {"who": [agent.weights or id(agent), agent.vote, list(agent.images)], "seed": seed}
+        who = [agent.weights or id(agent), "borda", [agent.image]]  # as the keys of stored episodes have it
+        more: dict[str, Any] = {"who": who, "seed": seed}
         more |= {"stats": agent.stats.as_dict(), "mpc": to_dict(mpc), "solver": [c.solver, c.options]}
         more |= {"precision": c.precision, "compile": self.compile}
         job = self._job(kind, agent.frameskip, actor, receding, **more)

@@ -43,7 +43,7 @@ def agent_of(loaded: Any) -> Agent:
     folder, same = Path(loaded.path), ("stats", "frameskip", "run_hash", "step")
     known: dict[str, Any] = {name: getattr(loaded, name) for name in same}
     known |= {"seed": loaded.config.train.seed, "method": method_of(loaded), "path": str(folder)}
-    return Agent(folder.name, (loaded.model,), (loaded.image,), **known, provenance=of_run(folder))
+    return Agent(folder.name, loaded.model, loaded.image, **known, provenance=of_run(folder))
 
 
 def method_of(loaded: Any) -> str:

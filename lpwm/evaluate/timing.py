@@ -79,8 +79,8 @@ def compilations(runner: Evaluator) -> int:
     which grows from the first frame to the model's history."""
     kinds = set()
     for agent in runner.agents:
-        parts = [(getattr(m, "predictor", m), str(getattr(m, "link", ""))) for m in agent.models]
-        shapes = str([(link, [tuple(x.shape) for x in getattr(p, "parameters", list)()]) for p, link in parts])
+        predictor, link = getattr(agent.model, "predictor", agent.model), str(getattr(agent.model, "link", ""))
+        shapes = str((link, [tuple(x.shape) for x in getattr(predictor, "parameters", list)()]))
         for horizon, receding in runner.config.pairs():
             context = runner.mpc(horizon, receding, agent).context
             plans = math.ceil(runner.steps / (receding * agent.frameskip))

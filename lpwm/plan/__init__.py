@@ -7,7 +7,6 @@ from lpwm.core.lazy import lazy
 if TYPE_CHECKING:
     from lpwm.plan.cem import CEM
     from lpwm.plan.config import CEMConfig, GradientConfig, ICEMConfig, LQRConfig, MPCConfig, MPPIConfig, make_solver
-    from lpwm.plan.consensus import VOTES, ConsensusProblem
     from lpwm.plan.gradient import Gradient
     from lpwm.plan.icem import ICEM
     from lpwm.plan.lqr import LQR, LinearDynamics

@@ -11,7 +11,7 @@ from lpwm.plan.solver import Plan, Solver, finite_or_inf, noise, raise_if_dead, 
 
 class Gradient(Solver):
     """a ← a − lr·m̂/(√v̂ + 1e−8) on ∇_a value(a), for R starts per environment; start 0 is the mean itself. It follows
-    `Problem.value`, so a consensus is descended by its mean cost, ranks having no gradient."""
+    `Problem.value`, which must have a gradient."""
 
     graph = True
 

@@ -418,8 +418,8 @@ class Screen:
 
         agent = Agent(
             self.method,
-            (model.eval(),),
-            (run.config.model.encoder.image_size,),
+            model.eval(),
+            run.config.model.encoder.image_size,
             self.stats_of(run),
             run.config.data.frameskip,
             seed=self.args.seed,
@@ -570,7 +570,7 @@ def controls(args: argparse.Namespace) -> None:
         config = config_of(args.cells[0], "lpwm", args)
         run = Run.create(config, args.work / "runs", "controls")
         stats = run.source(torch.device("cpu"), compiled=False).stats
-        nobody = Agent("nobody", (), (), stats, config.data.frameskip)
+        nobody = Agent("nobody", None, 0, stats, config.data.frameskip)
         rates: dict[str, Any] = {}
         for receding in (5, 1):
             for along in (0.0, 1.0):

@@ -221,8 +221,8 @@ class Work:
         run, device = Run.create(self.base, self.root, "controls"), torch.device(self.device)
         agent = Agent(
             name="untrained",
-            models=(run.build_model(device).eval(),),
-            images=(self.base.model.encoder.image_size,),
+            model=run.build_model(device).eval(),
+            image=self.base.model.encoder.image_size,
             stats=run.source(device).stats,
             frameskip=self.base.data.frameskip,
         )

@@ -169,12 +169,6 @@ def test_two_methods_of_one_name_are_told_apart(runs, root, tmp_path, capsys):
     assert len(names) == 2 and all(re.fullmatch(r"tiny [0-9a-f]{4}", n) for n in names)
 
 
-def test_runs_that_vote(runs, tmp_path, capsys):
-    assert call(*runs, *SMALL, "--goals", "random", "--consensus", "median", "--out", tmp_path / "a.json") == 0
-    assert "consensus of 2 (median)" in capsys.readouterr().out
-    assert call("--repeat", tmp_path / "a.json") == 0
-
-
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
@@ -184,7 +178,6 @@ def test_runs_that_vote(runs, tmp_path, capsys):
         (["--horizon", "13", "--preset", "quick"], "planning horizon of 65 raw steps is longer than the held-out"),
         (["--offset", "61", "--preset", "quick"], "goal of 61 raw steps is longer than the held-out"),
         (["--episodes", "100000", "--preset", "quick"], "have only"),
-        (["--consensus", "loudest"], "unknown vote"),
         (["--gif", "-1"], "number of episodes to draw"),
         (["--device", "cuda:99"], "GPU"),
         (["--repeat", "no-such.json"], "there is no file no-such.json"),

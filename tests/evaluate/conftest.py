@@ -51,7 +51,7 @@ class TrueModel(torch.nn.Module):
 
 def make_agent(world, name="true", seed=0, method="", noise=0.0, history=1, **more):
     model = TrueModel(world, history=history, noise=noise)
-    return Agent(name, (model,), (IMAGE,), STATS, 5, seed=seed, method=method, **more)
+    return Agent(name, model, IMAGE, STATS, 5, seed=seed, method=method, **more)
 
 
 @pytest.fixture(scope="session")

@@ -140,7 +140,7 @@ def test_an_episode_does_not_depend_on_its_batch_and_repeats(world, agent):
 def test_plans_start_from_the_real_frames_there_are(world, agents_of, context, expected):
     agent = agents_of(world, history=3)
     planned(world, agent, random_goals(world, 2), receding=1, context=context)
-    assert set(agent.models[0].contexts) == expected
+    assert set(agent.model.contexts) == expected
 
 
 def test_the_true_model_reaches_its_goals_and_forecasts_what_it_sees(world, agent):

@@ -10,7 +10,6 @@ from PIL import Image
 from tools import refused
 
 from lpwm.core.config import from_dict, to_dict
-from lpwm.evaluate.agent import consensus
 from lpwm.evaluate.config import PRESETS, EvalConfig, preset
 from lpwm.evaluate.episodes import Store, run_episodes
 from lpwm.evaluate.evaluate import Evaluator, evaluate
@@ -176,18 +175,6 @@ def test_single_checkpoints_of_other_seeds_are_not_compared(world, agents_of):
     assert Evaluation.from_json(json.loads(json.dumps(result.to_json(), allow_nan=False))) == result
 
 
-def test_a_consensus_acts_as_one(world, agents_of):
-    members = [agents_of(world, f"m{s}", s, noise=float(s)) for s in range(3)]
-    both = consensus(members)
-    config = solo(replace(QUICK, options={**SMALL, "samples": 64, "elites": 8, "iterations": 6}))
-    result = evaluate([both], world, config)
-    assert result.cells[0].rows[0].name == "consensus of 3 (borda)"
-    assert result.cells[0].rows[0].at(50).latched.rate > 0.4
-    assert (result.runs[0].vote, result.runs[0].config) == ("borda", None)
-    refused("scale actions differently", consensus, [members[0], replace(members[1], frameskip=4)])
-    refused("at least two", consensus, members[:1])
-
-
 def test_what_was_run_is_kept_and_a_changed_weight_is_not_confused_with_it(world, agents_of, tmp_path):
     agent, store = agents_of(world), Store(tmp_path)
     first = evaluate([agent], world, QUICK, store=store)
@@ -202,8 +189,8 @@ def test_what_was_run_is_kept_and_a_changed_weight_is_not_confused_with_it(world
 
 
 def test_a_model_without_weights_is_never_kept(world, agent, tmp_path):
-    model = agent.models[0]
-    bare = replace(agent, models=(SimpleNamespace(history=1, encode=model.encode, rollout=model.rollout),))
+    model = agent.model
+    bare = replace(agent, model=SimpleNamespace(history=1, encode=model.encode, rollout=model.rollout))
     for _ in range(2):
         assert evaluate([bare], world, solo(QUICK), store=Store(tmp_path)).cells[0].rows[0].stored_records == 0
     assert not list(tmp_path.iterdir())
@@ -350,13 +337,13 @@ def test_bad_settings_are_one_sentence_each(world, data, agent):
 
 def test_costs_that_are_not_finite_are_one_sentence(world, agents_of):
     agent = agents_of(world)
-    agent.models[0].rollout = lambda z, a, past_BPA=None, last_only=False: torch.full((*a.shape[:2], 2), torch.nan)
+    agent.model.rollout = lambda z, a, past_BPA=None, last_only=False: torch.full((*a.shape[:2], 2), torch.nan)
     refused(r"every candidate plan of 6 of 6 environments .* non-finite", evaluate, [agent], world, solo(QUICK))
 
 
 def test_a_model_in_training_mode_and_one_with_proprioception_are_refused(world, agents_of):
     agent = agents_of(world)
-    agent.models[0].train()
+    agent.model.train()
     refused("training mode", evaluate, [agent], world, solo(QUICK))
-    agent.models[0].eval().proprio_dim = 2
+    agent.model.eval().proprio_dim = 2
     refused("proprioception", evaluate, [agent], world, solo(QUICK))

@@ -127,7 +127,7 @@ def agent_of(world, data=None):
             z = z_BCD[:, -1][:, None].expand(-1, actions_BSHA.shape[1], -1)
             return z if last_only else z[:, :, None].expand(-1, -1, actions_BSHA.shape[2], -1)
 
-    return Agent("blind", (Blind().eval(),), (32,), STATS, 5)
+    return Agent("blind", Blind().eval(), 32, STATS, 5)
 
 
 SMALL = EvalConfig(

@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_leaves
 
 from lpwm.core.rng import generator
 from lpwm.model import PAPER_RUNGS, EncoderConfig, ModelConfig, PredictorConfig, WorldModel
-from lpwm.plan import CEM, ICEM, MPPI, CEMConfig, ConsensusProblem, ICEMConfig, LatentProblem, MPPIConfig, OracleProblem
+from lpwm.plan import CEM, ICEM, MPPI, CEMConfig, ICEMConfig, LatentProblem, MPPIConfig, OracleProblem
 from lpwm.plan.solver import Graphs, _compiled, signature
 from lpwm.worlds import make
 
@@ -70,7 +70,6 @@ def test_a_search_stays_on_its_device(rung, context, path_discount):
 @pytest.mark.parametrize("solver", SOLVERS, ids=["cem", "icem", "mppi"])
 def test_every_sampler_stays_on_its_device(solver):
     searched(solver, world_model("shallow-adaln", norm="batch"))
-    searched(solver, ConsensusProblem([world_model("lti"), world_model("mlp-lti")]))
 
 
 def test_one_graph_serves_problems_that_differ_in_their_rows_alone():
@@ -83,8 +82,6 @@ def test_one_graph_serves_problems_that_differ_in_their_rows_alone():
     others = [{"autocast": torch.bfloat16}, {"path_discount": 0.5}, {"path_discount": 1.0}]
     cells = [LatentProblem(problem.model, problem.z_BCD, problem.z_goal_BD, None, 4, **o) for o in others]
     assert len({signature(p) for p in (problem, longer, *cells)}) == 5
-    vote = ConsensusProblem([problem, problem])
-    assert signature(vote) != signature(ConsensusProblem([problem, problem], "median"))
     before = signature(problem)
     with torch.no_grad():
         next(problem.model.parameters()).add_(1)  # in place: the graph reads the new weights

@@ -1,4 +1,4 @@
-"""Costs by hand: the latent problem, the oracle and the vote."""
+"""Costs by hand: the latent problem and the oracle."""
 
 import numpy as np
 import pytest
@@ -11,8 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from lpwm.core.rng import generator
 from lpwm.data import ActionStats
 from lpwm.model.predictors import PAPER_RUNGS
-from lpwm.plan import CEM, CEMConfig, ConsensusProblem, LatentProblem, LiveOracleProblem, OracleProblem, Problem
-from lpwm.plan.consensus import borda, median
+from lpwm.plan import LatentProblem, LiveOracleProblem, OracleProblem, Problem
 from lpwm.plan.problem import block_weights
 from lpwm.worlds import make
 
@@ -70,39 +69,6 @@ def test_low_precision_scoring_keeps_the_plans_type(linear_model):
     assert low.dtype == torch.float32
     assert not torch.equal(plain, low)
     torch.testing.assert_close(plain, low, rtol=0.05, atol=0.01)
-
-
-def test_borda_and_median_by_hand():
-    members = [Table([[10.0, 20.0, 30.0]]), Table([[0.3, 0.1, 0.2]]), Table([[7.0, 8.0, 9.0]])]
-    actions = torch.zeros(1, 3, 1, 1).double()
-    # ranks 0 1 2 / 2 0 1 / 0 1 2
-    borda_cost = ConsensusProblem(members, "borda").cost(actions)
-    torch.testing.assert_close(borda_cost, torch.tensor([[2 / 3, 2 / 3, 5 / 3]]).double())
-    assert ConsensusProblem(members, "median").cost(actions).tolist() == [[0.0, 1.0, 2.0]]
-    value = ConsensusProblem(members).value(actions)
-    torch.testing.assert_close(value, torch.tensor([[17.3, 28.1, 39.2]]).double() / 3)
-    even = torch.tensor([[[0.0]], [[4.0]], [[1.0]], [[9.0]]])
-    assert median(even).item() == 2.5 and borda(even).item() == 3.5
-
-
-def test_non_finite_votes():
-    nan, inf = float("nan"), float("inf")
-    vote = ConsensusProblem([Table([[nan, 1.0, 2.0]]), Table([[0.0, 1.0, 2.0]])])
-    actions = torch.zeros(1, 3, 1, 1).double()
-    assert vote.cost(actions).tolist() == [[1.0, 0.5, 1.5]]  # ranked last by one, first by the other
-    both = ConsensusProblem([Table([[nan, 1.0, 2.0]]), Table([[inf, 1.0, 2.0]])])
-    assert both.cost(actions).tolist() == [[inf, 0.0, 1.0]]
-    broken = ConsensusProblem([Table([[nan, nan, nan]]), Table([[0.0, 1.0, 2.0]])])
-    assert broken.cost(actions).tolist() == [[inf, inf, inf]]
-
-
-def test_a_consensus_is_split_like_any_problem(linear_problem, linear_model):
-    members = [linear_problem(batch=5, model=linear_model(seed=s), context=2) for s in range(3)]
-    vote = ConsensusProblem(members, "median")
-    solver = CEM(CEMConfig(40, 8, 5))
-    whole, part = solver.solve(vote, seed=1), solver.solve(vote.select(torch.tensor([3, 1])), seed=1)
-    assert torch.equal(whole.actions_BHA[[3, 1]], part.actions_BHA)
-    assert vote.candidate_bytes() == members[0].candidate_bytes() > 0
 
 
 STATS = ActionStats((0.1, -0.2), (0.6, 0.7))
