@@ -81,6 +81,7 @@ CASES = [
     (lambda: PredictorConfig(dropout=1.0), "dropout"),
     (lambda: ModelConfig(link="relux"), "did you mean 'relu'"),
     (lambda: ModelConfig(latent=0), "latent"),
+    (lambda: PredictorConfig(history=10**30), "more than 1000 codes"),
     (lambda: EncoderConfig(image_size=225), "not divisible by patches of 14: use 224"),
     (lambda: WorldModel(ModelConfig(), 0), "at least one action"),
     (lambda: OptimConfig(name="adan"), "did you mean 'adam'"),

@@ -66,6 +66,8 @@ class PredictorConfig:
     def __post_init__(self) -> None:
         PREDICTORS.check(self.rung)
         at_least(1, self, "predictor", "history", "heads", "head_dim", "mlp", "head_hidden", "rank")
+        if self.history > 1000:  # LTI builds a matrix each
+            raise UserError(f"predictor.history = {self.history} is more than 1000 codes: use fewer.")
         if not 0 <= self.dropout < 1:
             raise UserError(f"predictor.dropout = {self.dropout} must be in [0, 1).")
 
