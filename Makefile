@@ -47,7 +47,7 @@ fuzz: env
 	OMP_NUM_THREADS=1 $(BIN)/python tests/fuzz/fuzz_harness.py --cases $(or $(CASES),10000) --seed $(or $(SEED),0)
 
 soak: env
-	$(BIN)/python -m pytest tests results/tests -m soak
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile tests results/tests -m soak
 
 # Against stable-worldmodel itself, installed into an environment of its own.
 interop: env

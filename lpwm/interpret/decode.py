@@ -8,22 +8,26 @@ Legend: N frames, D latent width, s side of a decoded frame, P = 3·s² pixels, 
 
 import io
 import math
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 from PIL import Image
+from safetensors.torch import save
 from torch import Tensor, nn
 
+from lpwm.core.config import digest
 from lpwm.core.errors import UserError
-from lpwm.core.files import make_folder, write_whole
+from lpwm.core.files import check_output, make_folder, write_whole
 from lpwm.data.clips import resize
 from lpwm.interpret.config import DecoderConfig
 from lpwm.interpret.results import Result, WorldInfo
 from lpwm.interpret.study import made
 from lpwm.train import Loaded, Run
 from lpwm.train.monitors import held_out_clips
+from lpwm.train.weights import read_tensors
 
 EPOCHS = 100  # of few frames, at most: the decoder's steps are for thousands
 GUESSES = ("imagined", "decoded", "nearest", "copy", "mean")  # of a frame that is not seen
@@ -83,15 +87,25 @@ def fit_decoder(z_ND: Tensor, frames_N3ss: Tensor, config: DecoderConfig) -> Dec
     return decoder.eval()
 
 
-_FITTED: dict[Any, Decoder] = {}  # of this process: an evaluation and a study of one run share theirs
-
-
-def decoder_of(loaded: Loaded, codes_ND: Tensor, frames_N3ss: Tensor, config: DecoderConfig) -> Decoder:
-    """The decoder of a checkpoint, fitted once a process."""
-    key = (loaded.run_hash, loaded.step, codes_ND.device, config)
-    if key not in _FITTED:
-        _FITTED[key] = fit_decoder(codes_ND, frames_N3ss, config)
-    return _FITTED[key]
+def decoder_of(
+    loaded: Loaded, run: Run, config: DecoderConfig, fitted_to: tuple[Tensor, Tensor] | None = None
+) -> Decoder:
+    """The decoder of a checkpoint: fitted once where studies of the run are kept, in its folder `interpret`.
+    fitted_to: training codes and frames, where the caller has them."""
+    path = loaded.path / "interpret" / f"decoder-{loaded.step}-{digest(config)}.safetensors"
+    device = next(loaded.model.parameters()).device
+    with suppress(UserError, KeyError, IndexError, RuntimeError):  # not there, or damaged: fitted anew
+        tensors = read_tensors(path)
+        (hidden, latent), (components, pixels) = (tensors[n].shape for n in ("network.0.weight", "basis"))
+        decoder = Decoder(latent, math.isqrt(pixels // 3), components, hidden)
+        decoder.load_state_dict(tensors)
+        return decoder.to(device).eval()
+    decoder = fit_decoder(*(fitted_to or training_codes(loaded, run, config)), config)
+    if path.parent.is_dir():
+        with suppress(UserError, OSError):  # it is fitted again where it cannot be written
+            check_output(path, overwrite=True)
+            write_whole(path, save({name: t.detach().cpu().contiguous() for name, t in decoder.state_dict().items()}))
+    return decoder
 
 
 @dataclass(frozen=True)
@@ -218,10 +232,10 @@ def training_codes(loaded: Loaded, run: Run, config: DecoderConfig) -> tuple[Ten
 
 
 def imagination(loaded: Loaded, config: DecoderConfig | None = None) -> tuple[Imagination, Strips, Decoder]:
-    """Fit the decoder of a run and measure it on held-out clips."""
+    """The decoder of a run, measured on held-out clips."""
     config, run = config or DecoderConfig(), Run.open(loaded.path)
     codes, frames = training_codes(loaded, run, config)
-    decoder = decoder_of(loaded, codes, frames, config)
+    decoder = decoder_of(loaded, run, config, (codes, frames))
     return *imagine(loaded, decoder, codes, frames, run, config), decoder
 
 

@@ -21,7 +21,7 @@ from lpwm.data.normalize import to_blocks
 from lpwm.evaluate.episodes import Record
 from lpwm.evaluate.results import Evaluation, WorldName
 from lpwm.interpret.config import DecoderConfig
-from lpwm.interpret.decode import Decoder, decoder_of, sheet, training_codes
+from lpwm.interpret.decode import Decoder, decoder_of, sheet
 from lpwm.interpret.results import rounded
 from lpwm.train import Loaded, Run, load
 
@@ -102,8 +102,7 @@ def _models(result: Evaluation, device: str | torch.device, checkpoint: str) -> 
             continue
         try:
             loaded, config = load(run.path, device, checkpoint), DecoderConfig()
-            codes = training_codes(loaded, Run.open(loaded.path), config)
-            out[run.method] = loaded, decoder_of(loaded, *codes, config)
+            out[run.method] = loaded, decoder_of(loaded, Run.open(loaded.path), config)
         except UserError:
             continue
     return out

@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 
 from lpwm.interpret.config import DecoderConfig
-from lpwm.interpret.decode import Imagination, fit_decoder, imagination_study, imagine, training_codes
+from lpwm.interpret.decode import Imagination, decoder_of, fit_decoder, imagination_study, imagine, training_codes
 from lpwm.interpret.results import results_of
 from lpwm.train import Run, load
 
@@ -103,3 +103,24 @@ def test_the_verb_writes_errors_and_a_picture_of_a_success_and_of_a_failure(fold
     status, _, err = call(folder, "--what", "imagination", "--pictures", tmp_path, "--device", "cpu")
     assert status == 2 and "no pictures" in err
     assert not list(Path(folder).glob("interpret/*"))
+
+
+def test_a_decoder_is_kept_where_studies_are_and_fitted_anew_when_damaged(root, fresh_run, monkeypatch):
+    folder = fresh_run(root, "kept", episodes=30, steps=30)
+    loaded, run = load(folder), Run.open(folder)
+    z = torch.rand(5, loaded.model.config.latent)
+    first = decoder_of(loaded, run, QUICK)
+    assert not (folder / "interpret").exists()
+    (folder / "interpret").mkdir()
+    assert torch.equal(decoder_of(loaded, run, QUICK)(z), first(z))
+    (kept,) = (folder / "interpret").iterdir()
+    with monkeypatch.context() as patch:
+        patch.setattr("lpwm.interpret.decode.fit_decoder", None)
+        assert torch.equal(decoder_of(loaded, run, QUICK)(z), first(z))
+    whole = kept.read_bytes()
+    for damaged in (b"", whole[:-7], whole.replace(b"network.0", b"network.9")):
+        kept.write_bytes(damaged)
+        assert torch.equal(decoder_of(loaded, run, QUICK)(z), first(z)) and kept.read_bytes() == whole
+    other = replace(QUICK, hidden=32)
+    assert decoder_of(loaded, run, other).network[0].out_features == 32
+    assert len(list((folder / "interpret").iterdir())) == 2
