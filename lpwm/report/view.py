@@ -151,8 +151,8 @@ def percent(value: Rate) -> str:
 
 
 def times(ratio: float) -> str:
-    """`7 % of that`, `1.4e+03 times that`."""
-    return f"{100 * ratio:.0f} % of that" if ratio < 2 else f"{short(ratio, 2)} times that"
+    """`7 % of that`, `1,400 times that`."""
+    return f"{100 * ratio:.0f} % of that" if ratio < 2 else f"{float(f'{ratio:.2g}'):,g} times that"
 
 
 def short(value: float | None, digits: int = 3) -> str:
