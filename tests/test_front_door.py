@@ -113,7 +113,7 @@ def test_the_agent_is_the_evaluated_planner(run):
         def render(self, states, size):
             return states
 
-    seer = Seer("twin", (agent.model,), (16,), agent.stats, agent.frameskip)
+    seer = Seer("twin", agent.model, 16, agent.stats, agent.frameskip)
     twin = LatentActor(seer, Camera(), preset("quick").build_solver(), MPCConfig(5, 1, context=3), 5)
     now, *later, goal = (torch.from_numpy(f).permute(2, 0, 1)[None] for f in frames)
     twin.begin(EpisodeSet("frames", now, goal, torch.arange(1), ("0",), "frames", 0), now)
