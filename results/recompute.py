@@ -24,6 +24,8 @@ BOTH = (*REPLICATION, "piecewise-small-along-0.json")  # the same models on othe
 GOALS, DATASET = ("piecewise-small-random-goals.json",), ("piecewise-small-dataset-goals.json",)
 HORIZONS, PROBES = "piecewise-small-horizons.json", "piecewise-small-probes.json"
 CLOSED = ("pusht-small-replication-closed.json",)
+PATH = ("piecewise-small-along-1.json",)  # the same models and goals under the path cost
+MEASURES = (("terminal", ""), ("latched", " reached"))  # what is judged, and what stands next to it
 TOLERANCE = 5e-5
 Numbers = tuple[float, float, float]  # estimate and the bounds of its 95 % interval
 
@@ -147,12 +149,12 @@ def planned(files: Files) -> dict[str, Numbers]:
     out: dict[str, Numbers] = {}
 
     def both(name: str, a: tuple[Any, ...], b: tuple[Any, ...]) -> None:
-        for m, end in (("latched", ""), ("terminal", " held")):
+        for m, end in MEASURES:
             x, y = (one(m, *side).mean(1) for side in (a, b))
             out[name + end] = difference(x - y)
 
     def alone(name: str, *side: Any) -> None:
-        for m, end in (("latched", ""), ("terminal", " held")):
+        for m, end in MEASURES:
             x = one(m, *side)
             out[name + end] = level(x.mean(1), x.shape[1])
 
@@ -165,6 +167,9 @@ def planned(files: Files) -> dict[str, Numbers]:
         both(f"piecewise-2x2-replan-{m}", (REPLICATION, SMALL + m, 1), (REPLICATION, SMALL + m, 5))
         alone(f"piecewise-2x2-r1-{m}", BOTH, SMALL + m, 1)
         alone(f"piecewise-2x2-r5-{m}", REPLICATION, SMALL + m, 5)
+    both("piecewise-2x2-r1-ahead-path", (PATH, SMALL + "lpwm", 1), (PATH, SMALL + "lewm", 1))
+    for m in ("lpwm", "lewm"):
+        alone(f"piecewise-2x2-r1-{m}-path", PATH, SMALL + m, 1)
     for R in (1, 5):
         alone(f"piecewise-2x2-r{R}-lpwm-tj", GOALS, SMALL + "lpwm-tj", R)
     for m in ("lpwm", "lpwm-tj", "lewm"):
@@ -178,7 +183,7 @@ def along_horizons(files: Files) -> dict[str, Numbers]:
     depths = sorted({c["horizon"] for c in files(HORIZONS)["cells"]})
     gaps = []
     for H in depths:
-        a, b = (files.success((HORIZONS,), SMALL + m, "random", H, 1, 50, "latched").mean(1) for m in ("lpwm", "lewm"))
+        a, b = (files.success((HORIZONS,), SMALL + m, "random", H, 1, 50, "terminal").mean(1) for m in ("lpwm", "lewm"))
         gaps.append(a - b)
     gap = np.stack(gaps)  # (horizons, seeds, episodes)
     h = np.array(depths, dtype=float)
@@ -243,8 +248,8 @@ def main(argv: list[str] | None = None) -> int:
             print(f"{name:<32} {counts[name]:<28} {'agrees' if agrees else 'DIFFERS'}")
         elif name in numbers:
             pairs = list(zip(numbers[name], (line[k] for k in ("estimate", "low", "high")), strict=True))
-            if line["held"] is not None:
-                pairs += zip(numbers[f"{name} held"], line["held"], strict=True)
+            if line["reached"] is not None:
+                pairs += zip(numbers[f"{name} reached"], line["reached"], strict=True)
             agrees = all(abs(a - b) < TOLERANCE for a, b in pairs)
             print(f"{name:<32} {' '.join(f'{a:8.4f}' for a, _ in pairs):<56} {'agrees' if agrees else 'DIFFERS'}")
         else:

@@ -14,11 +14,11 @@ from lpwm.core.errors import UserError
 from lpwm.evaluate.config import EvalConfig
 from lpwm.recipes import recipe
 from lpwm.stats import Interval
-from results.tool import figures
+from results.tool import figures, runs
 from results.tool.__main__ import main
-from results.tool.claims import CLAIMS, ROWS
+from results.tool.claims import CLAIMS, PAPER, ROWS
 from results.tool.evidence import evidence
-from results.tool.page import details, filled, first_page, read_notes, write
+from results.tool.page import all_evidence, details, filled, first_page, read_notes, write
 from results.tool.provenance import controls
 from results.tool.read import read_results
 from results.tool.runs import Trained, recipe_of
@@ -111,7 +111,7 @@ def put(folder, **documents):
 def page_of(folder):
     """The text of both pages, without figures."""
     results = read_results(folder)
-    ours = {claim: evidence(claim, results) for claim in CLAIMS}
+    ours = all_evidence(results)
     made = (ours, results, read_notes(folder / "notes.md"), [])
     return first_page(*made) + details(*made)
 
@@ -157,15 +157,46 @@ def test_episodes_of_the_same_checkpoints_are_taken_together_and_shown_apart(tmp
     assert sorted(e.ours[:5] for e in rows) == ["+20.0", "+40.0", "+80.0"]
 
 
-def test_a_planner_that_counts_the_way_speaks_for_no_claim_but_is_shown(tmp_path):
-    paper, other = evaluation(pair(0.5, 0.3)), evaluation(pair(0.9, 0.1, seeds=12))
-    del other["settings"]["path_discount"]
-    other["settings"]["along"] = 1.0  # as 0.1.0 called it
-    alone = first("piecewise-2x2-r5-ahead", put(tmp_path, paper=paper))
-    both = put(tmp_path, paper=paper, other=other)
+def test_each_planning_cost_speaks_for_its_own_row(tmp_path):
+    end, path, other = evaluation(pair(0.5, 0.3)), evaluation(pair(0.9, 0.1, seeds=12)), evaluation(pair(0.8, 0.2))
+    del path["settings"]["path_discount"]
+    path["settings"]["along"] = 1.0  # as 0.1.0 called it
+    other["settings"]["path_discount"] = 0.5  # a path whose blocks do not count alike: no claim is about it
+    alone = first("piecewise-2x2-r5-ahead", put(tmp_path, end=end))
+    both = put(tmp_path, end=end, path=path, other=other)
     assert [e.ours for e in evidence(BY_ID["piecewise-2x2-r5-ahead"], both)] == [alone.ours]
+    (row,) = evidence(BY_ID["piecewise-2x2-r5-ahead-path"], both)
+    assert row.seeds == 12 and row.interval.estimate == pytest.approx(0.8) and row.protocol.endswith("path cost")
     text = controls(both)
-    assert "random H=5 R=5 along 1" in text and "| paper.json | random H=5 R=5 |" in text
+    assert "random H=5 R=5, path cost" in text and "| end.json | random H=5 R=5 |" in text
+
+
+def test_what_is_held_is_judged_and_what_was_reached_stands_next_to_it(tmp_path):
+    document = evaluation(pair(0.5, 0.3))
+    for row in document["cells"][0]["rows"]:
+        for budget in row["budgets"].values():
+            budget["success"]["latched"] = [
+                [[True] * len(bits) for bits in some] for some in budget["success"]["latched"]
+            ]
+    row = first("piecewise-2x2-r5-ahead", put(tmp_path, a=document))
+    assert row.interval.estimate == pytest.approx(0.2) and row.verdict.direction == SAME
+    assert row.reached_interval.estimate == 0 and row.reached.direction == OPEN and row.also.startswith("reached +0.0")
+    level = first("piecewise-2x2-r5-lewm", put(tmp_path, a=document))
+    assert level.interval.estimate == pytest.approx(0.3) and level.reached_interval.estimate == 1
+
+
+def test_methods_at_their_own_cells_are_compared_first(tmp_path, monkeypatch):
+    """LpWM's own cell is its recipe's, LeWM's is another: its runs there meet LpWM's, and count before equal cells."""
+    family = "piecewise-2x2-small"
+    own = {f"{family}/lpwm": {"objective.lam": 1.0}, f"{family}/lewm": {"objective.lam": 3.0}}
+    monkeypatch.setattr(runs, "OWN", own)
+    (a, x), (b, y) = pair(0.7, 0.5, family=family).items()
+    (_, _), (_, tuned) = pair(0.7, 0.6, family=family).items()
+    results = put(tmp_path, same=evaluation({a: x, b: y}), tuned=evaluation({b: tuned}, objective__lam=3.0))
+    first_line, second = evidence(BY_ID["piecewise-2x2-r5-ahead"], results)
+    assert "each method at its own λ and η" in first_line.size and first_line.files == ("same.json", "tuned.json")
+    assert first_line.interval.estimate == pytest.approx(0.1) and second.interval.estimate == pytest.approx(0.2)
+    assert "own" not in second.size and len(evidence(BY_ID["piecewise-2x2-r5-lpwm"], results)) == 1
 
 
 # Rules ------------------------------------------------------------------------------------------------------
@@ -512,7 +543,7 @@ def test_a_changed_number_changes_the_page(tmp_path):
     cell = next(c for c in document["cells"] if c["receding"] == 5)
     for row in cell["rows"][:2]:  # LpWM's checkpoints are in another file too, LeWM's are not
         for budget in row["budgets"].values():
-            success = budget["success"]["latched"]
+            success = budget["success"]["terminal"]
             success[0] = [[1 - x for x in line] for line in success[0]]
     path.write_text(json.dumps(document))
     old = "".join((RESULTS / name).read_text() for name in ("README.md", "details.md"))
@@ -525,7 +556,7 @@ def test_a_changed_number_changes_the_page(tmp_path):
 def test_an_empty_folder_is_all_not_run(tmp_path, capsys):
     out = tmp_path / "out"
     assert main(["page", str(tmp_path), "--out", str(out)]) == 0
-    assert f"{len(CLAIMS)} {NOT_RUN}" in capsys.readouterr().out
+    assert f"{len(PAPER)} {NOT_RUN}" in capsys.readouterr().out
     text = (out / "README.md").read_text()
     assert "**Not run**" in text and "None yet." in text
 
@@ -536,7 +567,7 @@ def test_notes_stand_at_their_place(tmp_path):
     text = page_of(tmp_path)
     assert text.index("Before all.") < text.index("## Rule")
     assert text.index("## Wall") < text.index("The door was *shut*.") < text.index("## Plain ReLU")
-    assert f"It is {NOT_RUN}, and {len(CLAIMS)} were not." in text
+    assert f"It is {NOT_RUN}, and {len(PAPER)} were not." in text
     with pytest.raises(UserError, match="wall-lti1-lpwm"):
         filled("{wall-lti1-lpwn}", {BY_ID["wall-lti1-lpwm"]: []})
     (tmp_path / "notes.md").write_text("## walls\nx\n")
@@ -578,7 +609,7 @@ def test_a_curve_of_horizons_keeps_to_one_planner():
     for cell in source["cells"]:
         for row in cell["rows"]:
             if not row["control"]:
-                own[row["name"]][cell["horizon"]] = 100 * row["budgets"]["50"]["latched"]["rate"]
+                own[row["name"]][cell["horizon"]] = 100 * row["budgets"]["50"]["terminal"]["rate"]
     shown = sorted(tuple(line.get_ydata()) for line in axis.lines)
     want = sorted(tuple(points[h] for h in sorted(points)) for points in own.values())
     np.testing.assert_allclose(shown, want)

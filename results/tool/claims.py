@@ -13,10 +13,11 @@ Numbers are fractions (0.847 is 84.7 %); `low` and `high` mean, by kind:
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 Kind = Literal["level", "difference", "parity", "ceiling", "health", "share"]
+Cost = Literal["end", "path"]  # the paper's two readings: the last predicted code against the goal's, or all of them
 Source = Literal["success", "replanning", "horizons", "study", "borders", "monitors", "transfer", "large_rate"]
 
 
@@ -34,7 +35,8 @@ class Query:
     horizon: int = 5
     budgets: tuple[int, ...] = (50,)  # raw steps, the preferred first; other budgets are shown after them
     closed_loop: bool = False  # several plans in an episode; else any number
-    quantity: str = "latched"  # latched or terminal; of studies a probe or a correlation
+    quantity: str = "terminal"  # of planning, the one that is judged; of studies a probe or a correlation
+    cost: Cost = "end"
     versus: str = ""  # another quantity of the same run, of a difference inside it
     latent: int | None = None
     tj: float | None = None  # weight of the temporal Jaccard loss
@@ -226,7 +228,13 @@ def _active() -> Iterator[Claim]:
             yield Claim(f"active-{rung}-{D}", "active", text, paper, "level", query, value - NEAR, value + NEAR)
 
 
-CLAIMS: tuple[Claim, ...] = (
+def _on_the_path(claim: Claim) -> Claim:
+    """The same claim under the other reading of the planning cost."""
+    query = replace(claim.query, cost="path")
+    return replace(claim, id=f"{claim.id}-path", text=f"{claim.text} (path cost)", query=query)
+
+
+PAPER: tuple[Claim, ...] = (
     *_pusht(),
     *_wall(),
     *_training(),
@@ -237,3 +245,5 @@ CLAIMS: tuple[Claim, ...] = (
     *_cube(),
     *_active(),
 )
+PLANNED = ("success", "replanning")
+CLAIMS = tuple(both for c in PAPER for both in ((c, _on_the_path(c)) if c.query.source in PLANNED else (c,)))

@@ -36,7 +36,7 @@ def _tested(line: Evidence, results: Results) -> Evidence:
     if guide >= HOLDS:
         return line
     why = f"no cube in the code (rank correlation {round(guide, 2) + 0.0:.2f})"
-    return replace(line, verdict=Verdict(NOT_TESTED, "", why, line.verdict.exploratory), held=None)
+    return replace(line, verdict=Verdict(NOT_TESTED, "", why, line.verdict.exploratory), reached=None)
 
 
 def _matching(claim: Claim, results: Results, method: str) -> list[Planned]:
@@ -46,6 +46,7 @@ def _matching(claim: Claim, results: Results, method: str) -> list[Planned]:
         for p in results.planned
         if wanted(p.run, q, method)
         and p.goals == q.goals
+        and p.cost == q.cost
         and q.receding in (None, p.receding)
         and not (q.closed_loop and p.open_loop)
     ]
@@ -115,15 +116,17 @@ def _line(
     """A line about planning; `p` is any of its checkpoints."""
     budgets = claim.query.budgets
     preferred = budgets.index(p.budget) if p.budget in budgets else len(budgets)
-    rank = (p.run.reduced, p.run.other, preferred, -seeds, -p.effort, -p.episodes)
-    where = (p.run.size, protocol or p.protocol, p.run.reduced)
+    rank = (p.run.reduced, not p.own, 0 if p.own else p.run.other, preferred, -seeds, -p.effort, -p.episodes)
+    where = (p.size, protocol or p.protocol, p.run.reduced)
     return Evidence(claim, ours, seeds, *where, verdict, rank=rank, **more)
 
 
 def _success(claim: Claim, results: Results) -> list[Evidence]:
     def of(method: str) -> Groups:
-        planned = _matching(claim, results, method)
-        return with_all_episodes(groups(p for p in planned if p.horizon == claim.query.horizon))
+        planned = [p for p in _matching(claim, results, method) if p.horizon == claim.query.horizon]
+        if claim.query.against:
+            planned += [replace(p, own=True) for p in planned if p.run.own]
+        return with_all_episodes(groups(planned))
 
     mine = of(claim.query.method)
     if not claim.query.against:
@@ -134,34 +137,32 @@ def _success(claim: Claim, results: Results) -> list[Evidence]:
 
 def _level(claim: Claim, group: Group) -> Evidence:
     seeds = sorted(group, key=str)
-    interval, terminal = (
-        success_interval(result_of(claim.id, group, seeds, m)) for m in (claim.query.quantity, "terminal")
-    )
-    verdict = judge(claim, interval, len(seeds), paper=_first(group).run.paper)
-    ours = interval_text(claim, interval)
-    more: dict[str, Any] = {"files": files_of(group.values()), "also": f"terminal {interval_text(claim, terminal)}"}
-    return _line(claim, _first(group), len(seeds), ours, verdict, interval=interval, held_interval=terminal, **more)
+    held, reached = (success_interval(result_of(claim.id, group, seeds, m)) for m in ("terminal", "latched"))
+    verdict = judge(claim, held, len(seeds), paper=_first(group).run.paper)
+    more: dict[str, Any] = {"files": files_of(group.values()), "also": f"reached {interval_text(claim, reached)}"}
+    ours = interval_text(claim, held)
+    return _line(claim, _first(group), len(seeds), ours, verdict, interval=held, reached_interval=reached, **more)
 
 
 def _difference(claim: Claim, a: Group, b: Group) -> Evidence:
     shared = sorted(a.keys() & b.keys(), key=str)
-    files, measure = files_of(a.values(), b.values()), claim.query.quantity
+    files = files_of(a.values(), b.values())
     if not shared:
         return _line(claim, _first(a), 0, "–", judge(claim, Interval(0, 0, 0, 0.95, ""), 0), files=files)
     parts, verdicts = {}, {}
-    for m in (measure, "terminal"):
+    for m in ("terminal", "latched"):
         parts[m] = one = compare(result_of("a", a, shared, m), result_of("b", b, shared, m))
         verdicts[m] = judge(claim, one.difference, len(shared), one.smallest_detectable)
         floor = max(p.floor.get(m, 0.0) for p in (*a.values(), *b.values()))
         if max(one.rate_a.estimate, one.rate_b.estimate) <= floor:
             verdicts[m] = Verdict(OPEN, "", "neither does better than the controls", verdicts[m].exploratory)
-    reached = parts[measure]
-    rates = " against ".join(f"{100 * r.estimate:.1f} %" for r in (reached.rate_a, reached.rate_b))
-    ours = f"{interval_text(claim, reached.difference)} ({rates})"
-    also = f"terminal {interval_text(claim, parts['terminal'].difference)}"
-    more: dict[str, Any] = {"interval": reached.difference, "also": also, "files": files, "held": verdicts["terminal"]}
-    more["held_interval"] = parts["terminal"].difference
-    return _line(claim, _first(a), len(shared), ours, verdicts[measure], **more)
+    texts = {}
+    for m, one in parts.items():
+        rates = " against ".join(f"{100 * r.estimate:.1f} %" for r in (one.rate_a, one.rate_b))
+        texts[m] = f"{interval_text(claim, one.difference)} ({rates})"
+    more: dict[str, Any] = {"interval": parts["terminal"].difference, "files": files, "reached": verdicts["latched"]}
+    more |= {"also": f"reached {texts['latched']}", "reached_interval": parts["latched"].difference}
+    return _line(claim, _first(a), len(shared), texts["terminal"], verdicts["terminal"], **more)
 
 
 def _replanning(claim: Claim, results: Results) -> list[Evidence]:
@@ -191,7 +192,7 @@ def _horizons(claim: Claim, results: Results) -> Iterator[Evidence]:
         if not seeds:
             continue
         rate_a, rate_b = (  # by seed, horizon and episode, planner seeds averaged
-            np.array([[side[h][s].success["latched"].mean(0) for h in depths] for s in seeds]) for side in (a, b)
+            np.array([[side[h][s].success["terminal"].mean(0) for h in depths] for s in seeds]) for side in (a, b)
         )
         gap_SHE = rate_a - rate_b
         slope = claim.query.quantity == "slope"
@@ -245,7 +246,7 @@ def _cells(claim: Claim, results: Results) -> dict[tuple[str, str, str], dict[in
     for p in planned:
         if p.budget == largest[p.run.family]:
             place = out[p.run.family, p.run.parts[1], p.run.suffix][p.run.known["model.latent"]]
-            place[p.run.known["optim.lr"]].append(float(p.success["latched"].mean()))
+            place[p.run.known["optim.lr"]].append(float(p.success["terminal"].mean()))
     return out
 
 

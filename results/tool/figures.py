@@ -151,7 +151,8 @@ def differences(ours: Ours) -> Figure | None:
 
 
 def piecewise(ours: Ours) -> Figure | None:
-    """Random goals: each method with R = 1 and R = 5, the paper's number as a band, the first line of ours as a dot."""
+    """Random goals reached: each method with R = 1 and R = 5, the paper's number as a band, the first line of ours as a
+    dot for each planning cost."""
     ran = {c.id: lines[0] for c, lines in ours.items() if c.row in RANDOM and c.kind == "level" and lines}
     if not ran:
         return None
@@ -161,23 +162,25 @@ def piecewise(ours: Ours) -> Figure | None:
             for j, method in enumerate(ORDER):
                 mean, spread = paper[method][i]
                 axis.bar(4 * i + j, 2 * spread, bottom=mean - spread, width=0.8, color=PAPER)
-                line = ran.get(f"{family}-r{receding}-{method}")
-                if line is not None and line.interval is not None:
-                    _dot(axis, line.interval, 4 * i + j, COLORS[j], line.reduced, upright=True)
+                for cost, aside in (("", -0.18), ("-path", 0.18)):
+                    line = ran.get(f"{family}-r{receding}-{method}{cost}")
+                    if line is not None and line.reached_interval is not None:
+                        place = 4 * i + j + aside
+                        _dot(axis, line.reached_interval, place, COLORS[j], hollow=not cost, upright=True)
         ticks = [4 * i + j for i in range(2) for j in range(3)]
         axis.set_xticks(ticks, [METHODS[m] for m in ORDER * 2], rotation=40, ha="right")
         axis.set(title=f"{family[-3:].replace('x', '×')}: R = 1 (left), R = 5 (right)", ylim=(0, 100))
-    figure.axes[0].set_ylabel("success (%); hollow: reduced")
+    figure.axes[0].set_ylabel("reached (%)\nhollow: end cost, full: path cost")
     return figure
 
 
 def horizons(results: Results) -> Figure | None:
     """Success against H on random goals, R = 1, one panel for each size, where at least three H were run."""
     every: dict[tuple[str, str], dict[str, dict[int, Interval]]] = {}
-    chosen = [p for p in results.planned if p.goals == "random" and p.receding == 1]
+    chosen = [p for p in results.planned if p.goals == "random" and p.receding == 1 and p.cost == "end"]
     for group in groups(chosen, by_method=True).values():
         p = next(iter(group.values()))
-        interval = success_interval(result_of("x", group, sorted(group, key=str), "latched"))
+        interval = success_interval(result_of("x", group, sorted(group, key=str), "terminal"))
         planner = f"{p.planner}, {p.episodes} goals"  # one for a whole curve
         panel = every.setdefault((p.run.family, f"{p.run.suffix or 'paper'}, {p.budget} steps\n{planner}"), {})
         panel.setdefault(p.run.parts[2], {})[p.horizon] = interval
@@ -196,7 +199,7 @@ def horizons(results: Results) -> Figure | None:
             low, mid, high = ([100 * getattr(points[h], k) for h in at] for k in ("low", "estimate", "high"))
             axis.plot(at, mid, "o-", color=color, ms=3, label=METHODS.get(method, method))
             axis.fill_between(at, low, high, color=color, alpha=0.13, lw=0)
-        axis.set(title=f"{family} {size}", xlabel="horizon H", ylabel="success (%)", ylim=(0, 100))
+        axis.set(title=f"{family} {size}", xlabel="horizon H", ylabel="at the goal at the end (%)", ylim=(0, 100))
         axis.legend()
     for axis in axes[len(panels) :]:
         axis.set_visible(False)

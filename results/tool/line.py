@@ -33,8 +33,8 @@ class Evidence:
     files: tuple[str, ...] = ()
     interval: Interval | None = None
     also: str = ""  # the same by another measure
-    held: Verdict | None = None  # of a difference in reached goals: the same of those held at the end
-    held_interval: Interval | None = None
+    reached: Verdict | None = None  # of a difference in goals held at the end: the same of those reached on the way
+    reached_interval: Interval | None = None
     rank: tuple[Any, ...] = ()
 
 

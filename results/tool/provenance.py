@@ -13,19 +13,19 @@ NEEDED = ("recipe", "config", "data", "training", "monitors")  # of every run in
 
 def controls(results: Results) -> str:
     """What every evaluation says, from its own JSON, controls included."""
-    rows = [["file", "goals", "method", "seeds", "steps", "latched, %", "terminal, %"]]
+    rows = [["file", "goals", "method", "seeds", "steps", "at the end, %", "reached, %"]]
     for file, document in results.documents.items():
         if document.get("kind") != EVALUATION:
             continue
-        along = path_discount(document["settings"])
+        cost = ", path cost" if path_discount(document["settings"]) else ""
         for cell in document["cells"]:
             if cell["goals"] == "image":
                 continue
-            goals = f"{cell['goals']} H={cell['horizon']} R={cell['receding']}" + (f" along {along:g}" if along else "")
+            goals = f"{cell['goals']} H={cell['horizon']} R={cell['receding']}{cost}"
             for row in cell["rows"]:
                 seeds = "control" if row["control"] else str(len(row["seeds"]))
                 for budget, values in row["budgets"].items():
-                    rates = [percent(values[m]) for m in ("latched", "terminal")]
+                    rates = [percent(values[m]) for m in ("terminal", "latched")]
                     rows.append([file, goals, row["name"], seeds, budget, *rates])
     return pipes(rows) if len(rows) > 1 else "None yet."
 

@@ -41,10 +41,16 @@ class Planned:
     success: Mapping[str, np.ndarray]  # measure -> (P, E)
     files: tuple[str, ...]
     floor: Mapping[str, float] = field(default_factory=dict)  # what doing nothing or acting at random reaches there
+    own: bool = False  # compared as a method at its own cell, whichever that is
 
     @property
     def open_loop(self) -> bool:
         return self.budget <= self.receding * self.run.known.get("data.frameskip", 5)
+
+    @property
+    def cost(self) -> str:
+        """As `claims.Cost`, or a path whose blocks do not count alike, which no claim is about."""
+        return {0.0: "end", 1.0: "path"}.get(path_discount(self.settings), "other")
 
     @property
     def episodes(self) -> int:
@@ -62,7 +68,12 @@ class Planned:
             f"R={self.receding}{warm}, {self.planner}{' (reduced)' if self.effort < PLANNER else ''}, "
             f"{episodes} × {seeds} planner seed{'s' if seeds > 1 else ''}"
             + (", tested after each plan" if self.settings["test"] == "plan" else "")
+            + (", path cost" if self.cost == "path" else "")
         )
+
+    @property
+    def size(self) -> str:
+        return f"{self.run.dimensions}, each method at its own λ and η" if self.own else self.run.size
 
     @property
     def setting(self) -> tuple[Any, ...]:
@@ -70,7 +81,7 @@ class Planned:
         s, run = self.settings, self.run
         options = json.dumps(s["options"], sort_keys=True)
         protocol = self._protocol("episodes")
-        return (run.family, run.parts[1], run.size, protocol, s.get("context"), s.get("precision"), options)
+        return (run.family, run.parts[1], self.size, protocol, s.get("context"), s.get("precision"), options)
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -160,12 +171,10 @@ def _take(results: Results, name: str, document: Any) -> None:
 
 
 def _plans(results: Results, name: str, document: Mapping[str, Any], planned: Iterator[Planned]) -> None:
-    """Without those whose planner counts the path, too: no claim of the paper is about it."""
     results.documents[name] = document
     for one in planned:
-        if not path_discount(one.settings):
-            results.planned.append(one)
-            _add_run(results, one.run, name)
+        results.planned.append(one)
+        _add_run(results, one.run, name)
 
 
 def _add_run(results: Results, run: Trained, name: str) -> None:

@@ -36,6 +36,12 @@ COMPUTED = ("compile", "kernels", "accumulate", "stop_dead")
 LOGGED = ("log_every", "eval_every", "eval_batches", "checkpoint_every", "keep")
 ASIDE = {"data.file", "objective.tj_weight", "train.seed", *(f"train.{name}" for name in (*COMPUTED, *LOGGED))}
 
+# The cell of each method where both were tuned in the same cells (results/protocol.md, rounds ten and twelve).
+OWN: dict[str, dict[str, float]] = {
+    "pusht-small/mlp-lti/lpwm": {"objective.lam": 1.0, "optim.lr": 5e-4},
+    "pusht-small/mlp-lti/lewm": {"objective.lam": 3.0, "optim.lr": 5e-4},
+}
+
 
 def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested fields as the command line names them: {"data.steps": 60, …}."""
@@ -97,8 +103,12 @@ class Trained:
             self.known[k] < paper[k] for k in LEAST.values()
         )
 
-    @cached_property
+    @property
     def size(self) -> str:
+        return self.dimensions + self.changed
+
+    @cached_property
+    def dimensions(self) -> str:
         if not self.known:
             return f"reduced ({self.suffix or self.recipe}; its config was not recorded)"
         k = {name: self.known[path] for name, path in (FIXED | LEAST).items()}
@@ -109,18 +119,26 @@ class Trained:
             + f"{k['frames']}² frames, patch {k['patch']}, encoder {k['width']} × {k['layers']} layers, "
             f"D={k['latent']}, {TITLES.get(k['rung'], k['rung'])}, {k['steps']:,} steps of {k['batch']}, {data}"
             + (", zones visible" if self.family.endswith("visible") else "")
-            + self.changed
         )
 
     @cached_property
     def changed(self) -> str:
         """What its config has otherwise than its recipe, sizes aside."""
+        return "".join(f", {k.rpartition('.')[2]} {v}" for k, v in sorted(self._changes.items()))
+
+    @cached_property
+    def _changes(self) -> dict[str, Any]:
         if self.config is None or self.recipe not in RECIPES:
-            return ""
+            return {}
         usual = flat(to_dict(recipe(self.recipe)))
         shown = ASIDE | set((FIXED | LEAST).values())
-        other = {k: v for k, v in self.known.items() if k in usual and v != usual[k] and k not in shown}
-        return "".join(f", {k.rpartition('.')[2]} {v}" for k, v in sorted(other.items()))
+        return {k: v for k, v in self.known.items() if k in usual and v != usual[k] and k not in shown}
+
+    @property
+    def own(self) -> bool:
+        """Trained at the cell that its method was tuned to, and otherwise as its recipe."""
+        cell = OWN.get(self.recipe)
+        return cell is not None and self._changes.keys() <= cell.keys() and cell.items() <= self.known.items()
 
     @property
     def other(self) -> int:

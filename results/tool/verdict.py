@@ -14,6 +14,7 @@ INSIDE, EXCLUDED = "inside", "excluded"
 DIRECTIONS = (SAME, OTHER, OPEN, NOT_TESTED)
 
 RULE = (
+    "Success is judged at the end of the budget. "
     "*Direction*, of a difference: `same` when its paired 95 % interval over training seeds (episodes counted as a "
     "sample too) lies on the paper's side of 0, `other` when it lies on the other side, else `open`. *Size*: the "
     "paper's difference, or a part of the range it gives, lies `inside` our interval, or is `excluded` by it; empty "
@@ -25,7 +26,8 @@ RULE = (
     "method does better than doing nothing or acting at random, and where there is one seed, the direction is `open`. "
     "A claim about Cube is `not tested` while the code does not hold the cube (a rank correlation of latent and cube "
     f"distance below 0.3). Fewer than {MIN_SEEDS} seeds are marked few. The line of a claim that counts is chosen "
-    "before looking at its outcome: the paper's size, the recipe unchanged and trained to its end, the preferred "
+    "before looking at its outcome: the paper's size, each method at the λ and η that it was tuned to (where both "
+    "were, in the same cells), the recipe unchanged and trained to its end, the preferred "
     "budget, then the most seeds, the largest planner and the most episodes, those of several evaluations of the same "
     "checkpoints in the same way taken together. Runs of different rounds are not pooled."
 )
