@@ -68,3 +68,23 @@ def test_the_pair_collects_what_its_runs_look_for(monkeypatch, tmp_path):
     result = settings(tyro.cli(Args, args=pair.eval_options(args)))
     assert (result.goals, result.budgets, result.pairs()) == (("dataset",), (50,), [(5, 5)])
     assert result.controls == ("nothing", "random", "oracle") and result.episodes == 50
+
+
+def test_a_lead_that_goes_with_the_error_vanishes_at_equal_error(monkeypatch):
+    """Success falls by 10 points per doubling of the error and by nothing else; sparse errors are half as large."""
+    lines = run("open_loop", monkeypatch)["lines"]
+    runs, rows = [], []
+    for name, base in (("x-lpwm", 0.01), ("x-lewm", 0.02)):
+        errors = [base * 2 ** (s / 2) for s in range(4)]
+        runs += [{"method": name, "seed": s, "monitors": {"error_depth": [1, e]}} for s, e in enumerate(errors)]
+        held = [
+            [[1] * (50 - 5 * s - 10 * (name == "x-lewm")) + [0] * (50 + 5 * s + 10 * (name == "x-lewm"))]
+            for s in range(4)
+        ]
+        budget = {"50": {"success": {"terminal": held}}}
+        rows.append({"name": name, "control": False, "seeds": [0, 1, 2, 3], "budgets": budget})
+    document = {"runs": runs, "cells": [{"goals": "random", "horizon": 5, "receding": 5, "rows": rows}]}
+    text, count = lines(document, 2)
+    assert "sparse − dense +10.0" in text and "per doubling of the error -10.0" in text and "8 checkpoints" in count
+    equal = float(text.partition("at equal error at depth 2 ")[2].split()[0])
+    assert abs(equal) < 1e-6

@@ -53,6 +53,11 @@ class Claim:
     low: float = 0.0
     high: float = 1.0
 
+    @property
+    def title(self) -> str:
+        """`Piecewise 2×2 · R=5: LpWM ahead of LeWM`."""
+        return f"{ROWS[self.row].partition(':')[0].partition(',')[0]} · {self.text}"
+
 
 # In the order of the page. The second is the title of its section.
 ROWS = {

@@ -144,7 +144,7 @@ def differences(ours: Ours) -> Figure | None:
             axis.barh(y, high - low, left=low, height=0.6, color=PAPER)
         _dot(axis, line.interval, y, COLORS[0], line.reduced)
     axis.axvline(0, color="#33363b", lw=0.8)
-    axis.set_yticks(range(len(lines)), [f"{e.claim.row}: {e.claim.text}" for e in lines])
+    axis.set_yticks(range(len(lines)), [e.claim.title for e in lines])
     axis.set_ylim(len(lines) - 0.5, -0.5)
     axis.set_xlabel("points of success; hollow: a reduced size")
     return figure

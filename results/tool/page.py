@@ -154,14 +154,14 @@ def claims_table(ours: Ours) -> str:
     rows = []
     for claim, lines in ours.items():
         if lines:
-            line, title = lines[0], f"{ROWS[claim.row].partition(':')[0].partition(',')[0]} · {claim.text}"
+            line = lines[0]
             reached = line.also.removeprefix("reached ") if line.also.startswith("reached ") else ""
             if line.reached is not None:
                 reached += f": {line.reached.text()}"
             verdict = (line.verdict.direction or "–", line.verdict.size or "–")
             reason = f"{NOT_JUDGED}" if direction_of(lines) == NOT_JUDGED else line.verdict.why
             rows.append(
-                (verdict == ("–", "–"), [title, claim.paper, line.ours, *verdict, reason, reached, _seeds(line)])
+                (verdict == ("–", "–"), [claim.title, claim.paper, line.ours, *verdict, reason, reached, _seeds(line)])
             )
     heads = ["claim", "paper", "ours (95 %)", "direction", "size", "", "reached on the way", "seeds"]
     return pipes([heads, *(row for _, row in sorted(rows, key=lambda r: r[0]))]) if rows else "None yet."
