@@ -2,6 +2,7 @@
 
 import json
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -42,3 +43,17 @@ def test_the_script_of_the_papers_size_runs(tmp_path):
             and cell["config"]["model"]["projector"]["norm"] == "layer"
         )
         assert len(cell["train_log"]["step"]) == 4 and {"R5 along 0", "R1 along 1"} <= cell["planning"].keys()
+
+
+def test_a_cell_is_chosen_by_the_rule():
+    choose = runpy.run_path(str(CAMPAIGNS / "choose.py"))["own"]
+    usual = {"objective.lam": 1.0, "optim.lr": 3e-3}
+
+    def row(lam, lr, held, error, seeds=(1, 2)):
+        return {"objective.lam": lam, "optim.lr": lr, "held": held, "error": error, "seeds": list(seeds)}
+
+    best, recipe_like, other = row(3.0, 6e-3, 0.70, 0.02), row(1.0, 6e-3, 0.685, 0.03), row(3.0, 3e-3, 0.685, 0.01)
+    far, half = row(1.0, 3e-3, 0.67, 0.01), row(0.3, 1e-3, 0.9, 0.01, seeds=(1,))
+    assert choose([best, far, half], usual, 0.02) is best  # the recipe is 3 points behind, half a cell is not chosen
+    assert choose([best, recipe_like, other, far], usual, 0.02) is other  # as near as the other one, a lower error
+    assert choose([best, far], usual, 0.03) is far  # within the margin, nothing of the recipe is changed
