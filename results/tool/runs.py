@@ -38,6 +38,8 @@ ASIDE = {"data.file", "objective.tj_weight", "train.seed", *(f"train.{name}" for
 
 # The cell of each method where both were tuned in the same cells (results/protocol.md, rounds ten and twelve).
 OWN: dict[str, dict[str, float]] = {
+    "piecewise-2x2-small/lpwm": {"objective.lam": 1.0, "optim.lr": 6e-3},
+    "piecewise-2x2-small/lewm": {"objective.lam": 1.0, "optim.lr": 3e-3},
     "pusht-small/mlp-lti/lpwm": {"objective.lam": 1.0, "optim.lr": 5e-4},
     "pusht-small/mlp-lti/lewm": {"objective.lam": 3.0, "optim.lr": 5e-4},
 }
