@@ -50,6 +50,8 @@ def make_world(name: str, **options: Any) -> Any:
     world = build(**options)
     if isinstance(build, partial):  # of a family: the name is its own, and the environment is made when it is needed
         return world
+    if not hasattr(world, "spec"):
+        raise UserError(f"the world registered as {name!r} builds {world!r}: it must build a world, with a spec.")
     if world.spec.name != name:
         raise UserError(f"the world registered as {name!r} calls itself {world.spec.name!r} in its spec: use one name.")
     return world
