@@ -104,7 +104,7 @@ class Sink:
 
 def _temporary(path: Path, suffix: str = "") -> Path:
     """A name of this thread's own in the folder of `path`."""
-    return path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp{suffix}")
+    return path.parent / (f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp{suffix}")
 
 
 @contextlib.contextmanager

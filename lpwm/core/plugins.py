@@ -100,11 +100,10 @@ def _import(name: str) -> None:
         raise UserError(f"there is no plugin {name!r}: give a module that is installed or in this folder.") from None
     except UserError:
         raise
-    except Exception as error:  # the plugin's own: where it happened, in one line
+    except Exception as error:  # the plugin's own
         at = traceback.extract_tb(error.__traceback__)[-1]
-        where = f"{getattr(error, 'filename', None) or at.filename}, line {getattr(error, 'lineno', None) or at.lineno}"
-        why = f"{type(error).__name__}: {getattr(error, 'msg', error)}"
-        raise UserError(f"plugin {name!r} fails: {why} ({where}).") from error
+        where = "" if isinstance(error, SyntaxError) else f" ({at.filename}, line {at.lineno})"
+        raise UserError(f"plugin {name!r} fails: {type(error).__name__}: {error}{where}.") from error
 
 
 def _hand_down(name: str) -> None:

@@ -109,7 +109,7 @@ def collect(
     plan = Plan(world, policy, name, episodes, steps, seed, pixels, size, LIVE_SHARD if slow else SHARD)
     if workers is not None and workers < 1:
         raise UserError(f"{workers} workers cannot work: give at least 1.")
-    folder = out.with_name(out.name + ".partial")
+    folder = Path(f"{out}.partial")
     if not overwrite and (digest := _finished(out, folder)):
         with one_writer(folder, f"a process that collects {out.name}"):
             remove(folder)

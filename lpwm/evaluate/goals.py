@@ -118,8 +118,8 @@ def episode_sets(
     samples = getattr(solver_config(config.solver, **config.options), "samples", 1)
     records = config.episodes * config.planner_seeds * steps * (spec.state_dim + spec.action_dim)
     plan = samples * max(config.horizons) * frameskip * spec.action_dim
-    what = f"{config.episodes} episodes of {steps} steps with plans of {max(config.horizons)} blocks"
-    need_memory(f"evaluating {what}", 4.0 * (records + plan))
+    what = f"evaluating {config.episodes} episodes of {steps} steps with plans of {max(config.horizons)} blocks"
+    need_memory(what, 4.0 * (records + plan))
     sets = {}
     for kind in config.goals:
         if kind == "random":

@@ -35,6 +35,8 @@ def register_world(name: str, world: Callable[..., Any] | str) -> None:
     """Make a world known by name: a class (its options are the arguments it is built with), or "module:attribute".
     `spec.name` of what it builds must be this name, and `spec.options` the options: so a run finds its world again.
     `lpwm.testing.check_world(name)` checks the rest of the contract."""
+    if not callable(world) and not isinstance(world, str):
+        raise UserError(f"world {name!r}: give a class or a function that builds it, not {world!r}.")
     WORLDS.register(name, world)
 
 

@@ -127,6 +127,7 @@ MISTAKES = [
     ("train --resume nowhere", "nowhere does not exist: give the folder of a run"),
     ("train --resume .", "is not a run: it has no run.json"),
     ("report nowhere", "nowhere does not exist"),
+    ("collect piecewise --episodes 2 --out=", ". is a folder"),
     ("report .", "is not a run: it has no run.json"),
     ("report afile", "is not a run: it has no run.json"),
     ("eval holds", "holds is not a run but holds 1: give their folders, for instance holds/a."),

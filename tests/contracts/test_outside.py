@@ -116,6 +116,8 @@ def test_a_plugin_that_does_not_work_is_one_sentence(outside):
         "needs_more": "needs the module 'not_installed_anywhere'",
         "twice": "a world named 'piecewise' is already registered",
     }
+    (outside / "number.py").write_text("import lpwm\nlpwm.register_world('number', 3)\n")
+    wrong["number"] = "give a class or a function that builds it, not 3"
     lines = [f"recipes tiny/* --plugin {name}" for name in wrong]
     lines += ["params --rungs none --plugin no_module", "collect none --episodes 1 --out a.h5 --plugin no_world"]
     wrong |= {"no_module": "must build a torch.nn.Module", "no_world": "must build a world"}
