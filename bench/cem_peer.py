@@ -1,11 +1,11 @@
-"""CEM beside stable-worldmodel's CEMSolver (PyPI 0.1.1): the same weights, budget and environments in one process.
+"""CEM next to stable-worldmodel's CEMSolver (PyPI 0.1.1): the same weights, budget and environments in one process.
 
     PYTHONPATH=. PEER_PYTHON bench/cem_peer.py [--json OUT] [--cases deep-adaln mlp-lti mlp-lti-small] [--rounds 3]
 
 PEER_PYTHON is a Python with stable-worldmodel and torch. Its side is its LeWM model, its rollout and its solver:
 for Deep-AdaLN its own transformer with our weights copied in, for MLP∘LTI (which it lacks) our predictor module
 inside its LeWM. `batch 1` is its default, one environment at a time; `batch 50` hands it all environments at once
-(its LeWM fails there with a shape error, which is mended here). Ours is `CEM().solve`, in float32 and with bf16
+(its LeWM fails there with a shape error, which is fixed here). Ours is `CEM().solve`, in float32 and with bf16
 scoring. Latents stand for frames (identity encoders), since neither side encodes inside the iterations.
 
 Rounds are interleaved (peer, ours, peer, ours …) and ratios are taken inside a round; the median is reported.
@@ -37,7 +37,7 @@ from lpwm.plan import CEM, CEMConfig, LatentProblem
 
 warnings.filterwarnings("ignore")
 ENVIRONMENTS, HORIZON, ACTION = 50, 5, 10
-# name: (rung, D, budget, the ratio asked for). The last is what `lpwm demo` plans with: its small models (D = 64)
+# name: (rung, D, budget, the wanted ratio). The last is what `lpwm demo` plans with: its small models (D = 64)
 # and the budget of `lpwm eval --preset quick`.
 CASES = {
     "deep-adaln": ("deep-adaln", 192, CEMConfig(samples=24, elites=6, iterations=2), 2.0),
@@ -246,7 +246,7 @@ def main() -> None:
         for key, value in row.items():
             if " / " in key:
                 print(f"  {key:<44} {value:6.2f}×")
-        print(f"  asked: {row['bar']}× against batch 1, wall", flush=True)
+        print(f"  wanted: {row['bar']}× against batch 1, wall", flush=True)
         if args.json:
             args.json.write_text(json.dumps({"torch": torch.__version__, "rows": rows}, indent=1))
 

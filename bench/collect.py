@@ -65,7 +65,7 @@ def main() -> int:
             print(
                 f"{name:<28}{median['wall_s']:8.2f} s whole{median['collect_s']:8.2f} s collecting{rate:12.0f} steps/s"
             )
-    same = all(len(found) == 1 for found in digests.values())
+    same = all(len(several) == 1 for several in digests.values())
     load = os.getloadavg()[0]
     print(f"contents equal across workers and rounds: {same}; load average {load:.1f} on {os.cpu_count()} cores")
     met = all(float(str(row["wall_s"])) < MARK for row in rows if str(row["name"]).startswith("states"))

@@ -217,8 +217,8 @@ def compare_files(old: Path, new: Path, tolerance: float) -> list[str]:
     """Files that exist in one folder alone, and differences of the contents of the others."""
 
     def names(folder: Path) -> dict[str, Path]:
-        found = (p for p in sorted(folder.rglob("*")) if p.is_file() and p.suffix not in SKIPPED)
-        return {written_name(p, folder): p for p in found if "tfevents" not in p.name}
+        files = (p for p in sorted(folder.rglob("*")) if p.is_file() and p.suffix not in SKIPPED)
+        return {written_name(p, folder): p for p in files if "tfevents" not in p.name}
 
     before, after = names(old), names(new)
     for part, other in FILES.items():
@@ -251,7 +251,7 @@ def main() -> int:
     parser.add_argument("--show", type=int, default=5, help="differences printed for each command")
     parser.add_argument("--json", type=Path, help="write all differences here")
     args = parser.parse_args()
-    found: dict[str, list[str]] = {}
+    results: dict[str, list[str]] = {}
     with tempfile.TemporaryDirectory() as scratch:
         root = Path(scratch)
         packages = [unpacked(path, root / f"package-{i}") for i, path in enumerate((args.old, args.new))]
@@ -269,14 +269,14 @@ def main() -> int:
                 if rc and rc == rc2:
                     lines.append(f"both failed: {err.strip()[-200:]}")
                 lines += differences(parsed(out), parsed(out2), args.tolerance)
-                found[command] = lines
+                results[command] = lines
                 show(command, lines, args.show)
-        found["files written"] = compare_files(*folders, args.tolerance)
-        show("files written", found["files written"], args.show)
+        results["files written"] = compare_files(*folders, args.tolerance)
+        show("files written", results["files written"], args.show)
     if args.json:
-        args.json.write_text(json.dumps(found, indent=1) + "\n")
-    differing = sum(bool(lines) for lines in found.values())
-    print(f"{len(found) - differing} of {len(found)} equal")
+        args.json.write_text(json.dumps(results, indent=1) + "\n")
+    differing = sum(bool(lines) for lines in results.values())
+    print(f"{len(results) - differing} of {len(results)} equal")
     return 1 if differing else 0
 
 

@@ -102,8 +102,8 @@ def compare(curves: dict[str, list[list[float]]], name: str) -> list[dict[str, A
         row: dict[str, Any] = {"from": window.start, "to": window.stop, name: a, FULL: b}
         row["difference"] = math.expm1(statistics.mean(ratios))
         if len(ratios) > 1:
-            found = t_interval(ratios)
-            row["interval"] = [math.expm1(found.low), math.expm1(found.high)]
+            interval = t_interval(ratios)
+            row["interval"] = [math.expm1(interval.low), math.expm1(interval.high)]
         rows.append(row)
     return rows
 
@@ -130,20 +130,20 @@ def main() -> None:
     if not args.cpu and not torch.cuda.is_available():
         raise SystemExit("there is no GPU that torch can use: --cpu compares a smaller model on the CPU.")
     device = "cpu" if args.cpu else "cuda"
-    found: dict[str, Any] = {"device": torch.cuda.get_device_name() if device == "cuda" else "cpu"}
-    found |= {"torch": torch.__version__, "steps": args.steps}
+    results: dict[str, Any] = {"device": torch.cuda.get_device_name() if device == "cuda" else "cpu"}
+    results |= {"torch": torch.__version__, "steps": args.steps}
     names = (LOW, FULL, NUDGED) if args.nudged else (LOW, FULL)
     runs = {name: Runs(name, device, not args.no_kernels) for name in names}
     curves: dict[str, list[list[float]]] = {name: [] for name in runs}
     for seed in range(args.seeds):
         for name, run in runs.items():
             curves[name].append(run(seed, args.steps))
-        found |= {"seeds": seed + 1, "windows": {name: compare(curves, name) for name in names if name != FULL}}
-        found["curves_every_10"] = {name: [c[::10] for c in many] for name, many in curves.items()}
+        results |= {"seeds": seed + 1, "windows": {name: compare(curves, name) for name in names if name != FULL}}
+        results["curves_every_10"] = {name: [c[::10] for c in many] for name, many in curves.items()}
         if args.json:  # after every seed: an interrupted comparison keeps what it has
-            args.json.write_text(json.dumps(found, indent=1))
+            args.json.write_text(json.dumps(results, indent=1))
         print(f"{seed + 1} of {args.seeds} seeds", flush=True)
-    for name, rows in found["windows"].items():
+    for name, rows in results["windows"].items():
         report(rows, name)
 
 

@@ -198,11 +198,11 @@ def run(argv: list[str], told: Path, seconds: float = PATIENCE) -> int:
 
 
 def descendants(pid: int) -> list[int]:
-    found, level = [], [pid]
+    pids, level = [], [pid]
     while level:
         level = [child for parent in level for child in _children(parent)]
-        found += level
-    return found
+        pids += level
+    return pids
 
 
 def _children(pid: int) -> list[int]:

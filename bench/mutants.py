@@ -92,8 +92,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=240, help="a mutant that takes longer is seen")
     args = parser.parse_args()
-    found = [ROOT / m for m in args.modules]  # from the root of the repository, wherever this is started
-    files = sorted({f for m in found for f in ([m] if m.is_file() else m.glob("*.py"))})
+    paths = [ROOT / m for m in args.modules]  # from the root of the repository, wherever this is started
+    files = sorted({f for m in paths for f in ([m] if m.is_file() else m.glob("*.py"))})
     files = [f.relative_to(ROOT) for f in files if places(ast.parse(f.read_text(encoding="utf-8")))]
     if not files:
         raise SystemExit(f"there is no module in {', '.join(args.modules)}: name files or folders of lpwm.")

@@ -54,8 +54,8 @@ class Joined(Ranks):
 
 def losses(folder: Path) -> list[float]:
     """Of every step of the one run in this folder."""
-    (found,) = (path.parent for path in folder.glob("*/run.json"))
-    return [row.number("loss") for row in read_log(found, "train")]
+    (run,) = (path.parent for path in folder.glob("*/run.json"))
+    return [row.number("loss") for row in read_log(run, "train")]
 
 
 def here(folder: Path, device: torch.device, steps: int, ranks: Ranks) -> list[float]:
@@ -106,11 +106,11 @@ def meet_nobody(device: str) -> None:
     join(device, 0)
 
 
-def apart(found: list[float], expected: list[float]) -> float:
+def apart(ours: list[float], expected: list[float]) -> float:
     """The largest relative difference; infinite where they are not of the same length, or not finite."""
-    if len(found) != len(expected) or not found:
+    if len(ours) != len(expected) or not ours:
         return float("inf")
-    far = max(abs(a - b) / abs(b) for a, b in zip(found, expected, strict=True))
+    far = max(abs(a - b) / abs(b) for a, b in zip(ours, expected, strict=True))
     return far if far == far else float("inf")
 
 
@@ -134,8 +134,8 @@ def main() -> None:
         joined = Joined()
         try:
             meet_nobody(args.device)
-            found = here(root / "joined", device, args.steps, joined)
-            rows["joined"] = {"losses": found, "apart": apart(found, expected)}
+            ours = here(root / "joined", device, args.steps, joined)
+            rows["joined"] = {"losses": ours, "apart": apart(ours, expected)}
         except Exception as error:
             rows["joined"] = {"error": f"{type(error).__name__}: {error}"}
         finally:
@@ -143,10 +143,10 @@ def main() -> None:
         for n, job in jobs.items():
             try:
                 said, _ = job.communicate(timeout=args.patience)
-                found = losses(root / f"torchrun{n}") if job.returncode == 0 else []
+                ours = losses(root / f"torchrun{n}") if job.returncode == 0 else []
                 rows[f"torchrun {n}"] = (
-                    {"losses": found, "apart": apart(found, expected)}
-                    if found
+                    {"losses": ours, "apart": apart(ours, expected)}
+                    if ours
                     else {"error": f"exit status {job.returncode}: {said.strip()[:600]}"}
                 )
             except subprocess.TimeoutExpired:

@@ -1,4 +1,4 @@
-"""A CEM plan for 50 environments on one GPU, beside a plain loop of the same model in the same run.
+"""A CEM plan for 50 environments on one GPU, next to a plain loop of the same model in the same run.
 
     python bench/plan.py [--json OUT] [--rungs deep-adaln mlp-lti] [--profile]
 
@@ -148,8 +148,8 @@ def main() -> None:
         for k in rows[-1].get("kernels", []):
             print(f"   {k['ms']:9.3f} ms {k['calls']:6.0f}×  {k['kernel']}")
         if args.json:
-            found = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "rows": rows}
-            args.json.write_text(json.dumps(found, indent=1))
+            results = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "rows": rows}
+            args.json.write_text(json.dumps(results, indent=1))
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
     for r in rows:
         print(

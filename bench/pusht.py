@@ -86,8 +86,8 @@ def main() -> int:
     how = "measured" if args.all else "extrapolated from processor time, without writing the file"
     print(f"under {MARK:.0f} s, {how}: {met}")
     if args.json:
-        found = {"shard": shard, "collect": seen, "by_wall_s": by_wall, "by_cpu_s": by_cpu, "branches": branches}
-        args.json.write_text(json.dumps({**found, "load": load, "met": met}, indent=1))
+        results = {"shard": shard, "collect": seen, "by_wall_s": by_wall, "by_cpu_s": by_cpu, "branches": branches}
+        args.json.write_text(json.dumps({**results, "load": load, "met": met}, indent=1))
     return 0 if met else 1
 
 

@@ -1,11 +1,11 @@
-"""PushT environment steps per second with 224² frames, beside stable-worldmodel's own pool; and frames alone.
+"""PushT environment steps per second with 224² frames, compared with stable-worldmodel's own pool; and frames alone.
 
     python bench/pusht_frames.py --peer-python PATH_TO_A_PYTHON_WITH_STABLE_WORLDMODEL [--json]
     python bench/pusht_frames.py --device cuda        frames alone on a GPU: eager, compiled, batches of 256
 
 Every round measures the peer (its World: 10 environments, frames in `infos`; the better of torch's own choice of
 threads and one thread), then ours, one after the other on the same machine, and gives their ratio; the median over
-rounds is reported with all of them beside it. Ours steps physics and draws every state, 64 simulators in each of one
+rounds is reported with all of them next to it. Ours steps physics and draws every state, 64 simulators in each of one
 process per core, with random actions as the peer's; the peer's pool has one process.
 """
 
@@ -106,7 +106,7 @@ def on_device(device: str, seconds: float) -> dict[str, float]:
 
     from lpwm.worlds import make
 
-    world, found = make("pusht"), {}
+    world, results = make("pusht"), {}
     state = world.sample_state(BATCH, (0,)).to(device)
     for size in (SIZE, 64):
         plain = world.renderer(size, device)
@@ -119,9 +119,9 @@ def on_device(device: str, seconds: float) -> dict[str, float]:
                     torch.cuda.synchronize()
                 return 20 * BATCH
 
-            found[f"{size}_{name}_per_second"] = per_second = rate(work, seconds)
-            found[f"{size}_{name}_ms_per_batch"] = 1000 * BATCH / per_second
-    return found
+            results[f"{size}_{name}_per_second"] = per_second = rate(work, seconds)
+            results[f"{size}_{name}_ms_per_batch"] = 1000 * BATCH / per_second
+    return results
 
 
 def main() -> None:
@@ -137,8 +137,8 @@ def main() -> None:
         print(WORK[args.worker](args.seconds))
         return
     if args.device:
-        found = on_device(args.device, args.seconds)
-        print(json.dumps(found, indent=1) if args.json else "\n".join(f"{k} {v:,.2f}" for k, v in found.items()))
+        results = on_device(args.device, args.seconds)
+        print(json.dumps(results, indent=1) if args.json else "\n".join(f"{k} {v:,.2f}" for k, v in results.items()))
         return
     cores = len(os.sched_getaffinity(0))
     rows = []

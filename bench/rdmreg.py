@@ -43,10 +43,10 @@ def in_turn(left: Callable[[int], None], right: Callable[[int], None], repeats: 
     """Median milliseconds of each, alternating so that a busy machine slows both."""
     times: tuple[list[float], list[float]] = ([], [])
     for step in range(repeats + 2):
-        for body, found in zip((left, right), times, strict=True):
+        for body, spent in zip((left, right), times, strict=True):
             start = time.perf_counter()
             body(step)
-            found.append(1e3 * (time.perf_counter() - start))
+            spent.append(1e3 * (time.perf_counter() - start))
     return median(times[0][2:]), median(times[1][2:])
 
 

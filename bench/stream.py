@@ -1,4 +1,4 @@
-"""Clips of stored frames, streamed: beside stable-worldmodel's HDF5 loader, and within a memory limit.
+"""Clips of stored frames, streamed: compared with stable-worldmodel's HDF5 loader, and within a memory limit.
 
     python bench/stream.py --peer-python PATH_TO_A_PYTHON_WITH_STABLE_WORLDMODEL [--json PATH]
     python bench/stream.py --limit-mb 600
@@ -11,7 +11,7 @@ best counts; its clips span 20 rows. Ours is StreamedClips, with 1 and as many w
 are of full batches.
 
 --limit-mb streams a file of ten times that many megabytes and samples the memory of all its processes (the
-proportional set size, shared pages shared out; the kernel's page cache, which it drops when asked, does not count).
+proportional set size, shared pages shared out; the kernel's page cache, which it drops on demand, does not count).
 
 How long a GPU waits for streamed clips is stream_idle.py's question.
 """
@@ -47,8 +47,8 @@ loader = DataLoader(data, batch_size=batch, shuffle=True, num_workers=workers, d
 def run(seconds):
     clips, begin = 0, None
     while True:
-        for found in loader:
-            assert found["pixels"].shape[:2] == (batch, frames)
+        for clips in loader:
+            assert clips["pixels"].shape[:2] == (batch, frames)
             if begin is None:  # the first batch starts the workers
                 begin = time.perf_counter()
                 continue
@@ -129,7 +129,7 @@ def _run(command: list[str]) -> float:
 
 
 def compare(python: str | None, folder: Path, episodes: int, seconds: float, rounds: int) -> dict:
-    cores, found = len(os.sched_getaffinity(0)), {}
+    cores, results = len(os.sched_getaffinity(0)), {}
     for name, kind, ours in (
         ("its file, camera", "camera", False),
         ("our file, camera", "camera", True),
@@ -154,7 +154,7 @@ def compare(python: str | None, folder: Path, episodes: int, seconds: float, rou
         best = {
             side: statistics.median(max(r[side].values()) for r in rows) for side in ("peer", "ours") if rows[0][side]
         }
-        found[name] = {
+        results[name] = {
             "file_MB": path.stat().st_size / 1e6,
             "clips_per_second": best,
             "ratio": statistics.median(r["ratio"] for r in rows) if python else None,
@@ -162,8 +162,8 @@ def compare(python: str | None, folder: Path, episodes: int, seconds: float, rou
         }
         path.unlink()
         line = ", ".join(f"{side} {rate:,.0f}" for side, rate in best.items())
-        print(f"{name}: clips per second {line}, ratio {found[name]['ratio'] or float('nan'):.2f}", flush=True)
-    return found
+        print(f"{name}: clips per second {line}, ratio {results[name]['ratio'] or float('nan'):.2f}", flush=True)
+    return results
 
 
 def pss(pid: int) -> int:
@@ -229,17 +229,17 @@ def main() -> None:
     from lpwm.data.streamed import default_workers
 
     workers, load = args.workers or default_workers(), os.getloadavg()
-    found: dict = {"cores": len(os.sched_getaffinity(0)), "load_before": load, "batch": BATCH, "side": SIDE}
+    results: dict = {"cores": len(os.sched_getaffinity(0)), "load_before": load, "batch": BATCH, "side": SIDE}
     with tempfile.TemporaryDirectory(dir=args.folder) as temporary:
         folder = Path(temporary)
         if args.limit_mb:
-            found["memory"] = limited(folder, args.limit_mb, workers)
-            print(json.dumps(found["memory"], indent=1))
+            results["memory"] = limited(folder, args.limit_mb, workers)
+            print(json.dumps(results["memory"], indent=1))
         else:
-            found["files"] = compare(args.peer_python, folder, args.episodes, args.seconds, args.rounds)
-    print(f"{found['cores']} cores, load before {load[0]:.2f}")
+            results["files"] = compare(args.peer_python, folder, args.episodes, args.seconds, args.rounds)
+    print(f"{results['cores']} cores, load before {load[0]:.2f}")
     if args.json:
-        args.json.write_text(json.dumps(found, indent=1))
+        args.json.write_text(json.dumps(results, indent=1))
 
 
 if __name__ == "__main__":

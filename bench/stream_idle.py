@@ -14,7 +14,7 @@ With s_i and e_i what they say, of n steps,
     step = (e_n − e_1)/(n − 1)        idle share = Σ_{i>1} (s_i − e_{i−1}) / (e_n − e_1)
 
 so what lies between the steps is idle time, whoever is to blame; the share with resident clips says how much of it
-streaming does not cause. `wait_ms` is what the host spends waiting for the workers, per step, beside the GPU's work.
+streaming does not cause. `wait_ms` is what the host spends waiting for the workers, per step, during the GPU's work.
 
 A measurement that would begin after --limit seconds is left out and named, one that fails says why; JSON is written
 after each. --toy is a dry run of the same code on a tiny model, with the host's clock where there is no GPU.
@@ -149,11 +149,11 @@ class Trainer:
             if step >= WARM:
                 clock.mark()
             ahead.begin(step + 1)
-        found = account(clock.spans())
+        shares = account(clock.spans())
         seconds = time.perf_counter() - began
         return {
-            **found,
-            "clips_per_second": 1000 * self.config.train.batch / found["step_ms"],
+            **shares,
+            "clips_per_second": 1000 * self.config.train.batch / shares["step_ms"],
             "wait_ms": 1000 * waited[0] / steps,
             "host_step_ms": 1000 * seconds / steps,
         }
@@ -252,7 +252,7 @@ def main() -> None:
     args = parser.parse_args()
     device = torch.device(args.device)
     config = tiny() if args.toy else pusht("lpwm", "mlp-lti")
-    found: dict[str, Any] = {
+    results: dict[str, Any] = {
         "device": torch.cuda.get_device_name() if device.type == "cuda" else "cpu",
         "torch": torch.__version__,
         "cores": len(os.sched_getaffinity(0)),
@@ -265,15 +265,15 @@ def main() -> None:
     }
 
     def keep(row: dict[str, Any]) -> None:
-        found["rows"].append(row)
-        found["seconds"] = time.perf_counter() - BEGAN
+        results["rows"].append(row)
+        results["seconds"] = time.perf_counter() - BEGAN
         print(line(row), flush=True)
         if args.json:
-            args.json.write_text(json.dumps(found, indent=1) + "\n")
+            args.json.write_text(json.dumps(results, indent=1) + "\n")
 
     with tempfile.TemporaryDirectory(dir=args.folder) as folder:
         measure(config, device, Path(folder), args.workers, args, keep)
-    print(f"{found['device']}, torch {found['torch']}, {found['cores']} cores, {found.get('seconds', 0):.1f} s")
+    print(f"{results['device']}, torch {results['torch']}, {results['cores']} cores, {results.get('seconds', 0):.1f} s")
 
 
 if __name__ == "__main__":

@@ -134,17 +134,17 @@ def main() -> None:
     parser.add_argument("--engines", nargs="+", default=["local", "ray"])
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
-    found: dict[str, Any] = {"machine": platform.machine(), "cores": os.cpu_count(), "load": os.getloadavg()}
+    results: dict[str, Any] = {"machine": platform.machine(), "cores": os.cpu_count(), "load": os.getloadavg()}
     with tempfile.TemporaryDirectory() as folder:
-        found["ledger_s"] = ledger_alone(Path(folder) / "ledger", args.cells)
-        for what, seconds in found["ledger_s"].items():
+        results["ledger_s"] = ledger_alone(Path(folder) / "ledger", args.cells)
+        for what, seconds in results["ledger_s"].items():
             print(f"{what:<14} {1000 * seconds:8.2f} ms")
         for name in args.engines:
             extra = run_engine(name, Path(folder) / name, args.cells, args.seconds, args.workers)
-            found[name] = {"extra_s_per_cell": extra, "share_of_60_s": extra / CELL}
+            results[name] = {"extra_s_per_cell": extra, "share_of_60_s": extra / CELL}
             print(f"{name:<14} {1000 * extra:8.2f} ms per cell beyond its work: {100 * extra / CELL:.3f} % of 60 s")
     if args.json:
-        args.json.write_text(json.dumps(found, indent=1) + "\n")
+        args.json.write_text(json.dumps(results, indent=1) + "\n")
 
 
 if __name__ == "__main__":

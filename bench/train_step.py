@@ -1,4 +1,4 @@
-"""The training step on one GPU, beside a plain eager loop of the same model in the same run.
+"""The training step on one GPU, next to a plain eager loop of the same model in the same run.
 
     python bench/train_step.py [--json OUT] [--cases pusht-deep pusht-mlp-lti piecewise-tiny] [--profile]
 
@@ -7,7 +7,7 @@ Frames are rendered on the device (Wall stands in for PushT, the same number of 
 lpwm.train.step as `lpwm train` runs it. A step includes gathering and rendering its clips and drawing its slices.
 Both loops run freely, as the training loop does between log points: as many steps as lie between two (50) are timed at
 a time, of the plain loop ten, and the median of such groups is given. A log point (all monitors, moved to the host) is
-timed beside it. `--profile` sums the kernels of a step by kind.
+timed next to it. `--profile` sums the kernels of a step by kind.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ def shares(rows: list[dict]) -> dict[str, float]:
 
 
 class Prepared:
-    """Our step of a case, compiled and captured: what happens once, and may happen beside other work."""
+    """Our step of a case, compiled and captured: what happens once, and may happen next to other work."""
 
     def __init__(self, case: str, device: str = "cuda") -> None:
         self.case, self.device = case, device
@@ -270,18 +270,18 @@ def main() -> None:
     KERNELS = not args.no_kernels
     if not torch.cuda.is_available():
         raise SystemExit("this benchmark needs a GPU that torch can use.")
-    found = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "rows": []}
+    results = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "rows": []}
     for case in args.cases:
         row = measure(Prepared(case), args.profile)
-        found["rows"].append(row)
+        results["rows"].append(row)
         for k in row.get("kernels", [])[:25]:
             print(f"   {k['ms']:8.3f} ms {k['calls']:6.0f}×  {k['kernel']}")
         report(row)
-    print(f"{found['gpu']}, torch {found['torch']}")
-    for row in found["rows"]:
+    print(f"{results['gpu']}, torch {results['torch']}")
+    for row in results["rows"]:
         report(row)
     if args.json:
-        args.json.write_text(json.dumps(found, indent=1))
+        args.json.write_text(json.dumps(results, indent=1))
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""Environment steps per second with 224² frames, beside stable-worldmodel's own pool.
+"""Environment steps per second with 224² frames, compared with stable-worldmodel's own pool.
 
     python bench/worlds.py --peer-python PATH_TO_A_PYTHON_WITH_STABLE_WORLDMODEL [--json]
 
 Every round measures the peer (its World: 10 environments, frames in `infos`; the better of torch's own choice of
 threads and one thread), then ours, one after the other on the same machine, and gives their ratio; the median
-over rounds is reported with all of them beside it. Ours is measured three ways: one process with the peer's 10
+over rounds is reported with all of them next to it. Ours is measured three ways: one process with the peer's 10
 environments through gymnasium's interface, the same in one process per core (which is how `lpwm collect` works),
 and 64² frames drawn for training in batches of 256, for which the peer has no counterpart.
 """

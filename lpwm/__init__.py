@@ -6,6 +6,7 @@ The names below are public; the rest may change between versions. Each is import
 """
 
 import sys
+from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -28,13 +29,15 @@ if TYPE_CHECKING:
 _CALLABLE = ("evaluate", "interpret", "recipes", "report", "train")
 
 
-class _Room(ModuleType):
-    """A room that is called as the function of its name in `lpwm.api`."""
+class _Room(ModuleType):  # called as the function of its name in `lpwm.api`, with its help and its signature
+    __doc__ = property(lambda self: self._function().__doc__)
+    __signature__ = property(lambda self: import_module("inspect").signature(self._function()))
+
+    def _function(self) -> Any:
+        return getattr(import_module("lpwm.api"), self.__name__.removeprefix("lpwm."))
 
     def __call__(self, *args: Any, **options: Any) -> Any:
-        from lpwm import api
-
-        return getattr(api, self.__name__.removeprefix("lpwm."))(*args, **options)
+        return self._function()(*args, **options)
 
 
 class _House(ModuleType):

@@ -36,8 +36,8 @@ def main() -> None:
     end, way = (successes(folder / f"piecewise-small-along-{a}.json") for a in (0, 1))
     for measure, text in MEASURES.items():
         pairs = {f"{m}: along 1 − along 0": (way[m, measure], end[m, measure]) for m in ("lpwm", "lewm")}
-        for along, found in ((0, end), (1, way)):
-            pairs[f"lpwm − lewm, along {along}"] = (found["lpwm", measure], found["lewm", measure])
+        for along, by_method in ((0, end), (1, way)):
+            pairs[f"lpwm − lewm, along {along}"] = (by_method["lpwm", measure], by_method["lewm", measure])
         for name, (a, b) in pairs.items():
             d = paired_crossed(a - b).difference
             rates = f"{100 * a.mean():.1f} against {100 * b.mean():.1f} %"

@@ -111,8 +111,8 @@ def stage_draw(args: argparse.Namespace) -> None:
     began = time.perf_counter()
     world.render(many, size)
     together = count / (time.perf_counter() - began)
-    found = {"backend": backend(), "size": size, "alone": 1 / pace, "together": together}
-    print(json.dumps({k: round(v, 1) if isinstance(v, float) else v for k, v in found.items()}), flush=True)
+    rates = {"backend": backend(), "size": size, "alone": 1 / pace, "together": together}
+    print(json.dumps({k: round(v, 1) if isinstance(v, float) else v for k, v in rates.items()}), flush=True)
 
 
 def stage_collect(args: argparse.Namespace) -> None:
@@ -227,8 +227,8 @@ class Pair:
         for path in (self.args.work / "runs").glob("*/log.jsonl"):
             run = json.loads((path.parent / "run.json").read_text())
             if (run["name"], run["config"]["train"]["seed"]) == (f"{self.args.recipe}/{method}", int(seed)):
-                found = [r for r in map(json.loads, path.read_text().splitlines()) if r["kind"] == "train"][-1:]
-                return "".join(f"step {r['step']}, error {r['relative_error']:.3f}" for r in found)
+                last = [r for r in map(json.loads, path.read_text().splitlines()) if r["kind"] == "train"][-1:]
+                return "".join(f"step {r['step']}, error {r['relative_error']:.3f}" for r in last)
         return "starting"
 
     # ------------------------------------------------------------------------------------------------------
@@ -242,19 +242,19 @@ class Pair:
         for change in (c for c in changes if all(c.values())):
             self.env.update(change)
             if self.wait({"draw": self.start("draw", self.stage("draw"))})["draw"] == 0:
-                found = json.loads((self.logs / "draw.out").read_text().splitlines()[-1])
-                self.stages["drawing"] = found
+                drawing = json.loads((self.logs / "draw.out").read_text().splitlines()[-1])
+                self.stages["drawing"] = drawing
                 say(
-                    f"{found['backend']} draws {found['alone']:.0f} frames/s of {found['size']}² alone and "
-                    f"{found['together']:.0f} with all processes"
+                    f"{drawing['backend']} draws {drawing['alone']:.0f} frames/s of {drawing['size']}² alone and "
+                    f"{drawing['together']:.0f} with all processes"
                 )
-                return self.fit(found["together"])
+                return self.fit(drawing["together"])
         raise SystemExit("Cube cannot be drawn here: see the lines above, and lpwm doctor.")
 
     def fit(self, frames_per_second: float) -> None:
         """As many episodes as there is time for; physics and the expert take 1.5 ms a step and a core.
 
-        Decided once for what was asked: the same command must find its data again.
+        Decided once for these arguments: the same command must find its data again.
         """
         a, note = self.args, self.args.work / f"episodes-{self.args.episodes}.txt"
         per_episode = (a.length + 1) * (1 / frames_per_second + 0.002 / a.workers)

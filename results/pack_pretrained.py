@@ -117,15 +117,15 @@ def main() -> int:
 def check(name: str, before: Path, after: Path) -> None:
     """Success of both forms on the same 100 random goals, and on how many goals they differ."""
     settings = replace(PLANNING, goals=("random",), controls=(), curve=0)
-    found = []
+    successes = []
     for path in (before, after):
         team = load_team([path], data=False)
         cell = evaluate(team.agents, team.world, settings, holdout=team.holdout).cells[0]
-        found.append(cell.methods[0].success("latched", 50)[0, 0])
-    differ = int((found[0] != found[1]).sum())
+        successes.append(cell.methods[0].success("latched", 50)[0, 0])
+    differ = int((successes[0] != successes[1]).sum())
     print(
-        f"{name}: {100 * found[0].mean():.0f} % as trained, {100 * found[1].mean():.0f} % packed, "
-        f"{differ} of {len(found[0])} random goals come out differently"
+        f"{name}: {100 * successes[0].mean():.0f} % as trained, {100 * successes[1].mean():.0f} % packed, "
+        f"{differ} of {len(successes[0])} random goals come out differently"
     )
 
 

@@ -33,8 +33,8 @@ def test_a_benchmark_imports_and_explains_itself(path, monkeypatch, capsys):
 def test_the_idle_share_is_what_lies_between_the_steps(monkeypatch):
     account = load(BENCH / "stream_idle.py", monkeypatch).account
     # 10 ms of work each; nothing, 5 ms and 15 ms between: 20 of the 50 ms after the first step's end.
-    found = account([(0, 10), (10, 20), (25, 35), (50, 60)])
-    assert found == pytest.approx({"step_ms": 50 / 3, "work_ms": 10, "idle_share": 0.4, "longest_gap_ms": 15})
+    shares = account([(0, 10), (10, 20), (25, 35), (50, 60)])
+    assert shares == pytest.approx({"step_ms": 50 / 3, "work_ms": 10, "idle_share": 0.4, "longest_gap_ms": 15})
     assert account([(0, 10), (9.5, 20)])["idle_share"] == 0  # marks on one stream may read a little early
     with pytest.raises(ValueError, match="two steps"):
         account([(0, 10)])

@@ -78,9 +78,9 @@ def commands(page):
 @pytest.mark.soak
 @pytest.mark.parametrize("page", ["README.md", "docs/getting-started.md"])
 def test_commands_do_what_they_say(page, tmp_path):
-    found = list(commands(page))
-    assert len(found) >= 5
-    for line in found:
+    lines = list(commands(page))
+    assert len(lines) >= 5
+    for line in lines:
         for large, small in SMALLER.items():
             line = line.replace(large, small)
         words = shlex.split(line)[1:]

@@ -1,5 +1,6 @@
 """What `import lpwm` offers: names that are imported late, functions that take strings, an agent that acts."""
 
+import inspect
 import shutil
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import torch
 from tools import refused
 
 import lpwm
+from lpwm import api
 from lpwm.evaluate.agent import Agent as Seer
 from lpwm.evaluate.agent import LatentActor
 from lpwm.evaluate.config import preset
@@ -36,6 +38,10 @@ def test_import_loads_next_to_nothing():
 def test_every_public_name_is_there():
     for name in lpwm.__all__:
         assert getattr(lpwm, name) is not None, name
+        if name != "__version__":
+            own = vars(api).get(name, getattr(lpwm, name))  # a room speaks for the function of its name
+            assert getattr(lpwm, name).__doc__ == own.__doc__ != torch.nn.Module.__doc__, name
+            assert str(inspect.signature(getattr(lpwm, name))) == str(inspect.signature(own)), name
     assert set(lpwm.__all__) <= set(dir(lpwm))
     with pytest.raises(AttributeError, match="nothing"):
         _ = lpwm.nothing

@@ -92,11 +92,11 @@ def holders(trees, configs):
 
 def test_every_config_field_is_read_from_its_own_config():
     trees = [ast.parse(p.read_text()) for p in ROOT.rglob("*.py")]
-    found = list(configs())
-    assert len(found) > 10
-    names, reads = holders(trees, found), attributes(trees)
+    known = list(configs())
+    assert len(known) > 10
+    names, reads = holders(trees, known), attributes(trees)
     classes = [n for t in trees for n in ast.walk(t) if isinstance(n, ast.ClassDef)]
-    for config in found:
+    for config in known:
         assert config.__dataclass_params__.frozen, f"{config.__name__} can be changed after it was checked"
         own = [c for c in classes if c.name == config.__name__]
         methods = [m for c in own for m in c.body if isinstance(m, ast.FunctionDef) and m.name != "__post_init__"]
@@ -183,8 +183,8 @@ class Parsed:
 
     def returns(self, function):
         names = self.names(function)
-        found = [n.value for n in ast.walk(function) if isinstance(n, ast.Return) and n.value is not None]
-        return function.name != "from_json" and any(self.is_parsed(value, names) for value in found)
+        returned = [n.value for n in ast.walk(function) if isinstance(n, ast.Return) and n.value is not None]
+        return function.name != "from_json" and any(self.is_parsed(value, names) for value in returned)
 
     def indexed(self):
         for function in self.functions:

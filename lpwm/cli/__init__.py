@@ -3,6 +3,7 @@ options from it) and a `run(args) -> int`. Verbs import torch inside their funct
 
 import importlib
 import os
+import re
 import sys
 import threading
 from dataclasses import dataclass
@@ -157,6 +158,12 @@ def main(argv: list[str] | None = None) -> int:
     except BrokenPipeError:  # `lpwm … | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+    except (MemoryError, RuntimeError) as error:  # what no prediction saw coming; pathlib's word for a link to itself
+        loop = str(error).startswith("Symlink loop")
+        if isinstance(error, RuntimeError) and not loop and not re.search("allocate memory|Storage size", str(error)):
+            raise
+        tell(f"lpwm: {error}: remove it." if loop else "lpwm: that needs more memory than there is: give less.")
+        return 2
     except OSError as error:
         where = f"{str(error.filename)[:80]}: " if error.filename else ""
         tell(f"lpwm: {where}{(error.strerror or str(error)).lower()}; give another file or folder.")

@@ -81,7 +81,8 @@ def run(args: Args) -> int:
     world = make_world(args.world, **parse_options(args.options), **wrapper)
     for note in world.notes() if hasattr(world, "notes") else ():
         tell(f"lpwm: {note}")
-    with progress_bar("episodes", args.episodes) as progress:
+    kept = f"what is finished is kept in {args.out}.partial: the same command continues."
+    with stoppable(lambda: kept), progress_bar("episodes", args.episodes) as progress:
         own = ("world", "out", "wrapper", "options", "json")
         collect(world, args.out, **{k: v for k, v in vars(args).items() if k not in own}, progress=progress)
     data = read(args.out, verify=False)

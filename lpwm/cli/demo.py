@@ -100,7 +100,7 @@ def run(args: Args) -> int:
     folders = [job.folder for job in jobs.values()]
     goals = f"plan to {PLANNING.episodes} random and as many held-out goals, next to the controls"
     with stages.stage(f"{goals}; inspect codes and imagination"):
-        with aside(_inspect_all, folders, device):
+        with aside(inspect, folders, device):
             evaluation = plan(out, folders, device)
         studies = [inspect(folder, device) for folder in folders]
     page = out / "report.html"
@@ -151,29 +151,23 @@ def trained(args: Args, out: Path, device: Any, stages: Stages) -> "dict[str, Ru
     steps = first.config.train.steps
     with stages.stage(f"train {' and '.join(METHODS.values())} from pixels, {steps} steps each; progress of the first"):
         stages.say(LEGEND)
-        with aside(_train_all, [job.folder for job in others], device):
+        with aside(_train, [job.folder for job in others], device):
             first.train(device, console=not args.json, report=stages.say)
         for job in others:  # what is trained by now is left as it is
             job.train(device, console=not args.json, report=stages.say)
     return jobs
 
 
-def _train_all(folders: list[Path], device: Any) -> None:
+def _train(folder: Path, device: Any) -> None:
     from lpwm.train.loop import Interrupted
     from lpwm.train.run import Run
 
-    for folder in folders:
-        with suppress(Interrupted):
-            Run.open(folder).train(device, console=False)
-
-
-def _inspect_all(folders: list[Path], device: Any) -> None:
-    for folder in folders:
-        inspect(folder, device)
+    with suppress(Interrupted):
+        Run.open(folder).train(device, console=False)
 
 
 @contextmanager
-def aside(work: Callable[[list[Path], Any], None], folders: list[Path], device: Any) -> Iterator[None]:
+def aside(work: Callable[[Path, Any], Any], folders: list[Path], device: Any) -> Iterator[None]:
     """Work in a process of its own meanwhile, one core each. It leaves files, and what is missing is made later."""
     import torch
 
@@ -199,13 +193,14 @@ def aside(work: Callable[[list[Path], Any], None], folders: list[Path], device: 
         torch.set_num_threads(threads)
 
 
-def _alone(work: Callable[[list[Path], Any], None], folders: list[Path], device: Any) -> None:
+def _alone(work: Callable[[Path, Any], Any], folders: list[Path], device: Any) -> None:
     import torch
 
     signal.signal(signal.SIGINT, signal.default_int_handler)
     torch.set_num_threads(1)
     with suppress(KeyboardInterrupt, UserError):  # the parent tries again, and says what is wrong
-        work(folders, device)
+        for folder in folders:
+            work(folder, device)
 
 
 def plan(out: Path, folders: list[Path], device: Any) -> "Evaluation":

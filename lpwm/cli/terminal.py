@@ -13,7 +13,7 @@ def plain(text: str) -> str:
 
 
 def say(text: str = "", *, end: str = "\n") -> None:
-    """To stdout: what was asked for."""
+    """To stdout: the result."""
     print(plain(text), end=end)
 
 

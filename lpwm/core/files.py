@@ -104,7 +104,7 @@ class Sink:
 
 def _temporary(path: Path, suffix: str = "") -> Path:
     """A name of this thread's own in the folder of `path`."""
-    return path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp{suffix}")
+    return path.parent / (f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp{suffix}")
 
 
 @contextlib.contextmanager
@@ -341,7 +341,7 @@ def need_space(path: Path, size: int) -> None:
     free = shutil.disk_usage(path.parent).free
     if free < size:
         raise UserError(
-            f"cannot write {path}: it needs {size / 1e9:.2f} GB and the disk has {free / 1e9:.2f} GB free; free "
+            f"cannot write {path}: it needs {size / 1e6:,.1f} MB and the disk has {free / 1e6:,.1f} MB free; free "
             "some space or choose another folder, then run the same command again (what was stored is kept)."
         )
 

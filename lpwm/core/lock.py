@@ -124,7 +124,7 @@ class Writer:
 
 
 def _last(claims: Path) -> Path | None:
-    return max(claims.glob("[0-9]*.json"), default=None)
+    return max((p for p in claims.glob("*.json") if p.stem.isdecimal()), key=lambda p: int(p.stem), default=None)
 
 
 def _owner(path: Path) -> Owner:

@@ -7,6 +7,7 @@ gave, as a word of the command line, as an argument in Python, or as a plugin.
 
 import os
 import sys
+import traceback
 import warnings
 from functools import cache
 from importlib import import_module
@@ -87,8 +88,9 @@ def _import(name: str) -> None:
     here = os.getcwd()
     if here not in sys.path and "" not in sys.path:
         sys.path.insert(0, here)
-    if name.endswith(".py"):
-        raise UserError(f"a plugin is named as a module: write {name[:-3].replace('/', '.')}, not {name}.")
+    if name.endswith(".py") or name.startswith(".") or "/" in name:
+        module = name.removesuffix(".py").strip("./").replace("/", ".")
+        raise UserError(f"a plugin is named as a module: write {module}, not {name}.")
     try:
         import_module(name)
     except ModuleNotFoundError as error:
@@ -96,6 +98,12 @@ def _import(name: str) -> None:
         if missing != name and not name.startswith(f"{missing}."):
             raise UserError(f"plugin {name!r} needs the module {missing!r}, which is not installed.") from error
         raise UserError(f"there is no plugin {name!r}: give a module that is installed or in this folder.") from None
+    except UserError:
+        raise
+    except Exception as error:  # the plugin's own
+        at = traceback.extract_tb(error.__traceback__)[-1]
+        where = "" if isinstance(error, SyntaxError) else f" ({at.filename}, line {at.lineno})"
+        raise UserError(f"plugin {name!r} fails: {type(error).__name__}: {error}{where}.") from error
 
 
 def _hand_down(name: str) -> None:

@@ -25,6 +25,7 @@ from lpwm.core.errors import UserError
 from lpwm.core.files import make_folder, need_space, new_file, read_bytes, refuse_existing, remove, write_whole
 from lpwm.core.json import read_json
 from lpwm.core.lock import one_writer
+from lpwm.core.memory import need_memory
 from lpwm.core.plugins import name_of
 from lpwm.core.version import DATA_VERSION
 from lpwm.data.episodes import SIZE, hash_episodes, pad_action, spec_to_json
@@ -108,13 +109,17 @@ def collect(
     plan = Plan(world, policy, name, episodes, steps, seed, pixels, size, LIVE_SHARD if slow else SHARD)
     if workers is not None and workers < 1:
         raise UserError(f"{workers} workers cannot work: give at least 1.")
-    folder = out.with_name(out.name + ".partial")
+    folder = Path(f"{out}.partial")
     if not overwrite and (digest := _finished(out, folder)):
         with one_writer(folder, f"a process that collects {out.name}"):
             remove(folder)
         return digest
     refuse_existing(out, overwrite)
     make_folder(out.parent)
+    rows, frame = (steps or 0) + 1, 3 * size**2 if pixels else 0
+    row = 4 * (world.spec.state_dim + world.spec.action_dim)  # bytes
+    need_space(out, episodes * rows * row)  # frames are compressed
+    need_memory("collecting that much at once", rows * (min(plan.shard, episodes) * row + frame))
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # shards are small tensors: threads would wait for one another longer than they work
     try:
@@ -253,6 +258,10 @@ def _made(plan: Plan, folder: Path, missing: list[int], workers: int) -> Iterato
             "a worker process died (out of memory?): run the same command again to continue, with fewer workers. "
             "A script that calls collect() with workers must do so under if __name__ == '__main__'."
         ) from error
+    except (KeyboardInterrupt, GeneratorExit):  # nobody waits for unfinished shards: a file is whole or absent
+        for process in list((pool._processes or {}).values()):
+            process.kill()
+        raise
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from lpwm import worlds
 from lpwm.core.errors import UserError
+from lpwm.core.memory import need_memory
 from lpwm.data.clips import resize
 from lpwm.data.episodes import EpisodeData, Groups
 from lpwm.data.formats import read, verify_frames
@@ -90,6 +91,7 @@ def _drawing(
         raise UserError("say at most one of --add-pixels and --remove-pixels.")
     if size is not None and size < 8:
         raise UserError(f"size is {size}: give at least 8.")
+    need_memory(f"writing frames of side {size}", 3.0 * (size or 0) ** 2 * min(_FRAMES, len(data.states)))
     stored = data.pixels
     if add:
         if stored is not None and not (isinstance(stored, StoredFrames) and stored.slow):

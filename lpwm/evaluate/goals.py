@@ -14,10 +14,12 @@ from torch import Tensor
 
 from lpwm.core import rng
 from lpwm.core.errors import UserError
+from lpwm.core.memory import need_memory
 from lpwm.data import EpisodeData, splits
 from lpwm.data.order import clip_starts, permutation
 from lpwm.evaluate.config import OFFSET, EvalConfig
 from lpwm.evaluate.results import Episodes
+from lpwm.plan.config import solver_config
 from lpwm.worlds.base import World
 
 
@@ -111,7 +113,13 @@ def random_goals(world: World, n: int, *, seed: int = 0) -> EpisodeSet:
 def episode_sets(
     world: World, config: EvalConfig, data: EpisodeData | None, holdout: float, frameskip: int
 ) -> dict[str, EpisodeSet]:
-    """The sets a protocol names, by their kind."""
+    """The sets a protocol names, by their kind. Records or candidates of a plan beyond the memory are refused."""
+    spec, steps = world.spec, max(config.budgets)
+    samples = getattr(solver_config(config.solver, **config.options), "samples", 1)
+    records = config.episodes * config.planner_seeds * steps * (spec.state_dim + spec.action_dim)
+    plan = samples * max(config.horizons) * frameskip * spec.action_dim
+    what = f"evaluating {config.episodes} episodes of {steps} steps with plans of {max(config.horizons)} blocks"
+    need_memory(what, 4.0 * (records + plan))
     sets = {}
     for kind in config.goals:
         if kind == "random":

@@ -72,7 +72,10 @@ class PredictorConfig:
             raise UserError(f"predictor.dropout = {self.dropout} must be in [0, 1).")
 
     def build(self, latent: int) -> "nn.Module":
-        return PREDICTORS.get(self.rung)(self, latent)
+        made = PREDICTORS.get(self.rung)(self, latent)
+        if not hasattr(made, "parameters"):
+            raise UserError(f"predictor {self.rung!r} built {made!r}: it must build a torch.nn.Module.")
+        return made
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,8 @@ from lpwm.model.predictors.check import rolls_out_by_steps
 
 
 class WorldModel(nn.Module):
+    """`encode` frames to codes, `predict` the next ones, `rollout` plans; `from_pretrained` loads a trained one."""
+
     def __init__(self, config: ModelConfig, action_dim: int, proprio_dim: int = 0) -> None:
         super().__init__()
         if action_dim < 1 or proprio_dim < 0:

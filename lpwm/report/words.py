@@ -84,12 +84,9 @@ def _verdict(report: Report, view: CellView, methods: list[Row]) -> str:
     if not settled:
         return "; the difference is not settled" if len(methods) == 2 else "; no difference is settled"
     d = settled[0]
-    ahead = names[d.a if d.difference > 0 else d.b]
-    return f"; {ahead} is ahead by {points(d if d.difference > 0 else _turned(d))}"
-
-
-def _turned(d: Difference) -> Difference:
-    return replace(d, a=d.b, b=d.a, difference=-d.difference, low=-d.high, high=-d.low)
+    if d.difference < 0:
+        d = replace(d, a=d.b, b=d.a, difference=-d.difference, low=-d.high, high=-d.low)
+    return f"; {names[d.a]} is ahead by {points(d)}"
 
 
 def points(d: Difference) -> str:
@@ -113,13 +110,10 @@ def sentences(report: Report, view: CellView) -> list[str]:
     looks = {row.name: report.look(row, view.evaluation)[0] for row in view.cell.rows}
     return [
         f"{looks[d.a]} − {looks[d.b]}: {points(d)}, p = {d.p_holm:.3f}, {d.seeds} seed{'s' * (d.seeds != 1)} × "
-        f"{d.episodes} episodes; detectable with these: {_detectable(d)}; {d.verdict}."
+        f"{d.episodes} episodes; detectable with these: "
+        f"{f'{100 * d.smallest_detectable:.0f} points' if d.smallest_detectable < 1 else 'none'}; {d.verdict}."
         for d in differences(view)
     ]
-
-
-def _detectable(d: Difference) -> str:
-    return f"{100 * d.smallest_detectable:.0f} points" if d.smallest_detectable < 1 else "none"
 
 
 def lead(report: Report) -> str:

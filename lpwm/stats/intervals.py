@@ -73,11 +73,6 @@ class Result:
         return float(self.success_SPE.mean())
 
     @property
-    def rates_S(self) -> Floats:
-        """The success rate of each checkpoint: the unit of replication."""
-        return self.success_SPE.mean(axis=(1, 2))
-
-    @property
     def cells_SE(self) -> Floats:
         """The mean over planner seeds."""
         return self.success_SPE.mean(axis=1)

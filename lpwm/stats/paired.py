@@ -2,6 +2,7 @@
 T = d̄/(sd/√n) is noncentral t with n − 1 degrees of freedom and ncp = effect·√n/sd."""
 
 import math
+from bisect import bisect_left
 from dataclasses import dataclass
 
 import numpy as np
@@ -111,12 +112,7 @@ def seeds_needed(effect: float, sd: float, alpha: float = 0.05, power: float = 0
     _check(alpha, power, sd=sd)
     if not (math.isfinite(effect) and effect != 0):
         raise UserError(f"no number of seeds shows an effect of {effect}: give a finite difference other than 0.")
-    low, high = 1, 2
-    while power_paired(high, sd, effect, alpha) < power:
-        low, high = high, 2 * high
-        if high > 1e7:
-            raise UserError("more than ten million seeds would be needed: look for a larger effect.")
-    while high - low > 1:  # power grows with n
-        middle = (low + high) // 2
-        low, high = (low, middle) if power_paired(middle, sd, effect, alpha) >= power else (middle, high)
-    return high
+    n = 2 + bisect_left(range(2, 10**7), power, key=lambda n: power_paired(n, sd, effect, alpha))  # it grows with n
+    if n == 10**7:
+        raise UserError("more than ten million seeds would be needed: look for a larger effect.")
+    return n

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 
@@ -139,12 +138,6 @@ class OneHot:
     def matrix(self, action: int) -> sparse.csc_array:
         """P(a) for SciPy, (N, N)."""
         return self._ones(self.next_AN[action])
-
-    def torch_matrix(self, action: int) -> torch.Tensor:
-        """P(a) for torch: sparse COO, float32."""
-        N = self.cells
-        at = torch.stack((torch.from_numpy(self.next_AN[action].astype(np.int64)), torch.arange(N)))
-        return torch.sparse_coo_tensor(at, torch.ones(N), size=(N, N), check_invariants=True)
 
     @property
     def bytes(self) -> int:

@@ -35,6 +35,8 @@ def register_world(name: str, world: Callable[..., Any] | str) -> None:
     """Make a world known by name: a class (its options are the arguments it is built with), or "module:attribute".
     `spec.name` of what it builds must be this name, and `spec.options` the options: so a run finds its world again.
     `lpwm.testing.check_world(name)` checks the rest of the contract."""
+    if not callable(world) and not isinstance(world, str):
+        raise UserError(f"world {name!r}: give a class or a function that builds it, not {world!r}.")
     WORLDS.register(name, world)
 
 
@@ -50,6 +52,8 @@ def make_world(name: str, **options: Any) -> Any:
     world = build(**options)
     if isinstance(build, partial):  # of a family: the name is its own, and the environment is made when it is needed
         return world
+    if not hasattr(world, "spec"):
+        raise UserError(f"the world registered as {name!r} builds {world!r}: it must build a world, with a spec.")
     if world.spec.name != name:
         raise UserError(f"the world registered as {name!r} calls itself {world.spec.name!r} in its spec: use one name.")
     return world

@@ -160,7 +160,7 @@ def test_obedience_is_seen_and_disobedience_too():
 
 
 def test_a_slope_of_one_that_misses_the_small_targets_is_not_called_obedience():
-    """Where half is asked for half is there; where less is, a fifth of it."""
+    """Where the target is a half, a half is active; where it is less, a fifth of it."""
     made = summary(readings(lambda t, axis, seed: (t if t > 0.4 else 0.2 * t) + 0.05 * (seed - 1) * t))
     plain, _ = made["follow"]
     assert plain["slope"]["low"] < 1 + 0.2 and plain["slope"]["high"] > 1
@@ -207,7 +207,7 @@ def test_pairs_and_seeds_by_hand():
 
 
 def test_a_study_that_is_not_whole_is_tabulated(result, root):
-    """Three seeds are asked for, two are there; nothing is trained."""
+    """Three seeds are named, two are there; nothing is trained."""
     made = study(
         base(), root, cells=CHOSEN, seeds=(0, 1, 2), steps=25, device="cpu", planning=PLANNING, frames=60, each=None
     )
@@ -224,7 +224,7 @@ def test_a_run_that_fails_is_told_and_the_rest_goes_on(result, root):
         why = "its process ended (signal 9)."
 
     def each(jobs, work):
-        assert [j[1] for j in jobs] == [9, 9]  # what is kept is not asked for again
+        assert [j[1] for j in jobs] == [9, 9]  # what is kept is not trained again
         yield 0, work(jobs[0])
         yield 1, Broken()
 

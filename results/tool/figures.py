@@ -235,7 +235,7 @@ def targets(study: Mapping[str, Any]) -> Figure:
     first, *rest = fig.subplots(1, len(shown) + 1)
     shares = sorted({r["cell"]["axis_fraction"] for r in study["cells"]})
     color = {a: COLORS[k % len(COLORS)] for k, a in enumerate(shares)}
-    first.plot([0, 0.6], [0, 0.6], color=GRAY, lw=0.8, ls=":", label="as asked")
+    first.plot([0, 0.6], [0, 0.6], color=GRAY, lw=0.8, ls=":", label="as targeted")
     named = None
     for row in study["cells"]:
         axis_fraction, m = row["cell"]["axis_fraction"], row["measures"]["active"]

@@ -33,7 +33,7 @@ FIGURES = {
     "piecewise": "Random goals reached: ours under both planning costs, and the paper's (gray)",
     "jaccard": "Jaccard index of supports with that at +, one seed of each",
     "horizons": "Success against the horizon",
-    figures.TARGETS: "Realized against asked activity, then prediction, probes and planning",
+    figures.TARGETS: "Realized against target activity, then prediction, probes and planning",
 }
 UNDER = {"piecewise-2x2": ("piecewise",), "probes": ("jaccard", "horizons")}  # row -> its figures
 NOT_JUDGED = "not judged"  # a level of another recipe

@@ -173,7 +173,7 @@ def section(file: str, study: Study) -> list[str]:
         _protocol(file, study),
         "\n".join(f"- {line}" for line in (*sentences(study), *absent(study, brief=True))),
         pipes(cells_table(study)),
-        "How activity follows the target, a number a seed over the targets (slope 1: obedience, 0: indifference):",
+        "How activity follows the target, one number per seed over the targets (slope 1: obedience, 0: indifference):",
         pipes(follow_table(study)),
         "Coordinate − plain slices, paired on (p, μ, seed). Over seeds: a seed's mean over the targets, "
         f"{len(study['seeds'])} of them; over (p, μ, seed): every pair, as if pairs were independent. "

@@ -41,7 +41,7 @@ def missing(what):
 
 
 class Browser:
-    """A fresh Chromium at one page, with what it logged and asked for."""
+    """A fresh Chromium at one page, with what it logged and requested."""
 
     def __init__(self, url, profile, width=1200, height=900, dark=False):
         if importlib.util.find_spec("selenium") is None:
@@ -102,14 +102,14 @@ class Browser:
         return np.array(self.ask("return Array.from(lpwm.arena.panels[arguments[0]].values)", panel))
 
     def requests(self):
-        """Every address the page asked for, and every one of the network whoever asked."""
+        """Every address the page requested, and every one of the network whoever requested it."""
         events = [json.loads(e["message"])["message"] for e in self.driver.get_log("performance")]
         sent = [e["params"] for e in events if e["method"] in ("Network.requestWillBeSent", "Network.webSocketCreated")]
-        asked = [(p.get("documentURL"), p["request"]["url"] if "request" in p else p["url"]) for p in sent]
+        requested = [(p.get("documentURL"), p["request"]["url"] if "request" in p else p["url"]) for p in sent]
         near = ("data:", "blob:")  # within the page
         return [
             url
-            for document, url in asked
+            for document, url in requested
             if url.startswith(("http", "ws")) or (document == self.url and not url.startswith(near))
         ]
 
@@ -395,9 +395,9 @@ def test_axe_finds_nothing_serious(opened, axe, kind):
     browser = opened(**kind)
     browser.ask("document.querySelectorAll('details').forEach(d => { d.open = true; })")
     browser.ask(axe)
-    found = browser.driver.execute_async_script("const done = arguments[0]; axe.run().then(done)")
-    assert len(found["passes"]) > 30
-    serious = [v for v in found["violations"] if v["impact"] in ("serious", "critical")]
+    audit = browser.driver.execute_async_script("const done = arguments[0]; axe.run().then(done)")
+    assert len(audit["passes"]) > 30
+    serious = [v for v in audit["violations"] if v["impact"] in ("serious", "critical")]
     assert [(v["id"], v["nodes"][0]["html"][:150]) for v in serious] == []
 
 

@@ -100,6 +100,7 @@ def place(tmp_path_factory):
     (folder / "afile").write_text("")
     (folder / "holds" / "a").mkdir(parents=True)
     (folder / "holds" / "a" / "run.json").write_text("{}")
+    (folder / "loop").symlink_to("loop")
     return folder
 
 
@@ -126,6 +127,7 @@ MISTAKES = [
     ("train --resume nowhere", "nowhere does not exist: give the folder of a run"),
     ("train --resume .", "is not a run: it has no run.json"),
     ("report nowhere", "nowhere does not exist"),
+    ("collect piecewise --episodes 2 --out=", ". is a folder"),
     ("report .", "is not a run: it has no run.json"),
     ("report afile", "is not a run: it has no run.json"),
     ("eval holds", "holds is not a run but holds 1: give their folders, for instance holds/a."),
@@ -133,6 +135,8 @@ MISTAKES = [
     ("demo --out afile/out", "afile"),
     ("theory --sizes 1", "two grids"),
     ("theory --states 5", "100 states"),
+    ("theory --states 1000000000000000", "more memory than there is"),
+    ("eval loop", "Symlink loop"),
     ("collect piecewize --episodes 2 --out new.h5", "did you mean 'piecewise'"),
     ("collect piecewise --episodes 0 --out new.h5", "episodes is 0"),
     ("collect piecewise --episodes 2 --out afile/a.h5", "cannot write"),
@@ -147,6 +151,7 @@ MISTAKES = [
     ("data info none.h5", "does not exist"),
     ("data info cut.h5", "damaged or incomplete"),
     ("data convert a.h5 x.h5 --size 32", "needs frames"),
+    ("data convert a.h5 x.h5 --add-pixels --size 1000000", "of memory that are free"),
     ("data convert . x.h5", "2 data sets (a.h5, cut.h5): name one"),
     ("data convert holds x.h5", "folder without a data set"),
     ("data convert a.h5 x.h5 --add-pixels --remove-pixels", "one of --add-pixels"),

@@ -103,13 +103,25 @@ lpwm.report([run.folder], "python.html")
 def test_a_plugin_that_does_not_work_is_one_sentence(outside):
     (outside / "needs_more.py").write_text("import not_installed_anywhere\n")
     (outside / "twice.py").write_text("import lpwm\nlpwm.register_world('piecewise', dict)\n")
+    (outside / "boom.py").write_text("\nraise RuntimeError('no such robot')\n")
+    (outside / "cut.py").write_text("def (")
+    (outside / "no_module.py").write_text("import lpwm\nlpwm.register_predictor('none', lambda config, latent: 5)\n")
+    (outside / "no_world.py").write_text("import lpwm\nlpwm.register_world('none', lambda: 5)\n")
     wrong = {
+        "../boom": "write boom, not ../boom",
+        "boom": "plugin 'boom' fails: RuntimeError: no such robot (",
+        "cut": "plugin 'cut' fails: SyntaxError: invalid syntax (",
         "no_such_plugin": "there is no plugin 'no_such_plugin'",
         "my_plugin.py": "write my_plugin, not my_plugin.py",
         "needs_more": "needs the module 'not_installed_anywhere'",
         "twice": "a world named 'piecewise' is already registered",
     }
-    said = lpwm(outside, *(f"recipes tiny/* --plugin {name}" for name in wrong), plugin="")
+    (outside / "number.py").write_text("import lpwm\nlpwm.register_world('number', 3)\n")
+    wrong["number"] = "give a class or a function that builds it, not 3"
+    lines = [f"recipes tiny/* --plugin {name}" for name in wrong]
+    lines += ["params --rungs none --plugin no_module", "collect none --episodes 1 --out a.h5 --plugin no_world"]
+    wrong |= {"no_module": "must build a torch.nn.Module", "no_world": "must build a world"}
+    said = lpwm(outside, *lines, plugin="")
     for words, (status, _, error) in zip(wrong.values(), said, strict=True):
         assert status == 2 and words in error and len(error.strip().splitlines()) == 1
 

@@ -9,10 +9,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch._dynamo.backends.debugging import aot_eager
 from torch._dynamo.utils import counters
 
 from lpwm.core import compiled as room
+from lpwm.model import PredictorConfig
 from lpwm.model.link import reprelu
+from lpwm.model.predictors import adaln
 
 
 def loss(x, w):
@@ -145,3 +148,24 @@ def test_a_killed_compile_leaves_nothing_in_the_way(process):
         warnings.filterwarnings("error", "compiled code")
         fast = room.compiled(lambda x: x.sin() * 2)
         torch.testing.assert_close(fast(torch.ones(3)), torch.ones(3).sin() * 2)
+
+
+def test_blocks_compiled_as_one_region_compute_the_same(monkeypatch):
+    """LPWM_REGIONS=1: the six blocks are six calls of one subgraph, with the numbers and gradients of eager blocks."""
+    monkeypatch.setenv("LPWM_REGIONS", "1")
+    monkeypatch.setattr(adaln, "_through", room.region(adaln._through))
+    sizes = {"heads": 2, "head_dim": 4, "mlp": 8, "head_hidden": 8, "dropout": 0.0}
+    predictor, graphs = PredictorConfig(rung="deep-adaln", **sizes).build(8), []
+    z_BKD, e_BKD = torch.randn(2, 2, 3, 8).unbind()
+
+    def backend(graph, inputs):
+        graphs.append(graph.code)
+        return aot_eager(graph, inputs)
+
+    results = []
+    for call in (predictor, torch.compile(predictor, backend=backend, fullgraph=True)):
+        u_BKD = call(z_BKD, e_BKD)
+        results.append([u_BKD, *torch.autograd.grad(u_BKD.square().sum(), list(predictor.parameters()))])
+    torch._dynamo.reset()
+    torch.testing.assert_close(*results)
+    assert len(graphs) == 1 and graphs[0].count("invoke_subgraph(") == 6

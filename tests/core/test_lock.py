@@ -120,8 +120,16 @@ def test_a_claim_that_cannot_be_read_is_somebodys_while_it_is_fresh(tmp_path, co
     with pytest.raises(Busy, match="unknown machine"):
         one_writer(tmp_path, "training").__enter__()
     os.utime(path, (0, 0))
+    (tmp_path / ".writer" / "000002 (copy).json").write_text(content)  # no claim
     with one_writer(tmp_path, "training"):
         pass
+
+
+def test_numbers_are_compared_as_numbers(tmp_path):
+    os.utime(claim(tmp_path, 999_999, ELSEWHERE), (0, 0))
+    for number in (1_000_000, 1_000_001):
+        with one_writer(tmp_path, "training") as writer:
+            assert writer.path.stem == str(number)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")

@@ -47,8 +47,8 @@ def test_the_reference_is_splitmix64():
 
 @given(st.lists(int64, min_size=1, max_size=4), st.integers(1, 9))
 def test_bits_are_a_stream_for_each_key(keys, n):
-    found = bits_at(torch.tensor(keys), n)
-    assert found.tolist() == [[signed(w) for w in stream(splitmix(key & MASK), n)] for key in keys]
+    bits = bits_at(torch.tensor(keys), n)
+    assert bits.tolist() == [[signed(w) for w in stream(splitmix(key & MASK), n)] for key in keys]
 
 
 @given(int64, st.lists(int64, min_size=1, max_size=4))
@@ -61,10 +61,10 @@ def test_folding_in_a_number(key, data):
 @pytest.mark.parametrize("n", [1, 2, 7, 64])
 def test_normals_are_box_and_mullers(n):
     keys = torch.tensor([[3, -1], [0, 2**62]])
-    found = normal_at(keys, n, torch.float64)
-    assert found.shape == (2, 2, n)
+    normals = normal_at(keys, n, torch.float64)
+    assert normals.shape == (2, 2, n)
     half = (n + 1) // 2
-    for key, row in zip(keys.flatten().tolist(), found.flatten(0, 1).tolist(), strict=True):
+    for key, row in zip(keys.flatten().tolist(), normals.flatten(0, 1).tolist(), strict=True):
         words = stream(splitmix(key & MASK), half)
         radius = [math.sqrt(-2 * math.log(((w >> 32) + 0.5) / 2**32)) for w in words]
         angle = [2 * math.pi * (w & 0xFFFFFFFF) / 2**32 for w in words]

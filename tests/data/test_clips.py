@@ -102,8 +102,8 @@ def test_the_split_is_by_trajectory_and_the_same_for_everybody(tmp_path):
     for split in ("train", "val"):
         for seed in (0, 1):
             source = ResidentClips(data, split=split, seed=seed, **kw)
-            found = torch.cat([source.batch(s).states[:, 0, 1] for s in range(source.steps_per_epoch)])
-            seen[split, seed] = set(found.long().tolist())
+            starts = torch.cat([source.batch(s).states[:, 0, 1] for s in range(source.steps_per_epoch)])
+            seen[split, seed] = set(starts.long().tolist())
     assert seen["train", 0] == seen["train", 1] and seen["val", 0] == seen["val", 1]
     assert not seen["train", 0] & seen["val", 0] and len(seen["train", 0] | seen["val", 0]) == 12
 
@@ -186,10 +186,10 @@ def test_a_captured_renderer_on_a_gpu(name, compiled):
     states = [world.sample_state(16, (i,)).cuda() for i in range(6)]
     with torch.cuda.stream(torch.cuda.Stream()):  # as training does, ahead of its steps
         torch.cuda.synchronize()
-        found = [draw(s) for s in states]
+        drawn = [draw(s) for s in states]
         few = draw(states[0][:3])
     torch.cuda.synchronize()
-    for s, frames in zip([*states, states[0][:3]], [*found, few], strict=True):
+    for s, frames in zip([*states, states[0][:3]], [*drawn, few], strict=True):
         apart = (frames.int() - plain(s).int()).abs()
         assert frames.dtype == torch.uint8 and (apart <= 1).float().mean() > 0.999
     assert draw._graph is not None

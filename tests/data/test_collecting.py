@@ -175,12 +175,50 @@ def test_a_disk_that_fills_up(tmp_path, limit, workers, kept):
 
 
 def test_a_merge_that_cannot_fit_is_not_begun(tmp_path, monkeypatch):
-    usage = type("Usage", (), {"free": 1000})
+    usage = type("Usage", (), {"free": 13_000})  # states and actions alone would fit
     monkeypatch.setattr("lpwm.core.files.shutil.disk_usage", lambda folder: usage)
-    refused(r"needs 0\.00 GB and the disk has 0\.00 GB free", collect, WORLD, tmp_path / "a.h5", episodes=200, steps=3)
+    refused(r"needs 0\.0 MB and the disk has 0\.0 MB free", collect, WORLD, tmp_path / "a.h5", episodes=200, steps=3)
     assert list((tmp_path / "a.h5.partial").glob("shard-000000-*.h5"))
     monkeypatch.undo()
     collect(WORLD, tmp_path / "a.h5", episodes=200, steps=3)
+
+
+def test_what_can_never_fit_is_not_begun(tmp_path):
+    refused("needs .* MB and the disk has", collect, WORLD, tmp_path / "a.h5", episodes=10**15)
+    refused("of memory that are free", collect, WORLD, tmp_path / "a.h5", episodes=1, pixels=True, size=10**6)
+    assert not list(tmp_path.iterdir())
+
+
+STUCK = """
+    import sys, threading
+    from lpwm.data import collect
+    from lpwm.data.collecting import SHARD
+    from lpwm.worlds import Piecewise
+
+    class Stuck(Piecewise):
+        def sample_state(self, n, key, start=0):
+            if start:
+                threading.Event().wait()  # the second shard never ends
+            return super().sample_state(n, key, start)
+
+    def stop(done):
+        if done:
+            raise KeyboardInterrupt
+
+    if __name__ == "__main__":
+        try:
+            collect(Stuck(), sys.argv[1], episodes=2 * SHARD, steps=3, workers=2, progress=stop)
+        except KeyboardInterrupt:
+            print("stopped")
+"""
+
+
+def test_ctrl_c_does_not_wait_for_workers(tmp_path):
+    script = tmp_path / "stuck.py"
+    script.write_text(textwrap.dedent(STUCK))
+    done = subprocess.run([sys.executable, script, tmp_path / "a.h5"], capture_output=True, text=True, timeout=120)
+    assert done.stdout == "stopped\n" and not done.stderr
+    assert list((tmp_path / "a.h5.partial").glob("shard-000000-*.h5"))
 
 
 @dataclass(frozen=True)

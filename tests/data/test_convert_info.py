@@ -86,12 +86,12 @@ def test_statistics(states):
 def test_controls_are_those_known_for_piecewise(tmp_path):
     """Measured elsewhere, latched: dataset goals 73–75 and 80–88 %; random goals 3–10, 2 at the end."""
     collect(WORLD, tmp_path / "a.h5", episodes=500)
-    found = describe(tmp_path / "a.h5")["controls"]
-    assert 70 <= found["dataset goals, nothing"]["latched"] <= 80
-    assert 78 <= found["dataset goals, random"]["latched"] <= 90
+    rates = describe(tmp_path / "a.h5")["controls"]
+    assert 70 <= rates["dataset goals, nothing"]["latched"] <= 80
+    assert 78 <= rates["dataset goals, random"]["latched"] <= 90
     for name in ("nothing", "random"):
-        assert 2 <= found[f"random goals, {name}"]["latched"] <= 11
-        assert 0.5 <= found[f"random goals, {name}"]["terminal"] <= 4
+        assert 2 <= rates[f"random goals, {name}"]["latched"] <= 11
+        assert 0.5 <= rates[f"random goals, {name}"]["terminal"] <= 4
 
 
 def test_coverage_counts_cells():

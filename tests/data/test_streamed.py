@@ -104,8 +104,8 @@ def test_however_the_file_is_laid_out(tmp_path, layout):
     with h5py.File(tmp_path / "a.h5", "w", userblock_size=512 if layout == "old" else 0) as f:
         f.create_dataset("pixels", data=frames, **options)
         f["action"], f["ep_len"] = np.zeros((45, 2), np.float32), np.array([20, 25])
-    found, kw = read(tmp_path / "a.h5"), dict(clip_length=2, frameskip=3, batch=5, holdout=0.5)
-    resident, source = ResidentClips(found, **kw), StreamedClips(found, workers=1, **kw)
+    stored, kw = read(tmp_path / "a.h5"), dict(clip_length=2, frameskip=3, batch=5, holdout=0.5)
+    resident, source = ResidentClips(stored, **kw), StreamedClips(stored, workers=1, **kw)
     for step in range(4):
         assert same(source.batch(step), resident.batch(step))
     source.close()
@@ -234,7 +234,7 @@ for step in range(1, 10**9):
 
 @pytest.mark.parametrize(("number", "pause"), [(signal.SIGKILL, 0.0), (signal.SIGKILL, 60.0), (signal.SIGINT, 0.0)])
 def test_workers_end_with_their_run(data, number, pause):
-    """Killed, or interrupted as a terminal does it: the whole group is asked."""
+    """Killed, or interrupted as a terminal does it: the whole group is signaled."""
     run = subprocess.Popen(
         [sys.executable, "-c", PROGRAM, str(data.pixels.path), str(pause)],
         stdout=subprocess.PIPE,

@@ -33,9 +33,9 @@ from lpwm.data.frames.video import VideoFrames
 def test_numbers_of_every_protocol(tmp_path, values, protocol):
     path = tmp_path / "n.pkl"
     path.write_bytes(pickle.dumps(values, protocol=protocol))
-    found = load_numbers(path)
-    np.testing.assert_array_equal(found, np.asarray(values))
-    assert found.shape == np.asarray(values).shape
+    numbers = load_numbers(path)
+    np.testing.assert_array_equal(numbers, np.asarray(values))
+    assert numbers.shape == np.asarray(values).shape
 
 
 def hostile(mark):

@@ -9,9 +9,10 @@ from tools import refused
 
 from lpwm.data import ActionStats, split_episodes
 from lpwm.evaluate.agent import LatentActor
+from lpwm.evaluate.config import EvalConfig
 from lpwm.evaluate.controls import Nothing, Oracle, RandomActions
 from lpwm.evaluate.episodes import Record, Store, run_episodes
-from lpwm.evaluate.goals import dataset_goals, random_goals
+from lpwm.evaluate.goals import dataset_goals, episode_sets, random_goals
 from lpwm.plan import CEMConfig, MPCConfig
 from lpwm.worlds.piecewise import Piecewise
 
@@ -202,6 +203,8 @@ def test_what_cannot_be_drawn_is_one_sentence(world, data):
     refused("no trajectory was held out", dataset_goals, data, 5, holdout=0.0)
     refused("at least 1", dataset_goals, data, 5, offset=0)
     refused("0 episodes", random_goals, world, 0)
+    for change in ({"episodes": 10**12}, {"budgets": (10**12,)}, {"horizons": (10**12,)}, {"planner_seeds": 10**12}):
+        refused("of memory that are free", episode_sets, world, EvalConfig(goals=("random",), **change), None, 0.1, 5)
 
 
 STATS = ActionStats((0.0, 0.0), (0.577, 0.577))

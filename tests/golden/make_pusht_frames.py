@@ -2,7 +2,7 @@
 
     python tests/golden/make_pusht_frames.py        with an interpreter that has stable_worldmodel
 
-States: anywhere, near and through the borders, all angles, the pusher on, in and beside the block, and after some
+States: anywhere, near and through the borders, all angles, the pusher on, in and next to the block, and after some
 steps of physics. Frames are 224², kept as the pixels that differ from the empty table (whose frame is kept whole);
 every tenth state is drawn at 64² too.
 """

@@ -165,8 +165,8 @@ def test_its_other_samplers_take_our_world_model(name):
     space, config = Box(-1, 1, (3, 2)), swm.policy.PlanConfig(4, 4, action_block=BLOCK)
     solver.configure(action_space=space, n_envs=3, config=config)
     frames = torch.randint(0, 256, (3, 1, 16, 16, 3), dtype=torch.uint8)
-    found = solver.solve({"pixels": frames, "goal": frames.flip(0)})
-    assert found["actions"].shape == (3, 4, 10) and found["actions"].isfinite().all()
+    plan = solver.solve({"pixels": frames, "goal": frames.flip(0)})
+    assert plan["actions"].shape == (3, 4, 10) and plan["actions"].isfinite().all()
 
 
 def test_our_cem_on_its_lewm_finds_our_plans(monkeypatch):
@@ -188,5 +188,5 @@ def test_our_cem_on_its_lewm_finds_our_plans(monkeypatch):
     info = {"pixels": ours.z_BCD, "goal": ours.z_goal_BD[:, None], "action": torch.zeros(3, 1, 10)}
     cem, problem = CEM(CEMConfig(50, 10, 8)), CostProblem(theirs, info, 5, 10)
     with torch.no_grad():
-        found = chunked(problem, cem, budget_bytes=0, seed=0)  # it cannot take several environments at once
-        torch.testing.assert_close(found.actions_BHA, cem.solve(ours, seed=0).actions_BHA, rtol=1e-3, atol=1e-3)
+        plan = chunked(problem, cem, budget_bytes=0, seed=0)  # it cannot take several environments at once
+        torch.testing.assert_close(plan.actions_BHA, cem.solve(ours, seed=0).actions_BHA, rtol=1e-3, atol=1e-3)

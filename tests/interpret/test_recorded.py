@@ -88,17 +88,17 @@ def described(monkeypatch):
         )
 
 
-def rows(found, ahead=0):
-    return {r.actions: r for r in found.planning[ahead].rows}
+def rows(study, ahead=0):
+    return {r.actions: r for r in study.planning[ahead].rows}
 
 
 def test_a_model_that_knows_the_truth(tmp_path):
-    found = recorded(run_of(tmp_path), QUICK)
-    assert max(found.depth) < 1e-6 < 0.005 < found.copy[0] < found.copy[-1] and len(found.depth) == 8
-    assert [s.name for s in found.factors] == ["state_0", "state_1"] and min(s.r2 for s in found.factors) > 0.999
-    assert max(s.shuffled for s in found.factors) < 0.2 and load_factors(tmp_path, step=3).scores == found.factors
-    assert found.retrieval.state.estimate < 0.01 and found.retrieval.time.high < 3 < found.retrieval.time_chance
-    got = rows(found)
+    study = recorded(run_of(tmp_path), QUICK)
+    assert max(study.depth) < 1e-6 < 0.005 < study.copy[0] < study.copy[-1] and len(study.depth) == 8
+    assert [s.name for s in study.factors] == ["state_0", "state_1"] and min(s.r2 for s in study.factors) > 0.999
+    assert max(s.shuffled for s in study.factors) < 0.2 and load_factors(tmp_path, step=3).scores == study.factors
+    assert study.retrieval.state.estimate < 0.01 and study.retrieval.time.high < 3 < study.retrieval.time_chance
+    got = rows(study)
     # Two blocks reach the goal in many ways; the sum of the actions is what the plan must find, and does.
     assert got["planned"].left.high < 0.1 and got["recorded"].left.high < 1e-3
     assert got["recorded"].error.high == 0 and got["repeated"].left.low > 0.1 and got["random"].left.low > 0.5
@@ -111,11 +111,11 @@ def test_a_model_that_knows_the_truth(tmp_path):
 
 def test_a_model_that_knows_nothing(tmp_path):
     torch.manual_seed(0)
-    found = recorded(run_of(tmp_path, blind=True), QUICK)
-    assert min(found.depth) > 1 and max(s.r2 for s in found.factors) < 0.1
-    assert 0.4 < found.retrieval.state.estimate < 0.6
-    assert found.retrieval.time.estimate > 0.9 * found.retrieval.time_chance
-    assert rows(found)["planned"].error.low > 0.8
+    study = recorded(run_of(tmp_path, blind=True), QUICK)
+    assert min(study.depth) > 1 and max(s.r2 for s in study.factors) < 0.1
+    assert 0.4 < study.retrieval.state.estimate < 0.6
+    assert study.retrieval.time.estimate > 0.9 * study.retrieval.time_chance
+    assert rows(study)["planned"].error.low > 0.8
 
 
 def test_what_was_measured_survives_json_and_fits_80_columns(tmp_path):
@@ -134,8 +134,8 @@ def test_what_was_measured_survives_json_and_fits_80_columns(tmp_path):
 
 
 def test_recordings_without_states_and_plans_that_are_too_long(tmp_path):
-    found = recorded(run_of(tmp_path, states=False), QUICK)
-    assert found.factors == () and found.retrieval.state is None and "factor" not in table(found)
+    study = recorded(run_of(tmp_path, states=False), QUICK)
+    assert study.factors == () and study.retrieval.state is None and "factor" not in table(study)
     with pytest.raises(UserError, match=r"no held-out trajectory has 14 frames 2 steps apart .the longest has 13."):
         recorded(run_of(tmp_path), EvalConfig(**{**vars(QUICK), "horizons": (12,)}))
 

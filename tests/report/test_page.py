@@ -74,10 +74,10 @@ def text(documents):
 
 
 def test_every_section_is_there_once_and_well_formed(text):
-    found = outline(text)
+    parsed = outline(text)
     order = "episodes results imagination units arena probes distance horizon training trained"
-    assert " ".join(found.sections) == order
-    assert len(found.ids) == len(set(found.ids))
+    assert " ".join(parsed.sections) == order
+    assert len(parsed.ids) == len(set(parsed.ids))
     assert "2 January 2030, 03:04 UTC" in text
 
 

@@ -46,23 +46,23 @@ def folders(tmp_path_factory):
 
 
 def test_everything_known_about_runs_is_gathered(folders):
-    found = gather(folders)
-    assert [r.name for r in found.runs] == ["tiny/lpwm", "tiny/lewm"]
-    assert found.runs[0].step == 20
-    assert len(found.evaluations) == 1 and len(found.studies) == 2 and not found.notes
-    assert [s.run.hash for s in found.studies] == [r.hash for r in found.runs]
-    (shown,) = found.episodes
+    gathered = gather(folders)
+    assert [r.name for r in gathered.runs] == ["tiny/lpwm", "tiny/lewm"]
+    assert gathered.runs[0].step == 20
+    assert len(gathered.evaluations) == 1 and len(gathered.studies) == 2 and not gathered.notes
+    assert [s.run.hash for s in gathered.studies] == [r.hash for r in gathered.runs]
+    (shown,) = gathered.episodes
     names = [(m.name, m.control) for m in shown.cell.methods]
     assert sorted(names) == [("oracle", True), ("random actions", True), ("tiny-lewm", False), ("tiny-lpwm", False)]
-    assert [one.run.hash for one in found.imagination] == [r.hash for r in found.runs]
-    assert all(found.strips[s.file] for one in found.imagination for s in one.strips)
-    assert all(s.units for s in found.studies)
+    assert [one.run.hash for one in gathered.imagination] == [r.hash for r in gathered.runs]
+    assert all(gathered.strips[s.file] for one in gathered.imagination for s in one.strips)
+    assert all(s.units for s in gathered.studies)
 
 
 def test_frames_are_those_of_the_evaluation(folders):
     """The camera's frames are the world's at the recorded states, and the forecasts give the recorded distances."""
-    found = gather(folders)
-    evaluation, (shown,) = found.evaluations[0], found.episodes
+    gathered = gather(folders)
+    evaluation, (shown,) = gathered.evaluations[0], gathered.episodes
     cell, world = shown.cell, worlds.make_world("piecewise")
     assert cell.ids == evaluation.episode_sets["random"].ids[:3] and cell.steps == tuple(range(21))
     for entry in cell.methods:
@@ -88,12 +88,12 @@ def cut(sheet, rows, columns):
 
 
 def test_imagined_is_what_the_plan_in_force_expected(folders):
-    found = gather(folders)
-    row = found.evaluations[0].cells[0].methods[0]
+    gathered = gather(folders)
+    row = gathered.evaluations[0].cells[0].methods[0]
     record = read_record(folders[0].parent / "episodes" / f"{row.records[0][0]}.npz")
     folder = next(f for f in folders if f.name.startswith(row.name))
-    model, world, receding = load(folder), worlds.make_world("piecewise"), found.evaluations[0].cells[0].receding
-    goal = torch.tensor(found.evaluations[0].episode_sets["random"].goal)
+    model, world, receding = load(folder), worlds.make_world("piecewise"), gathered.evaluations[0].cells[0].receding
+    goal = torch.tensor(gathered.evaluations[0].episode_sets["random"].goal)
     states = torch.from_numpy(record.states_BTS[:, ::5])
     with torch.no_grad():
         z = model.model.encode(world.render(states.flatten(0, 1), model.image)).unflatten(0, states.shape[:2])
@@ -140,10 +140,10 @@ def test_the_verb_writes_a_page_and_figures(folders, tmp_path, capsys):
 
 
 def test_one_run_of_two_leaves_their_common_evaluation_out_and_says_so(folders):
-    found = gather(folders[:1])
-    assert not found.evaluations and not found.episodes
+    gathered = gather(folders[:1])
+    assert not gathered.evaluations and not gathered.episodes
     other = gather(folders[1:])
-    assert not other.evaluations and len(other.studies) == 1  # read in the folder beside it
+    assert not other.evaluations and len(other.studies) == 1  # read in the folder next to it
     with_files = gather(folders[1:], sorted((folders[0] / "eval").glob("*.json")))
     assert "name those runs too" in with_files.notes[0]
 

@@ -69,14 +69,14 @@ def alone(tmp_path_factory):
 
 def check(root, names, alone):
     """Every cell done exactly once, with the result a single process finds."""
-    found = records(root)
-    assert set(found) == set(names)
-    for name, record in found.items():
+    ended = records(root)
+    assert set(ended) == set(names)
+    for name, record in ended.items():
         one, other = ({**r["result"], "seconds": None} for r in (record, alone[name]))
         assert one == other, name
         ends = [a.state for a in worker.ledger_of(root).attempts(name)]
         assert ends.count("done") <= 1  # 0: killed between the record and the end of its claim
-    return found
+    return ended
 
 
 def wait_for(condition, seconds=120):
@@ -92,8 +92,8 @@ def wait_for(condition, seconds=120):
 def test_local_workers_find_what_one_process_finds(tmp_path, alone):
     names = made(tmp_path)
     engine_local.run(tmp_path, names, EngineConfig(workers=2))
-    found = check(tmp_path, names, alone)
-    assert len({r["pid"] for r in found.values()}) == 2
+    ended = check(tmp_path, names, alone)
+    assert len({r["pid"] for r in ended.values()}) == 2
 
 
 def test_a_killed_local_worker_is_replaced(tmp_path, alone):
@@ -107,8 +107,8 @@ def test_a_killed_local_worker_is_replaced(tmp_path, alone):
             os.kill(running[0].claim.pid, signal.SIGKILL)
 
     engine_local.run(tmp_path, names, EngineConfig(workers=2), kill_once)
-    found = check(tmp_path, names, alone)
-    assert killed and found[killed[0].hash]["attempt"] == 2
+    ended = check(tmp_path, names, alone)
+    assert killed and ended[killed[0].hash]["attempt"] == 2
 
 
 @pytest.mark.parametrize("engine", ["local", "ray"])
@@ -211,7 +211,7 @@ def test_three_nodes_one_killed_and_a_worker_killed_in_mid_write(tmp_path, alone
     finally:
         cluster.shutdown()
     assert killed and (tmp_path / "killed").exists()
-    found = check(tmp_path, names, alone)
+    ended = check(tmp_path, names, alone)
     halves = list((tmp_path / "ledger" / "cells").glob(".*.tmp"))
     assert len(halves) == 1  # what the killed writer left; it is no record
-    assert max(r["attempt"] for r in found.values()) >= 2
+    assert max(r["attempt"] for r in ended.values()) >= 2

@@ -155,5 +155,5 @@ def test_a_width_that_does_not_fit_is_refused_with_its_line():
 @settings(max_examples=10)
 def test_every_point_once(widths, lams, seeds):
     text = f'recipe = "tiny/lpwm"\nseeds = {seeds}\n[axes]\n"model.latent" = {widths}\n"objective.lam" = {lams}\n'
-    found = [(c.config.model.latent, c.config.objective.lam, c.config.train.seed) for c in cells_of(text)]
-    assert found == [(w, v, s) for w in widths for v in lams for s in seeds]
+    points = [(c.config.model.latent, c.config.objective.lam, c.config.train.seed) for c in cells_of(text)]
+    assert points == [(w, v, s) for w in widths for v in lams for s in seeds]

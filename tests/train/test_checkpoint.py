@@ -87,8 +87,8 @@ def test_resumed_training_equals_uninterrupted_training_bit_for_bit(tmp_path, op
 
     other, its = make(seed=1, optim=optim, **options)
     train(other, its, range(9, 11))  # a state that must be overwritten altogether
-    found = checkpoint.latest(tmp_path)
-    assert checkpoint.restore(found, other, its) == 4 == found.step
+    taken = checkpoint.latest(tmp_path)
+    assert checkpoint.restore(taken, other, its) == 4 == taken.step
     assert everything(other, its) == before
     assert any(k.endswith("/step") for k in before) and any("running_var" in k for k in before)
     train(other, its, range(4, 8))
@@ -135,8 +135,8 @@ def test_states_move_between_devices_bit_for_bit(tmp_path, options):
     save(tmp_path, model, optimizer, 2)
     for device, flags in (("cuda", options), ("cpu", {}), ("cuda", {}), ("cuda", {"fused": True, "capturable": True})):
         other, its = make(seed=1, device=device, **flags)
-        found = checkpoint.latest(tmp_path)
-        checkpoint.restore(found, other, its)
+        taken = checkpoint.latest(tmp_path)
+        checkpoint.restore(taken, other, its)
         assert everything(other, its) == before
         for p in other.parameters():
             assert its.state[p]["exp_avg"].device == p.device
@@ -145,7 +145,7 @@ def test_states_move_between_devices_bit_for_bit(tmp_path, options):
         for ours, theirs in zip(optimizer.param_groups, its.param_groups, strict=True):
             assert float(ours["lr"]) == pytest.approx(float(theirs["lr"]), rel=1e-7)
         its.step()  # torch accepts where everything lies
-        checkpoint.restore(found, other, its)  # into existing states, in place
+        checkpoint.restore(taken, other, its)  # into existing states, in place
         assert everything(other, its) == before
         save(tmp_path, other, its, 2)
     loaded = WorldModel.from_pretrained(tmp_path, device="cuda")
@@ -200,8 +200,8 @@ def test_the_last_ones_and_the_best_are_kept(tmp_path):
         save(tmp_path, model, optimizer, step, metric=metric)
         assert steps_of(tmp_path) == wanted
         known = [(m, -s) for s, m in metrics.items() if s <= step and m is not None and m == m]
-        found = checkpoint.best(tmp_path)
-        assert (found.metric, -found.step) == min(known)
+        taken = checkpoint.best(tmp_path)
+        assert (taken.metric, -taken.step) == min(known)
     save(tmp_path, model, optimizer, 10, keep=1)
     assert steps_of(tmp_path) == [10, 7]
     only = save(tmp_path / "other", model, optimizer, 1).parent
@@ -232,11 +232,11 @@ def test_a_cut_or_altered_file_is_refused_by_name_and_the_previous_checkpoint_us
         path.unlink()
         if data is not None:
             path.write_bytes(data)
-        for found in (checkpoint.latest(tmp_path), checkpoint.best(tmp_path)):
-            assert found.step == 1, how
-            assert len(found.refused) == 1, how
-            assert found.refused[0].startswith("checkpoint step-00000002 is refused: "), how
-            assert name in found.refused[0] and found.refused[0].count("\n") == 0, how
+        for taken in (checkpoint.latest(tmp_path), checkpoint.best(tmp_path)):
+            assert taken.step == 1, how
+            assert len(taken.refused) == 1, how
+            assert taken.refused[0].startswith("checkpoint step-00000002 is refused: "), how
+            assert name in taken.refused[0] and taken.refused[0].count("\n") == 0, how
         path.write_bytes(whole)
         assert checkpoint.latest(tmp_path).step == 2
 
@@ -262,11 +262,11 @@ def test_one_set_aside_by_a_kill_counts_after_its_successor_and_a_renamed_one_no
     shutil.copytree(folder, folder.with_name("step-00000003.old"))
     assert checkpoint.latest(tmp_path).folder == folder
     shutil.copytree(folder, folder.with_name("step-00000008"))
-    found = checkpoint.latest(tmp_path)
-    assert found.folder == folder and "renamed" in found.refused[0]
+    taken = checkpoint.latest(tmp_path)
+    assert taken.folder == folder and "renamed" in taken.refused[0]
     (folder / "config.json").write_bytes(b"")
-    found = checkpoint.latest(tmp_path)
-    assert (found.folder.name, found.step, len(found.refused)) == ("step-00000003.old", 3, 2)
+    taken = checkpoint.latest(tmp_path)
+    assert (taken.folder.name, taken.step, len(taken.refused)) == ("step-00000003.old", 3, 2)
 
 
 def test_no_checkpoint_and_none_left(tmp_path):
@@ -327,7 +327,7 @@ def test_the_first_difference_is_named_and_nothing_is_changed(tmp_path):
     model, optimizer = make()
     train(model, optimizer, range(1))
     save(tmp_path, model, optimizer, 1)
-    found = checkpoint.latest(tmp_path)
+    taken = checkpoint.latest(tmp_path)
     cases = [
         (other_model(latent=7), r"'encoder\.project\.3\.weight' has shape \(6, 8\).*but \(7, 8\)"),
         (other_model(predictor=PredictorConfig(rung="mlp-lti", history=3)), r"has no 'predictor\.A\.2\.weight'"),
@@ -336,7 +336,7 @@ def test_the_first_difference_is_named_and_nothing_is_changed(tmp_path):
     ]
     for wrong, words in cases:
         before = {n: bits(t) for n, t in wrong.state_dict().items()}
-        refused(words, checkpoint.restore, found, wrong)
+        refused(words, checkpoint.restore, taken, wrong)
         assert before == {n: bits(t) for n, t in wrong.state_dict().items()}
 
     right, _ = make(seed=1)
@@ -353,7 +353,7 @@ def test_the_first_difference_is_named_and_nothing_is_changed(tmp_path):
     name = next(n for n, p in right.named_parameters() if p is last)
     optimizers.append((torch.optim.AdamW(groups), rf"group 0 has '{re.escape(name)}' in .* has None"))
     for wrong_optimizer, words in optimizers:
-        refused(words, checkpoint.restore, found, right, wrong_optimizer)
+        refused(words, checkpoint.restore, taken, right, wrong_optimizer)
     assert before == {n: bits(t) for n, t in right.state_dict().items()}
 
 

@@ -32,17 +32,17 @@ def step(model, objective):
 
 def kept(model, objective):
     """The bytes that wait for the backward pass, parameters left out."""
-    found = {}  # by address, alive, so that no address is used twice
+    storages = {}  # by address, alive, so that no address is used twice
 
     def keep(t):
         if not isinstance(t, torch.nn.Parameter) and not isinstance(t._base, torch.nn.Parameter):
-            found[t.untyped_storage().data_ptr()] = t.untyped_storage()
+            storages[t.untyped_storage().data_ptr()] = t.untyped_storage()
         return t
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t):
         loss = step(model, objective)
     assert loss.requires_grad
-    return sum(storage.nbytes() for storage in found.values())
+    return sum(storage.nbytes() for storage in storages.values())
 
 
 def operations(model, objective):

@@ -59,14 +59,14 @@ class Scripted:
 
     codes: Tensor  # (batches, b, T, D)
     actions: Tensor
-    asked: list[int] = field(default_factory=list)
+    steps: list[int] = field(default_factory=list)
 
     @property
     def steps_per_epoch(self):
         return len(self.codes)
 
     def batch(self, step):
-        self.asked.append(step)
+        self.steps.append(step)
         return Clip(self.codes[step], self.actions[step], self.codes[step])
 
 
@@ -106,7 +106,7 @@ def test_errors_by_depth_by_hand(context):
         assert got["error_depth"][h - 1] == pytest.approx(((guess - target) ** 2).mean() / power, rel=1e-4)
         assert got["copy_error_depth"][h - 1] == pytest.approx(((last - target) ** 2).mean() / power, rel=1e-4)
     assert got["clips"] == 8 and "note" not in got and len(got["error_depth"]) == 5
-    assert source.asked == [0, 1] and model.seen == [(context, context - 1)] * 2
+    assert source.steps == [0, 1] and model.seen == [(context, context - 1)] * 2
     assert model.training
 
 

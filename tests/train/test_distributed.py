@@ -167,7 +167,7 @@ if __name__ == "__main__":  # one rank
 
 
 def test_gpus_meet_through_nccl_each_with_its_own(monkeypatch):
-    """What is asked of torch, in its place: no GPU is needed to see it."""
+    """What torch is called with, in its place: no GPU is needed to see it."""
     met = []
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
     monkeypatch.setattr("torch.cuda.set_device", lambda local: met.append(local))

@@ -42,10 +42,10 @@ def test_compiled_gradients_have_the_types_of_eager_ones(monkeypatch):
     real = torch.compile
     whole = {"backend": "aot_eager", "fullgraph": True}
     monkeypatch.setattr(torch, "compile", lambda f, **kw: real(f, **kw | whole))
-    loss, found = gradients(True)
+    loss, gradient = gradients(True)
     assert torch.equal(loss, want_loss)
     for name, grad in want.items():
-        assert torch.equal(found[name], grad), name
+        assert torch.equal(gradient[name], grad), name
 
 
 def test_a_torch_without_a_setting_compiles_too(monkeypatch):
@@ -98,13 +98,13 @@ def trainer(device, fast):
 
 
 def losses(stepper, inputs, steps):
-    found = []
+    losses = []
     for step in steps:
         clip, draw = inputs(step)
-        found.append(stepper(clip.pixels, clip.actions, draw, 1.0, step)["loss"].clone())
+        losses.append(stepper(clip.pixels, clip.actions, draw, 1.0, step)["loss"].clone())
         if isinstance(inputs, Ahead):
             inputs.begin(step + 1)
-    return torch.stack(found).cpu()
+    return torch.stack(losses).cpu()
 
 
 def test_on_cpu_nothing_is_made_early():

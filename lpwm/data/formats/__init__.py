@@ -59,9 +59,8 @@ def _inside(path: Path, camera: str | None = None) -> Path:
         return path
     if not path.is_dir():
         return from_hub(path, camera) or path
-    from lpwm.data.formats.dino_wm import is_dino
-
-    if is_dino(path) or is_lerobot(path) or is_videos(path):
+    dino = any((path / part / "states.pth").exists() for part in (".", "train", "val"))
+    if dino or is_lerobot(path) or is_videos(path):
         return path
     files = sorted(p for kind in ("*.lance", "*.h5", "*.hdf5") for p in path.glob(kind))
     if len(files) == 1:

@@ -27,10 +27,6 @@ from lpwm.worlds.base import WorldSpec
 PIXELS_PER_UNIT = 100.0  # of PushT's actions
 
 
-def is_dino(folder: Path) -> bool:
-    return any((folder / part / "states.pth").exists() for part in (".", "train", "val"))
-
-
 # States and actions of all episodes, one after another; their lengths; the files of their frames.
 Part = tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.int64], list[Path]]
 

@@ -17,8 +17,6 @@ TOLERANCE = 1e-3  # relative, in float32
 def rolls_out_by_steps(predictor: Any, name: str, latent: int, lags: int) -> bool:
     """Whether `step` gives what windows of `forward` give, also after the window has slid; a wrong shape is refused. A
     recurrent `step` that remembers what left the window is not used: its rollouts go window by window."""
-    if not isinstance(predictor, nn.Module):
-        raise UserError(f"predictor {name!r} built {predictor!r}: it must build a torch.nn.Module.")
     if type(predictor).__module__.startswith("lpwm.model.predictors."):
         return steps_as_forward(predictor)
     if any(t.is_meta for t in (*predictor.parameters(), *predictor.buffers())):

@@ -32,7 +32,6 @@ from lpwm.worlds.cube.world import ARM_HIGH, ARM_LOW, CUBE_AT, CUBE_HIGH, CUBE_L
 ABOVE, UP = 0.18, 0.16  # meters
 GAIN, GAIN_YAW, LEAST = 5.0, 3.0, 0.4
 PATIENCE = 200  # steps with one target
-CARRIED = 11  # target xyz and yaw, resting place xyz and yaw, ξ, steps with this target, targets so far
 
 
 def _shortest(effector: Tensor, cube: Tensor) -> Tensor:

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from lpwm.core.errors import UserError
 from lpwm.worlds.base import Renderer, on_host
-from lpwm.worlds.pusht.render_device import GOAL, WALL, Window, as_words, compose, join, lanes_of, pack, pick, taps
+from lpwm.worlds.pusht.render_device import GOAL, WALL, WORDS, Window, compose, join, lanes_of, pack, pick, taps
 from lpwm.worlds.pusht.spans import DISCS, FAR, Span, disc_span, fat_span, fill_span, half_widths, line_span, only
 
 CANVAS = 512
@@ -112,7 +112,7 @@ class PushTFrames:
         taken = torch.stack([ground[near[i]][:, near[j]] for i in (0, 1) for j in (0, 1)])
         empty = _mix(self.palette[taken.to(torch.int64)], self.share[:, None, None], self.share[:, None])
         self.empty = empty.permute(2, 0, 1).to(torch.uint8).contiguous()
-        self.blank = as_words(self.empty)
+        self.blank = self.empty.view(WORDS[lanes_of(size)])
         self.sides = [min(size, math.ceil((2 * r + 2) / self.ratio) + 2) for r in (REACH, PUSHER_REACH)]
         # (size²,) int32: the four taps of what never moves at three bits each, above them the phases
         phases = torch.tensor(phase, dtype=torch.int32, device=device)

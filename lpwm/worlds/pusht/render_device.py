@@ -106,11 +106,6 @@ def taps(codes: Tensor, spans: tuple[Tensor, Tensor], near: Tensor, after: Tenso
     return out
 
 
-def as_words(picture: Tensor) -> Tensor:
-    """uint8 (3, S, S) -> (3, S, S/lanes)"""
-    return picture.view(WORDS[lanes_of(picture.shape[-1])])
-
-
 def compose(empty: Tensor, drawn: list[tuple[Window, Tensor]]) -> Tensor:
     """The empty picture as words (3, S, S/lanes) under windows and theirs, the last on top: uint8 (N, 3, S, S). Every
     place reads every window at the nearest place in it, and keeps what it read if that place is its own."""
