@@ -110,6 +110,9 @@ def section(title: str, kind: Any) -> list[str]:
     return [f"## {title}", "" if first.startswith(f"{kind.__name__}(") else first, "\n".join(rows)]
 
 
-def on_post_page(output: str, page: Any, config: Any) -> str:
-    """Nothing is loaded from a network: the theme's stand-in for workers on file: is ours."""
-    return output.replace("https://unpkg.com/iframe-worker/shim", "assets/worker.js")
+def on_post_build(config: Any) -> None:
+    """Nothing is loaded from a network: the theme's stand-in for workers on file: is ours, from every folder."""
+    site = Path(config["site_dir"])
+    for path in site.rglob("*.html"):
+        up = "../" * (len(path.relative_to(site).parts) - 1)
+        path.write_text(path.read_text().replace("https://unpkg.com/iframe-worker/shim", f"{up}assets/worker.js"))
