@@ -30,11 +30,17 @@ class Args:
 
 @dataclass(frozen=True)
 class StatusArgs:
+    """Where a sweep stands."""
+
     folder: Annotated[Path, tyro.conf.Positional]
     """The sweep's folder, its name in --out, or a folder that holds this one sweep (the --out it was given)."""
     out: Path = Path("sweeps")
     once: bool = False  # Print once; otherwise, on a terminal, the view follows the sweep until it ends.
     json: bool = False  # Print every cell as JSON.
+
+
+def defaults(words: list[str], prog: str) -> tuple[Args | type[StatusArgs], str]:
+    return (StatusArgs, f"{prog} status") if words[:1] == ["status"] else (Args(), prog)
 
 
 def parse(argv: list[str]) -> Args | StatusArgs:

@@ -17,16 +17,13 @@ TITLES = {"latched": "reached", "terminal": "at the end"}
 
 def table(evaluation: Evaluation) -> str:
     """One block per cell and budget: success in % with its 95 % interval, methods first, then controls."""
-    c = evaluation.settings
+    c, name = evaluation.settings, evaluation.world.name
     when = "after every raw step" if c.test == "step" else "after each executed plan"
-    parts = [
-        _wrapped(
-            f"{evaluation.world.name}: {c.episodes} episodes, {c.planner_seeds} planner seeds, {c.solver}; success in "
-            f"% with 95 % intervals, tested {when}; reached: at any test up to the budget, at the end: at the last; "
-            "steps: median to the first success"
-        )
-    ]
-    parts += [_cell(evaluation, cell) for cell in evaluation.cells]
+    about = (
+        f"{name}: {c.episodes} episodes, planner seeds: {c.planner_seeds}, {c.solver}; success in % with 95 % intervals"
+        f", tested {when}; reached: at any test up to the budget, at the end: at the last; steps: median to get there"
+    )
+    parts = [_wrapped(about), *(_cell(evaluation, cell) for cell in evaluation.cells)]
     if evaluation.curves:
         parts.append("\n".join(_wrapped(f"{name}: {curve.text()}") for name, curve in evaluation.curves.items()))
     return "\n\n".join(parts)

@@ -70,7 +70,7 @@ class VICRegConfig:
 @dataclass(frozen=True)
 class ObjectiveConfig:
     regularizer: str = "rdmreg"  # a name in REGULARIZERS
-    lam: float = 1.0  # λ
+    lam: float = 1.0  # weight of the regularizer, λ
     tj_weight: float = 0.0  # temporal Jaccard; 0 leaves it out
     rollout_steps: int = 1  # predictions fed back to this depth; 1 is the paper
     rollout_weight: float = 1.0  # weight of depths 2…rollout_steps

@@ -53,7 +53,7 @@ class PredictorConfig:
     """A predictor by name. The fields after `history` concern those that have such a part."""
 
     rung: str = "deep-adaln"  # a name in PREDICTORS
-    history: int = 3  # k
+    history: int = 3  # frames that the predictor sees, k
     heads: int = 16  # AdaLN
     head_dim: int = 64  # AdaLN
     mlp: int = 2048  # AdaLN
@@ -79,7 +79,7 @@ class PredictorConfig:
 class ModelConfig:
     """Everything about the networks. Sizes that come from the world (A, proprioception) come at construction."""
 
-    latent: int = 384  # D
+    latent: int = 384  # units of a code, D
     link: str = "reprelu"  # a name in LINKS
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
     projector: ProjectorConfig = field(default_factory=ProjectorConfig)

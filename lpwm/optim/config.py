@@ -38,7 +38,7 @@ class OptimConfig:
     """The defaults are the ladder's; see recipes for the support pipeline's."""
 
     name: str = "adamw"
-    lr: float = 5e-4  # η
+    lr: float = 5e-4  # learning rate, η
     weight_decay: float = 0.01  # on matrices alone; ignored by Adam
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8

@@ -341,7 +341,7 @@ class Run:
         r = self.result()
         error, copy = (r.held_out.by_depth(name) or [math.nan] for name in ("error_depth", "copy_error_depth"))
         return (
-            f"{r.run}: step {r.step}, {r.train.number('active_fraction'):.0%} of the units on\n"
+            f"{r.run}: step {r.step}, {100 * r.train.number('active_fraction'):.0f} % of the units on\n"
             f"  held-out error {error[0]:.4f} (copying the frame: {copy[0]:.4f}), "
             f"{error[-1]:.4f} at depth {len(error)} ({copy[-1]:.4f})"
         )

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from tools import refused
@@ -15,6 +16,7 @@ from lpwm.cli import PARTS, VERBS, main
 from lpwm.cli.collect import parse_options
 from lpwm.cli.terminal import plain, tell
 from lpwm.data import collect, read
+from lpwm.train import Run
 
 
 def lpwm(capsys, *argv):
@@ -70,6 +72,10 @@ def test_runs_are_listed_and_compared(capsys, tmp_path):
     told = [(r["name"], r["world"], r["step"], r["steps"]) for r in rows]
     assert status == 0 and told == [("tiny/lpwm", "piecewise", 4, 4), ("\x1b[31mred", "piecewise", 4, 4)]
     assert rows[0]["error"] > 0 and rows[0]["age"] > rows[1]["age"] > 0  # the newest last
+    first, last = (
+        Run.open(tmp_path / "1" / Path(rows[0]["folder"]).name).summary().splitlines()
+    )  # what training ends with
+    assert first.endswith(" % of the units on") and "(copying the frame: " in last and len(last) <= 80
     few = ["--preset", "quick", "--goals", "random", "--episodes", "2", "--budgets", "10", "--device", "cpu"]
     assert lpwm(capsys, "eval", rows[0]["folder"], *few)[0] == 0
     status, out, _ = lpwm(capsys, "runs", str(tmp_path))
@@ -84,8 +90,6 @@ def test_runs_are_listed_and_compared(capsys, tmp_path):
 
 
 def test_only_one_place_prints():
-    from pathlib import Path
-
     import lpwm.cli
 
     folder = Path(lpwm.cli.__file__).parent
@@ -234,9 +238,12 @@ def test_outputs_go_where_they_were_asked_to(capsys, tmp_path, monkeypatch):
     assert not (tmp_path / "slopes.png").exists()  # no picture of 0 bytes under its name
 
 
-HELP = [[*words.split(), "--help"] for words in (*VERBS, *PARTS, "paper params", "data info", "data convert")]
+HELP = [
+    [*words.split(), "--help"]
+    for words in (*VERBS, *PARTS, "paper params", "data info", "data convert", "sweep status")
+]
 OTHER = [
-    *(["--help"], ["--version"], ["sweep", "status", "--help"], ["train", "tiny/lpwm", "--help-all"]),
+    *(["--help"], ["--version"], ["train", "tiny/lpwm", "--help-all"]),
     *(["train", "piecewise-2x2-small/lpwm", word] for word in ("--help", "--help-all")),
 ]
 LOOK = """
