@@ -96,8 +96,9 @@ def type_name(kind: Any) -> str:
 
 
 def section(title: str, kind: Any) -> list[str]:
-    comments = field_docs(kind)
-    rows = ["| field | type | default | |", "|---|---|---|---|"]
+    made = [c for c in reversed(kind.__mro__) if dataclasses.is_dataclass(c)]  # a field may come from a base
+    comments = {name: text for c in made for name, text in field_docs(c).items() if text}
+    rows = ["| field | type | default | what it is |", "|---|---|---|---|"]
     for f in dataclasses.fields(kind):
         default = f.default_factory() if f.default_factory is not dataclasses.MISSING else f.default
         if dataclasses.is_dataclass(default):

@@ -67,6 +67,8 @@ def test_the_site_builds_without_a_warning_and_loads_nothing_from_a_network(tmp_
     assert done.returncode == 0, done.stdout + done.stderr  # strict: a warning is an error
     pages = {p.relative_to(tmp_path / "site").as_posix(): p.read_text() for p in (tmp_path / "site").rglob("*.html")}
     assert {"index.html", "results.html", "changelog.html", "config.html", "notebooks/first-look.html"} <= set(pages)
+    rows = re.findall(r"<tr>.*?</tr>", pages["config.html"], re.S)
+    assert len(rows) > 100 and [r for r in rows if "<td></td>\n</tr>" in r and "its own table" not in r] == []
     for name, text in pages.items():
         worker = re.search(r'src="([^"]*worker.js)"', text)  # what the search needs on a page opened from disk
         assert worker is not None and (tmp_path / "site" / name).parent.joinpath(worker[1]).exists(), name

@@ -46,10 +46,10 @@ class RDMRegConfig:
 
 @dataclass(frozen=True)
 class SIGRegConfig:
-    slices: int = 1024
-    knots: int = 17
+    slices: int = 1024  # random directions
+    knots: int = 17  # of the integral over frequencies
     reach: float = 3.0  # the largest knot
-    axis_fraction: float = 0.0
+    axis_fraction: float = 0.0  # share of coordinate slices
 
     def __post_init__(self) -> None:
         _check_slices(self, "sigreg")
@@ -60,8 +60,8 @@ class SIGRegConfig:
 
 @dataclass(frozen=True)
 class VICRegConfig:
-    variance: float = 1.0
-    covariance: float = 1.0
+    variance: float = 1.0  # weight
+    covariance: float = 1.0  # weight
 
     def __post_init__(self) -> None:
         at_least(0, self, "vicreg", "variance", "covariance")
