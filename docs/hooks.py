@@ -96,8 +96,9 @@ def type_name(kind: Any) -> str:
 
 
 def section(title: str, kind: Any) -> list[str]:
-    comments = field_docs(kind)
-    rows = ["| field | type | default | |", "|---|---|---|---|"]
+    made = [c for c in reversed(kind.__mro__) if dataclasses.is_dataclass(c)]  # a field may come from a base
+    comments = {name: text for c in made for name, text in field_docs(c).items() if text}
+    rows = ["| field | type | default | what it is |", "|---|---|---|---|"]
     for f in dataclasses.fields(kind):
         default = f.default_factory() if f.default_factory is not dataclasses.MISSING else f.default
         if dataclasses.is_dataclass(default):
@@ -110,6 +111,9 @@ def section(title: str, kind: Any) -> list[str]:
     return [f"## {title}", "" if first.startswith(f"{kind.__name__}(") else first, "\n".join(rows)]
 
 
-def on_post_page(output: str, page: Any, config: Any) -> str:
-    """Nothing is loaded from a network: the theme's stand-in for workers on file: is ours."""
-    return output.replace("https://unpkg.com/iframe-worker/shim", "assets/worker.js")
+def on_post_build(config: Any) -> None:
+    """Nothing is loaded from a network: the theme's stand-in for workers on file: is ours, from every folder."""
+    site = Path(config["site_dir"])
+    for path in site.rglob("*.html"):
+        up = "../" * (len(path.relative_to(site).parts) - 1)
+        path.write_text(path.read_text().replace("https://unpkg.com/iframe-worker/shim", f"{up}assets/worker.js"))

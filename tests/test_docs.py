@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -54,6 +55,24 @@ def test_notebooks_run_and_are_what_their_scripts_make(name, tmp_path, monkeypat
     assert [source for _, source in maker.cells(name)] == ["".join(c["source"]) for c in stored]
     made = maker.run_cells(name)
     assert [len(c.get("outputs", [])) for c in made] == [len(c.get("outputs", [])) for c in stored]
+
+
+@pytest.mark.soak
+def test_the_site_builds_without_a_warning_and_loads_nothing_from_a_network(tmp_path):
+    pytest.importorskip("mkdocs")
+    command = [sys.executable, "-m", "mkdocs", "build", "--site-dir", str(tmp_path / "site")]
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    )
+    assert done.returncode == 0, done.stdout + done.stderr  # strict: a warning is an error
+    pages = {p.relative_to(tmp_path / "site").as_posix(): p.read_text() for p in (tmp_path / "site").rglob("*.html")}
+    assert {"index.html", "results.html", "changelog.html", "config.html", "notebooks/first-look.html"} <= set(pages)
+    rows = re.findall(r"<tr>.*?</tr>", pages["config.html"], re.S)
+    assert len(rows) > 100 and [r for r in rows if "<td></td>\n</tr>" in r and "its own table" not in r] == []
+    for name, text in pages.items():
+        worker = re.search(r'src="([^"]*worker.js)"', text)  # what the search needs on a page opened from disk
+        assert worker is not None and (tmp_path / "site" / name).parent.joinpath(worker[1]).exists(), name
+        assert not re.findall(r"""(?:src=|<link rel="stylesheet" href=)["']?(?:https?:)?//""", text), name
 
 
 SMALLER = {

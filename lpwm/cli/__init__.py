@@ -20,7 +20,6 @@ class Verb:
     module: str = ""  # has `Args` and `run`, and `parse` where the options depend on the first word
     common: tuple[str, ...] = ()  # the options that --help shows, dots for nested ones; empty: all of them
     parts: tuple[str, ...] = ()  # verbs of its own
-    own: tuple[str, ...] = ()  # first words whose options `parse` explains
 
 
 _TRAIN = (
@@ -44,9 +43,7 @@ VERBS = {
     "eval": Verb("Plan with trained models, next to the controls", "eval", _EVAL),
     "interpret": Verb("Inspect the codes: supports, zones, probes", "interpret"),
     "report": Verb("Write one page about any set of runs", "report"),
-    "sweep": Verb(
-        "Run a grid of trainings, here, on Ray or on Slurm; and its status", "sweep", _SWEEP, own=("status",)
-    ),
+    "sweep": Verb("Run a grid of trainings, here, on Ray or on Slurm; and its status", "sweep", _SWEEP),
     "recipes": Verb("List the named runs with their predicted cost", "recipes"),
     "doctor": Verb("Check what is installed, and which worlds and devices work", "doctor"),
     "paper": Verb("Tables of the paper: params, theory", parts=("params", "theory")),
@@ -123,7 +120,7 @@ def _call(name: str, rest: list[str], verbs: dict[str, Verb], prog: str) -> int:
         from lpwm.core.plugins import load_installed
 
         load_installed()
-    elif not {"--help-all", *verb.own} & set(rest):
+    elif "--help-all" not in rest:
         return _short_help(module, verb, [w for w in rest if w not in ("-h", "--help")], prog)
     rest = ["--help" if word == "--help-all" else word for word in rest]
     if hasattr(module, "parse"):
@@ -139,7 +136,7 @@ def _short_help(module: Any, verb: Verb, rest: list[str], prog: str) -> int:
     words = [w for w in rest if not w.startswith("-")]
     plain = module.Args() if verb.common else module.Args  # which may have fields without a default
     default, prog = module.defaults(words, prog) if hasattr(module, "defaults") else (plain, prog)
-    say(show(default, verb.common, prog, verb.help))
+    say(show(default, verb.common if isinstance(default, module.Args) else (), prog, verb.help))
     return 0
 
 

@@ -113,9 +113,9 @@ def table(info: dict[str, Any]) -> str:
             lines.append(f"{kind + ' ' + name:<20}{cells}")
     if info["controls"] is not None:
         lines += ["", f"success in %, goals {AHEAD} steps ahead or anywhere, {BUDGET} raw steps:"]
-        lines.append(f"{'':<28}{'latched':>10}{'terminal':>10}")
+        lines.append(f"{'':<28}{'reached':>10}{'at the end':>12}")
         for name, score in info["controls"].items():
-            lines.append(f"{name:<28}{score['latched']:>10.1f}{score['terminal']:>10.1f}")
+            lines.append(f"{name:<28}{score['latched']:>10.1f}{score['terminal']:>12.1f}")
     return "\n".join(lines)
 
 

@@ -5,7 +5,6 @@ Zones are Piecewise's; --what factors and imagination take any run, --what spars
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from lpwm.cli.terminal import say, tell
+from lpwm.cli.terminal import say, tell, width
 from lpwm.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -178,10 +177,6 @@ def known(out: Path) -> list[Any]:
         return []
 
 
-def _width() -> int:
-    return shutil.get_terminal_size((80, 24)).columns
-
-
 def _zones(args: Args, loaded: list[Loaded]) -> Task:
     from lpwm.interpret import compare, study
     from lpwm.interpret.compare import cell_lines, heading, table
@@ -196,7 +191,7 @@ def _zones(args: Args, loaded: list[Loaded]) -> Task:
         return {"kind": STUDIES, "studies": studies, "comparison": compare(studies)}
 
     def text(studies: list[Any]) -> str:
-        told = f"{heading(studies[0])}\n{table(compare(studies), studies, _width())}"
+        told = f"{heading(studies[0])}\n{table(compare(studies), studies, width())}"
         return told if args.cell is None else f"{told}\n\n{cell_lines(studies, args.cell)}"
 
     return Task(
@@ -219,7 +214,7 @@ def _factors(args: Args, loaded: list[Loaded]) -> Task:
         settings=lambda one: config,
         inspect=lambda one: factor_study(one, config),
         content=lambda results: {"kind": SAMPLES, "readings": results},
-        text=lambda results: "\n\n".join(f"{r.run.name}\n{factor_table(r.scores, _width())}" for r in results),
+        text=lambda results: "\n\n".join(f"{r.run.name}\n{factor_table(r.scores, width())}" for r in results),
     )
 
 
@@ -249,5 +244,5 @@ def _sparsity(args: Args, loaded: list[Loaded]) -> Task:
         settings=lambda one: SampleSettings(args.frames, args.seed),
         inspect=lambda one: sparsity(one, frames=args.frames, seed=args.seed),
         content=lambda all: {"kind": SAMPLES, "readings": all, "table": {"kind": TABLE, "groups": arrange(all)}},
-        text=lambda results: table(arrange(results), _width()),
+        text=lambda results: table(arrange(results), width()),
     )

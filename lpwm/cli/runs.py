@@ -112,6 +112,8 @@ def run(args: Args) -> int:
     if args.json:
         say(json_.dumps([asdict(row) for row in runs], indent=2))
         return 0
-    say(columns([*HEADS, "folder"], [[*row.cells(), str(Path(row.folder).relative_to(folder))] for row in runs]))
-    say("error: held-out, one step ahead; success: terminal, newest evaluation")
+    lines = [(str(Path(row.folder).relative_to(folder)), *row.cells()) for row in runs]
+    rows_ = [[at, *cells, "" if name.replace("/", "-") in at else name] for at, name, _, *cells in lines]
+    say(columns(["folder", *HEADS[2:], "name"], rows_))
+    say("error: held-out, one step ahead; success: at the end, newest evaluation")
     return 0

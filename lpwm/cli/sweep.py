@@ -1,7 +1,6 @@
 """A grid of runs that survives everything; `lpwm sweep status` tells where it is."""
 
 import contextlib
-import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -12,7 +11,7 @@ from typing import Annotated, Any, TextIO
 import tyro
 
 from lpwm.cli.help import parse_args
-from lpwm.cli.terminal import plain, say, tell
+from lpwm.cli.terminal import plain, say, tell, width
 from lpwm.core.errors import UserError
 from lpwm.core.json import dump_json, to_json
 from lpwm.sweep.engines import EngineConfig
@@ -31,11 +30,17 @@ class Args:
 
 @dataclass(frozen=True)
 class StatusArgs:
+    """Where a sweep stands."""
+
     folder: Annotated[Path, tyro.conf.Positional]
     """The sweep's folder, its name in --out, or a folder that holds this one sweep (the --out it was given)."""
     out: Path = Path("sweeps")
     once: bool = False  # Print once; otherwise, on a terminal, the view follows the sweep until it ends.
     json: bool = False  # Print every cell as JSON.
+
+
+def defaults(words: list[str], prog: str) -> tuple[Args | type[StatusArgs], str]:
+    return (StatusArgs, f"{prog} status") if words[:1] == ["status"] else (Args(), prog)
 
 
 def parse(argv: list[str]) -> Args | StatusArgs:
@@ -181,10 +186,9 @@ def dry_run(args: Args, grid: Grid, cells: list[Cell]) -> int:
         say(dump_json({"grid": grid.name, "cells": rows, "total": total}), end="")
         return 0
     say(f"{'cell':<12}  {HEADS}")
-    wide = shutil.get_terminal_size((80, 24)).columns
     for cell, cost in zip(cells, costs, strict=True):
         line = f"{cell.hash}  {row(cost, cell.config.train.steps)}"
-        say(f"{line}  {cell.label}" if len(line) + 2 + len(cell.label) <= wide else f"{line}\n  {cell.label}")
+        say(f"{line}  {cell.label}" if len(line) + 2 + len(cell.label) <= width() else f"{line}\n  {cell.label}")
     times = f"about {duration(60 * gpu)} of one H200, or {duration(60 * cpu)} of two cores"
     say(f"{len(cells)} cells: {times}; at most {most:.1f} GiB each.\nTraining alone: evaluations come on top.")
     return 0

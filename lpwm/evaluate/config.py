@@ -20,8 +20,8 @@ LIVE_ORACLE = {"samples": 64, "elites": 8, "iterations": 8}  # 512 candidates a 
 class EvalConfig:
     """Every choice behind a number."""
 
-    goals: tuple[str, ...] = KINDS
-    episodes: int = 50
+    goals: tuple[str, ...] = KINDS  # random: anywhere; dataset: ahead in a held-out trajectory
+    episodes: int = 50  # of each kind of goals
     offset: int = OFFSET  # raw steps from start to goal, for dataset goals
     seed: int = 0  # of the episode sets
     budgets: tuple[int, ...] = (50, 100)  # raw steps; all from one run to the largest
@@ -32,10 +32,10 @@ class EvalConfig:
     path_discount: float = 0.0  # the path cost (see MPCConfig); 0 is the paper
     arrive: bool = False  # no plan reaches beyond the last budget: the goal is to be reached at the end; not the paper
     test: Literal["step", "plan"] = "step"  # when success counts: after each raw step, or each executed plan
-    planner_seeds: int = 3
-    solver: str = "cem"
+    planner_seeds: int = 3  # every episode is planned with each
+    solver: str = "cem"  # cem, icem, mppi, gradient or lqr
     options: dict[str, Any] = field(default_factory=dict)  # of the solver
-    controls: tuple[str, ...] = CONTROLS
+    controls: tuple[str, ...] = CONTROLS  # what models are compared with
     oracle_seeds: int = 1  # planner seeds of the oracle, the most expensive control
     oracle_options: dict[str, Any] = field(default_factory=dict)  # what differs from the planner's, to reduce it
     # the same in worlds of live simulators, where every candidate step is a step of physics

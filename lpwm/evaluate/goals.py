@@ -82,7 +82,7 @@ def dataset_goals(
         if steps > longest:
             raise UserError(
                 f"{what} of {steps} raw steps is longer than the held-out trajectories (the longest has {longest}):"
-                f" give at most {longest}, or collect longer episodes."
+                f" give at most {longest}, collect longer episodes, or take random goals alone."
             )
     starts = clip_starts(data.lengths[held], data.offsets[held], offset)
     if n > len(starts):

@@ -89,7 +89,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Group:
-    """Some of the episodes, reported apart: rates[row name][budget][measure]."""
+    """Some of the episodes, reported apart: `rates[row name][budget][measure]`."""
 
     episodes: int
     rates: dict[str, dict[str, dict[str, Rate]]]

@@ -12,20 +12,18 @@ from rich.table import Table
 from lpwm.evaluate.results import MEASURES, Cell, Evaluation, Rate, Row
 
 WIDTH = 80
+TITLES = {"latched": "reached", "terminal": "at the end"}
 
 
 def table(evaluation: Evaluation) -> str:
     """One block per cell and budget: success in % with its 95 % interval, methods first, then controls."""
-    c = evaluation.settings
+    c, name = evaluation.settings, evaluation.world.name
     when = "after every raw step" if c.test == "step" else "after each executed plan"
-    parts = [
-        _wrapped(
-            f"{evaluation.world.name}: {c.episodes} episodes, {c.planner_seeds} planner seeds, {c.solver}; success in "
-            f"% with 95 % intervals, tested {when}; latched: at any test up to the budget, terminal: at the last; "
-            "steps: median to the first success"
-        )
-    ]
-    parts += [_cell(evaluation, cell) for cell in evaluation.cells]
+    about = (
+        f"{name}: {c.episodes} episodes, planner seeds: {c.planner_seeds}, {c.solver}; success in % with 95 % intervals"
+        f", tested {when}; reached: at any test up to the budget, at the end: at the last; steps: median to get there"
+    )
+    parts = [_wrapped(about), *(_cell(evaluation, cell) for cell in evaluation.cells)]
     if evaluation.curves:
         parts.append("\n".join(_wrapped(f"{name}: {curve.text()}") for name, curve in evaluation.curves.items()))
     return "\n\n".join(parts)
@@ -57,12 +55,12 @@ def _cell(evaluation: Evaluation, cell: Cell) -> str:
 def _rates(
     title: str, rows: Mapping[str, Mapping[str, Rate]], more: Mapping[str, tuple[str, str]] | None = None
 ) -> str:
-    heads = ("seeds", *MEASURES, "steps") if more else MEASURES
+    heads = ["seeds", *TITLES.values(), "steps"] if more else [*TITLES.values()]
     cells = []
     for name, rates in rows.items():
         values = [rates[m].interval.text().replace(" %", "") for m in MEASURES]
         cells.append([name, more[name][0], *values, more[name][1]] if more else [name, *values])
-    widths = [19 if head in MEASURES else 5 for head in heads]  # 100.0 [92.9, 100.0]
+    widths = [19 if head in TITLES.values() else 5 for head in heads]  # 100.0 [92.9, 100.0]
     return columns([title, *heads], cells, widths=[None, *widths])
 
 
@@ -108,16 +106,15 @@ def _oracle(cell: Cell) -> list[str]:
 
 
 def _compared(cell: Cell) -> list[str]:
-    """Methods against one another on the primary measure: terminal success at the largest budget."""
+    """Methods against one another on the primary measure: at the goal at the end of the largest budget."""
     names = {row.name for row in cell.methods}
     if len(names) < 2:
         return []
-    budget = cell.budgets[-1]
-    compared = cell.compared("terminal", budget)
+    compared = cell.compared("terminal", cell.budgets[-1])
     lines = [compared.refused] if compared.refused else []
     pairs = zip(compared.differences, compared.text, strict=True)
     lines += [text for row, text in pairs if {row.a, row.b} <= names]
-    return [f"  terminal after {budget} steps:", *(_wrapped(line, "    ") for line in lines)]
+    return [f"  at the end, after {cell.budgets[-1]} steps:", *(_wrapped(line, "    ") for line in lines)]
 
 
 def _image(cell: Cell) -> list[str]:

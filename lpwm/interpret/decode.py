@@ -138,8 +138,8 @@ class Imagination(Result):
     def table(self) -> str:
         from lpwm.evaluate.table import columns
 
-        rows = [[name, *(f"{v:.4f}" for v in getattr(self, name))] for name in GUESSES]
-        title = f"{self.run.name}: mean squared pixel error of {self.clips} held-out clips by depth"
+        rows = [[name, *(f"{1000 * v:.2f}" for v in getattr(self, name))] for name in GUESSES]
+        title = f"{self.run.name}: 1000 × squared pixel error by depth, {self.clips} held-out clips"
         return columns(["", *map(str, range(1, len(self.imagined) + 1))], rows, 80, title)
 
 

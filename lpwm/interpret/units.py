@@ -45,7 +45,7 @@ def atlas(
         side=n,
         numbers=tuple(order.tolist()),
         prefers=tuple(np.unique(zones)[best_D[order]].tolist()),
-        on=rounded((size_ND[:, order] > 0.05 * largest).mean(0), 4),
+        on=rounded((size_ND[:, order] > 0.05 * largest * (z_ND < 0).any()).mean(0), 4),  # a dense unit is never off
         maps=_bytes(maps_UC, float(np.quantile(maps_UC, 0.995))),
         empty=tuple(np.flatnonzero(counts == 0).tolist()),
         frames=_bytes(size_ND[shown_F][:, order], largest),

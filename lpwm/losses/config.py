@@ -46,10 +46,10 @@ class RDMRegConfig:
 
 @dataclass(frozen=True)
 class SIGRegConfig:
-    slices: int = 1024
-    knots: int = 17
+    slices: int = 1024  # random directions
+    knots: int = 17  # of the integral over frequencies
     reach: float = 3.0  # the largest knot
-    axis_fraction: float = 0.0
+    axis_fraction: float = 0.0  # share of coordinate slices
 
     def __post_init__(self) -> None:
         _check_slices(self, "sigreg")
@@ -60,8 +60,8 @@ class SIGRegConfig:
 
 @dataclass(frozen=True)
 class VICRegConfig:
-    variance: float = 1.0
-    covariance: float = 1.0
+    variance: float = 1.0  # weight
+    covariance: float = 1.0  # weight
 
     def __post_init__(self) -> None:
         at_least(0, self, "vicreg", "variance", "covariance")
@@ -70,7 +70,7 @@ class VICRegConfig:
 @dataclass(frozen=True)
 class ObjectiveConfig:
     regularizer: str = "rdmreg"  # a name in REGULARIZERS
-    lam: float = 1.0  # λ
+    lam: float = 1.0  # weight of the regularizer, λ
     tj_weight: float = 0.0  # temporal Jaccard; 0 leaves it out
     rollout_steps: int = 1  # predictions fed back to this depth; 1 is the paper
     rollout_weight: float = 1.0  # weight of depths 2…rollout_steps

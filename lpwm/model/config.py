@@ -18,14 +18,14 @@ NONNEGATIVE = frozenset({"relu", "reprelu"})
 class EncoderConfig:
     """The ViT. The defaults are the ladder pipeline's; `VIT_TINY` is the support pipeline's."""
 
-    image_size: int = 224
-    patch: int = 14
-    width: int = 384
-    depth: int = 12
-    heads: int = 3
-    head_dim: int = 64
-    mlp: int = 768
-    pixels: Literal["half", "imagenet", "white", "data"] = "half"
+    image_size: int = 224  # pixels a side
+    patch: int = 14  # pixels a side of a token
+    width: int = 384  # of a token
+    depth: int = 12  # layers
+    heads: int = 3  # of attention
+    head_dim: int = 64  # width of a head
+    mlp: int = 768  # hidden units
+    pixels: Literal["half", "imagenet", "white", "data"] = "half"  # their zero: gray, white, or a mean
 
     def __post_init__(self) -> None:
         at_least(1, self, "encoder", "image_size", "patch", "width", "depth", "heads", "head_dim", "mlp")
@@ -41,8 +41,8 @@ VIT_TINY = EncoderConfig(width=192, pixels="imagenet")
 
 @dataclass(frozen=True)
 class ProjectorConfig:
-    hidden: int = 2048
-    norm: Literal["layer", "batch"] = "layer"
+    hidden: int = 2048  # units
+    norm: Literal["layer", "batch"] = "layer"  # after the hidden layer
 
     def __post_init__(self) -> None:
         at_least(1, self, "projector", "hidden")
@@ -53,7 +53,7 @@ class PredictorConfig:
     """A predictor by name. The fields after `history` concern those that have such a part."""
 
     rung: str = "deep-adaln"  # a name in PREDICTORS
-    history: int = 3  # k
+    history: int = 3  # frames that the predictor sees, k
     heads: int = 16  # AdaLN
     head_dim: int = 64  # AdaLN
     mlp: int = 2048  # AdaLN
@@ -82,12 +82,12 @@ class PredictorConfig:
 class ModelConfig:
     """Everything about the networks. Sizes that come from the world (A, proprioception) come at construction."""
 
-    latent: int = 384  # D
+    latent: int = 384  # units of a code, D
     link: str = "reprelu"  # a name in LINKS
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
     projector: ProjectorConfig = field(default_factory=ProjectorConfig)
     predictor: PredictorConfig = field(default_factory=PredictorConfig)
-    action_encoder: Literal["mlp", "linear"] = "mlp"
+    action_encoder: Literal["mlp", "linear"] = "mlp"  # of a block of actions
     action_smooth: int = 0  # outputs of the 1×1 convolution before the MLP; 0 = A (ladder), 10 in the support pipeline
 
     def __post_init__(self) -> None:

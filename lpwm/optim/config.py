@@ -37,15 +37,15 @@ OPTIMIZERS: Registry[Any] = Registry("optimizer", {"adam": "torch.optim:Adam", "
 class OptimConfig:
     """The defaults are the ladder's; see recipes for the support pipeline's."""
 
-    name: str = "adamw"
-    lr: float = 5e-4  # η
+    name: str = "adamw"  # adam or adamw
+    lr: float = 5e-4  # learning rate, η
     weight_decay: float = 0.01  # on matrices alone; ignored by Adam
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = 1e-8
-    mup: bool = True
-    input_lr: Literal["constant", "fan_in"] = "constant"
+    betas: tuple[float, float] = (0.9, 0.999)  # Adam's
+    eps: float = 1e-8  # Adam's
+    mup: bool = True  # learning rates by width, so that one η serves all widths
+    input_lr: Literal["constant", "fan_in"] = "constant"  # η of input layers; fan_in: divided by it, as the authors do
     clip: float = 0.0  # largest gradient norm; 0 = no clipping
-    schedule: str = "constant"
+    schedule: str = "constant"  # constant or cosine
     warmup: float = 0.0  # share of the steps
 
     def __post_init__(self) -> None:

@@ -49,9 +49,9 @@ class _Bounded:
 
 @dataclass(frozen=True)
 class CEMConfig(_Bounded):
-    samples: int = 300
+    samples: int = 300  # candidates
     elites: int = 30  # at least 2: the unbiased standard deviation of one does not exist
-    iterations: int = 30
+    iterations: int = 30  # of sampling and narrowing
     std: float = 1.0  # at the start of every plan
 
     bounds: ClassVar = {"samples": (2,), "elites": (2,), "iterations": (1,), "std": (1e-6,)}
@@ -83,9 +83,9 @@ class ICEMConfig(CEMConfig):
 
 @dataclass(frozen=True)
 class MPPIConfig(_Bounded):
-    samples: int = 300
-    iterations: int = 30
-    std: float = 1.0
+    samples: int = 300  # candidates
+    iterations: int = 30  # of sampling and narrowing
+    std: float = 1.0  # of the noise at first
     temperature: float = 0.1  # in standard deviations of the candidates' costs
     decay: float = 0.9  # the noise is multiplied by this after each iteration
 
@@ -94,12 +94,12 @@ class MPPIConfig(_Bounded):
 
 @dataclass(frozen=True)
 class GradientConfig(_Bounded):
-    restarts: int = 8
-    iterations: int = 100
-    lr: float = 0.1
+    restarts: int = 8  # plans improved at once
+    iterations: int = 100  # steps of Adam
+    lr: float = 0.1  # Adam's
     std: float = 1.0  # of the random starts around the first
-    beta1: float = 0.9
-    beta2: float = 0.999
+    beta1: float = 0.9  # Adam's
+    beta2: float = 0.999  # Adam's
 
     bounds: ClassVar = {"restarts": (1,), "iterations": (1,), "lr": (1e-12,), "std": (0,)}
     bounds |= {"beta1": (0, 1 - 1e-9), "beta2": (0, 1 - 1e-9)}

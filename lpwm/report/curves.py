@@ -152,7 +152,7 @@ def _horizon(report: Report) -> list[Plot]:
             title, color = report.look(row, evaluation)
             dash = "solid" if executed == "R = 1" else "dash"
             traces.append(Trace(f"{title}, {executed}", at, rate, color, dash, True, low, high))
-        y = f"terminal success at {budget} steps (%)" if traces else ""
+        y = f"at the goal after {budget} steps (%)" if traces else ""
         told = "Solid: one block executed of each plan; dashed: all of it. Bars are 95 % intervals."
         name, title = f"plot-horizon-{goals}", f"{goals.capitalize()} goals"
         out.append(Plot(name, title, "horizon", "horizon H (blocks)", y, traces, range=(0.0, 100.0), summary=told))

@@ -119,7 +119,7 @@ def sections_of(report: Report, drawn: Mapping[str, Sequence[Plot]]) -> list[Sec
         ("probes", "What the code says", given.studies),
         ("factors", "What the code tells", given.factors or any(r.factors for r in given.recorded)),
         ("sparsity", "How sparse", given.sparsity),
-        ("distance", "Latent and state distance", drawn["distance"]),
+        ("distance", "Distance in the code and in the world", drawn["distance"]),
         ("horizon", "Success against horizon", drawn["horizon"]),
         ("training", "Training", drawn["training"], "Training curves", "lpwm train", " writes log.jsonl"),
         ("trained", "What was trained", given.runs),
@@ -167,11 +167,12 @@ def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def data_of(report: Report, drawn: Sequence[Plot]) -> dict[str, Any]:
+    runs = report.runs
     return {
         "colors": {"light": palette.LIGHT, "dark": palette.DARK, "map": palette.stops()},
         "studies": [_study(report, s) for s in report.given.studies],
         "units": [_units(report, s) for s in report.units],
-        "play": [_play(report, i, model) for i, model in report.given.play.items()],
+        "play": [{"label": runs[i].label, "color": runs[i].color, **model} for i, model in report.given.play.items()],
         "episodes": [_episodes(report, shown) for shown in report.given.episodes],
         "plots": drawn,
     }
@@ -190,13 +191,9 @@ def _episodes(report: Report, shown: Shown) -> dict[str, Any]:
 
 def _units(report: Report, study: Study | FactorStudy) -> dict[str, Any]:
     assert study.units is not None
-    place = "zone" if study.units.zoned else "quarter"
-    return {**fields_json(study.units), "label": report.label(study), "color": report.color(study), "place": place}
-
-
-def _play(report: Report, number: int, model: Mapping[str, Any]) -> dict[str, Any]:
-    run = report.runs[number]
-    return {"label": run.label, "color": run.color, **model}
+    place, sparse = "zone" if study.units.zoned else "quarter", study.run.sparse
+    named = {"label": report.label(study), "color": report.color(study), "place": place, "sparse": sparse}
+    return {**fields_json(study.units), **named}
 
 
 def _study(report: Report, study: Study) -> dict[str, Any]:

@@ -159,7 +159,7 @@ def short(value: float | None, digits: int = 3) -> str:
     """A number for a table; an en dash where there is none."""
     if value is None or not math.isfinite(value):
         return "–"
-    if value and not 1e-3 <= abs(value) < 1e4:
+    if value and not 1e-4 <= abs(value) < 1e4:
         return f"{value:.1e}"
     return f"{value:.{digits}g}"
 

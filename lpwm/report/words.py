@@ -6,7 +6,7 @@ from lpwm.evaluate.results import Row
 from lpwm.interpret.results import WorldInfo
 from lpwm.report import palette
 from lpwm.report.gather import CellView
-from lpwm.report.view import Report, RunView, short
+from lpwm.report.view import Report, RunView
 from lpwm.stats import Difference
 
 WORDS = dict(enumerate(("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")))
@@ -26,8 +26,8 @@ def opening(report: Report) -> str:
         return _success(report, report.headline[0])
     for what, values in (("held-out recordings", _recorded(report)), ("held-out frames", _logged(report))):
         if values:
-            each = ", ".join(f"{name} {short(share, 2)}" for name, share in values)
-            return f"Error on {what} as a share of copying the last frame's: {each}. Below 1, motion was learned."
+            each = ", ".join(f"{name} {100 * share:.0f} %" for name, share in values)
+            return f"Error on {what}, where copying the last frame has 100 %: {each}. Below that, motion was learned."
     return "Nothing was measured yet."
 
 

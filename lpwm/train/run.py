@@ -341,9 +341,9 @@ class Run:
         r = self.result()
         error, copy = (r.held_out.by_depth(name) or [math.nan] for name in ("error_depth", "copy_error_depth"))
         return (
-            f"{r.run}: step {r.step}, held-out relative error {error[0]:.4f} at depth 1 (copying the last frame: "
-            f"{copy[0]:.4f}) and {error[-1]:.4f} at depth {len(error)} (copying: {copy[-1]:.4f}), "
-            f"active fraction {r.train.number('active_fraction'):.2f}"
+            f"{r.run}: step {r.step}, {100 * r.train.number('active_fraction'):.0f} % of the units on\n"
+            f"  held-out error {error[0]:.4f} (copying the frame: {copy[0]:.4f}), "
+            f"{error[-1]:.4f} at depth {len(error)} ({copy[-1]:.4f})"
         )
 
     def concerns(self) -> list[str]:

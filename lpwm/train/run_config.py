@@ -32,7 +32,7 @@ class HealthConfig:
     min_sensitivity: float = 0.003
     # Share of the steps, and number of them, that is not judged: AdaLN-zero and LTI start action-blind.
     grace: float = 0.1
-    min_steps: int = 500
+    min_steps: int = 500  # the number
     # Log points in a row that must agree.
     patience: int = 5
 
@@ -60,10 +60,10 @@ class TrainConfig:
     compile: Literal["auto", "on", "graph", "off"] = "auto"
     kernels: Literal["auto", "off"] = "auto"  # own Triton kernels in the encoder, where they serve (CUDA, bf16)
     accumulate: int = 1  # micro-batches per step, with the gradient of the whole batch
-    log_every: int = 50
+    log_every: int = 50  # steps
     eval_every: int = 1000  # held-out errors; 0 = only at the end
-    eval_batches: int = 4
-    checkpoint_every: int = 1000
+    eval_batches: int = 4  # held-out batches of an evaluation
+    checkpoint_every: int = 1000  # steps
     keep: int = 2  # last checkpoints kept, and the best
     stop_dead: bool = True  # a run that is dead says so; whether it also stops
     health: HealthConfig = field(default_factory=HealthConfig)
@@ -90,17 +90,17 @@ Source = Literal["auto", "resident", "streamed"]
 class DataConfig:
     """Which clips. Without `file`, the data are collected once, in the folder of data, and found again."""
 
-    world: str = "piecewise"
+    world: str = "piecewise"  # a registered name, or gym:ID
     options: tuple[str, ...] = ()  # of the world, e.g. g=3
-    episodes: int = 1000
+    episodes: int = 1000  # to collect
     steps: int = 100  # raw steps of an episode; 0: the policy's own lengths (PushT: 100 to 300), or the world's
     policy: str = ""  # the world's own when empty
-    seed: int = 0
+    seed: int = 0  # of the collection
     file: str = ""  # a recorded data set instead: HDF5, Lance, DINO-WM's, LeRobot's, a folder of videos, owner/name
     camera: str = ""  # whose frames, of a LeRobot data set with several
     cache: str = ""  # a folder for frames that are decoded once (mp4); nothing is kept when empty
     holdout: float = 0.1  # share of the trajectories held out, where the data set does not say which
-    frameskip: int = 5
+    frameskip: int = 5  # raw steps between two frames of a clip: a block of actions
     pixels: Pixels = "auto"  # auto: stored frames, unless rendering is cheaper
     source: Source = "auto"  # auto: frames in memory if they fit
     workers: int = 0  # processes that read streamed frames; 0: one fewer than cores

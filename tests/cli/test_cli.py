@@ -1,10 +1,12 @@
 """The command line as a user meets it: what it prints, and one sentence for what it cannot do."""
 
+import io
 import json
 import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from tools import refused
@@ -12,8 +14,9 @@ from tools import refused
 from lpwm import worlds
 from lpwm.cli import PARTS, VERBS, main
 from lpwm.cli.collect import parse_options
-from lpwm.cli.terminal import plain
+from lpwm.cli.terminal import plain, tell
 from lpwm.data import collect, read
+from lpwm.train import Run
 
 
 def lpwm(capsys, *argv):
@@ -69,11 +72,16 @@ def test_runs_are_listed_and_compared(capsys, tmp_path):
     told = [(r["name"], r["world"], r["step"], r["steps"]) for r in rows]
     assert status == 0 and told == [("tiny/lpwm", "piecewise", 4, 4), ("\x1b[31mred", "piecewise", 4, 4)]
     assert rows[0]["error"] > 0 and rows[0]["age"] > rows[1]["age"] > 0  # the newest last
+    first, last = (
+        Run.open(tmp_path / "1" / Path(rows[0]["folder"]).name).summary().splitlines()
+    )  # what training ends with
+    assert first.endswith(" % of the units on") and "(copying the frame: " in last and len(last) <= 80
     few = ["--preset", "quick", "--goals", "random", "--episodes", "2", "--budgets", "10", "--device", "cpu"]
     assert lpwm(capsys, "eval", rows[0]["folder"], *few)[0] == 0
     status, out, _ = lpwm(capsys, "runs", str(tmp_path))
     assert status == 0 and "4/4" in out and " %" in out and max(map(len, out.splitlines())) <= 80
     assert "\x1b" not in out and "[31mred" in out  # what comes from files loses its control characters
+    assert "\n1/tiny-lpwm-" in out and "…" not in out  # a folder is there to be copied, whole
     status, out, _ = lpwm(capsys, "runs", *(r["folder"] for r in rows))
     lines = {line.split()[0]: line.split()[1:] for line in out.splitlines()[1:] if line[:1].strip()}
     assert status == 0 and lines["train.seed"] == ["1", "2"] and "train.batch" not in lines and "error" in lines
@@ -82,13 +90,24 @@ def test_runs_are_listed_and_compared(capsys, tmp_path):
 
 
 def test_only_one_place_prints():
-    from pathlib import Path
-
     import lpwm.cli
 
     folder = Path(lpwm.cli.__file__).parent
     assert [p.name for p in folder.glob("*.py") if re.search(r"(?<![\w.])print\(", p.read_text())] == ["terminal.py"]
     assert plain("a\tb\nc\x1b]0;title\x07\x9b31m\r\u202ed") == "a\tb\nc]0;title31md"
+
+
+def test_sentences_break_between_words_on_a_terminal_only(monkeypatch):
+    sentence = "lpwm: " + "a goal of 25 raw steps is longer than the held-out trajectories, " * 3
+    for terminal in (True, False):
+        stream = io.StringIO()
+        stream.isatty = lambda terminal=terminal: terminal
+        monkeypatch.setattr("sys.stderr", stream)
+        monkeypatch.setenv("COLUMNS", "80")
+        tell(f"  err, copy   short lines stay\n{sentence.strip()}")
+        first, *lines = stream.getvalue().splitlines()
+        assert first == "  err, copy   short lines stay" and " ".join(map(str.strip, lines)) == sentence.strip()
+        assert (max(map(len, lines)) <= 80) == terminal
 
 
 @pytest.fixture(scope="module")
@@ -184,7 +203,13 @@ def test_collect_writes_one_line_and_the_file(tmp_path, capsys):
 
 def test_data_info(place, tmp_path, capsys):
     status, said, _ = lpwm(capsys, "data", "info", str(place / "a.h5"), "--pictures", str(tmp_path / "a.png"))
-    for expected in ("piecewise g=2", "8 of 31 frames, 240 steps", read(place / "a.h5").digest, "coverage", "latched"):
+    for expected in (
+        "piecewise g=2",
+        "8 of 31 frames, 240 steps",
+        read(place / "a.h5").digest,
+        "coverage",
+        "at the end",
+    ):
         assert status == 0 and expected in said
     assert (tmp_path / "a.png").stat().st_size > 1000
     info = json.loads(lpwm(capsys, "data", "info", str(place / "a.h5"), "--json")[1])
@@ -218,9 +243,12 @@ def test_outputs_go_where_they_were_asked_to(capsys, tmp_path, monkeypatch):
     assert not (tmp_path / "slopes.png").exists()  # no picture of 0 bytes under its name
 
 
-HELP = [[*words.split(), "--help"] for words in (*VERBS, *PARTS, "paper params", "data info", "data convert")]
+HELP = [
+    [*words.split(), "--help"]
+    for words in (*VERBS, *PARTS, "paper params", "data info", "data convert", "sweep status")
+]
 OTHER = [
-    *(["--help"], ["--version"], ["sweep", "status", "--help"], ["train", "tiny/lpwm", "--help-all"]),
+    *(["--help"], ["--version"], ["train", "tiny/lpwm", "--help-all"]),
     *(["train", "piecewise-2x2-small/lpwm", word] for word in ("--help", "--help-all")),
 ]
 LOOK = """

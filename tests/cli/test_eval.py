@@ -63,7 +63,12 @@ def test_the_seeds_of_one_method_in_a_table_with_a_json_and_gifs(runs, tmp_path,
     assert call(*runs, *SMALL, "--receding", "1", "5", "--out", out, "--video", "1") == 0
     printed = capsys.readouterr()
     assert re.match(r"predicted time: about \d+ s on cpu", printed.err)
-    for part in ("random goals, horizon 5, executes 1 (warm)", "dataset goals", "seeds  latched", "latent distance"):
+    for part in (
+        "random goals, horizon 5, executes 1 (warm)",
+        "dataset goals",
+        "seeds  reached              at the end",
+        "latent distance",
+    ):
         assert part in printed.out
     data = json.loads(out.read_text())
     assert [r["seed"] for r in data["runs"]] == [0, 1] and {r["method"] for r in data["runs"]} == {"tiny"}

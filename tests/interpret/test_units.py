@@ -45,3 +45,12 @@ def test_without_zones_the_quarters_of_the_plane_stand_in_and_wide_codes_are_thi
     made = atlas(z, values, "a", "b")
     assert not made.zoned and set(made.zones) == {0, 1, 2, 3} and len(made.numbers) == SHOWN
     assert made.side == 6 and made.on[-1] == 0 and made.numbers[-1] < 5  # units that are never on come last
+
+
+def test_on_means_above_zero_in_a_sparse_code_and_well_above_it_in_a_dense_one():
+    draw = np.random.default_rng(2)
+    z, values = draw.uniform(0.5, 1, (400, 4)), {"a": draw.uniform(size=400), "b": draw.uniform(size=400)}
+    z[:100, 0] = 1e-3
+    z[100:200, 0] = 0
+    sparse, dense = (atlas(code, values, "a", "b") for code in (z, z * [1, -1, 1, -1]))
+    assert sparse.on[sparse.numbers.index(0)] == 0.75 and dense.on[dense.numbers.index(0)] == 0.5

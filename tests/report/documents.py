@@ -269,7 +269,7 @@ def everything():
     """All that a page can show of zones."""
     runs = [run(m) for m in METHODS]
     evaluations = [evaluation(), evaluation(horizons=(1, 2, 5), goals=("random",))]
-    studies = [replace(study("lpwm"), units=units()), study("lewm"), study("lpwm", True)]
+    studies = [*(replace(study(m), units=units()) for m in ("lpwm", "lewm")), study("lpwm", True)]
     strips = {f"{o}.webp": sheet(3, 4) for o in ("success", "failure")}
     return Gathered(runs, evaluations, studies, [episodes(), episodes("dataset")], [imagination()], strips)
 

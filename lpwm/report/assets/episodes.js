@@ -29,7 +29,7 @@
     this.number.textContent = "";
     first.success.forEach((line, i) => {
       const at = line.indexOf("1");
-      make("option", { value: i, text: (i + 1) + (at < 0 ? ": not reached" : ": reached at step " + (at + 1)) }, this.number);
+      make("option", { value: i, text: (i + 1) + ": " + first.name + (at < 0 ? " not there" : " there at step " + (at + 1)) }, this.number);
     });
     const c = this.current;
     if (!c.images) { // decoded once, when the cell is first opened

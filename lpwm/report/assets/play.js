@@ -132,7 +132,7 @@
       bar.setAttribute("y", (signed ? (v > 0 ? 10 - height : 10) : 20 - height).toFixed(2));
     });
     this.active = code.filter((v) => v !== 0).length;
-    this.count.textContent = this.active + " of " + code.length + " units are on.";
+    this.count.textContent = this.active + " of " + code.length + " units are " + (signed ? "not zero." : "on.");
   };
 
   function Play(parent) {

@@ -1,14 +1,14 @@
 // Curves, by plotly: unpacked and started only after the page stands, since it is most of the file.
 (function (lpwm) {
   "use strict";
-  function ticks(plot) { // of a log axis: 1, 2, 5 within a decade or so, whole decades beyond
+  function ticks(plot) { // of a log axis: more of them the fewer decades it spans
     const all = plot.traces.flatMap((t) => t.y.filter((v) => v > 0)), low = Math.log10(Math.min(...all)), high = Math.log10(Math.max(...all));
-    const span = high - low, at = [], every = Math.max(1, Math.ceil(span / 5));
+    const span = high - low, marks = span < 0.8 ? [1, 1.5, 2, 3, 5, 7] : [1, 2, 5], at = [], every = Math.max(1, Math.ceil(span / 5));
     for (let e = Math.floor(low) - 1; e <= Math.ceil(high) + 1; e++) {
-      if (span < 1.7) [1, 2, 5].forEach((m) => at.push(m * Math.pow(10, e)));
+      if (span < 1.7) marks.forEach((m) => at.push(m * Math.pow(10, e)));
       else if (e % every === 0) at.push(Math.pow(10, e));
     }
-    const name = (v) => (v >= 0.001 && v < 10000 ? String(+v.toPrecision(1)) : v.toExponential(0));
+    const name = (v) => (v >= 0.0001 && v < 10000 ? String(+v.toPrecision(2)) : v.toExponential(1).replace(".0", ""));
     return { type: "log", tickvals: at, ticktext: at.map(name) };
   }
   function layout(plot) {

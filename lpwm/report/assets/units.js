@@ -4,6 +4,7 @@
   const GAP = 4, BAND = 14, QUARTERS = ["top left", "top right", "bottom left", "bottom right"];
 
   function placeName(study, k) { return study.zoned ? "zone " + k : QUARTERS[k]; }
+  function word(study) { return study.sparse ? "on" : "above 5 % of the largest |z|"; } // a dense unit is never off
   function bytes(text) {
     const raw = atob(text), out = new Uint8Array(raw.length);
     for (let i = 0; i < raw.length; i++) out[i] = raw.charCodeAt(i);
@@ -48,7 +49,7 @@
     const box = this.canvas.getBoundingClientRect(), s = this.study, step = this.tile + GAP;
     const u = Math.floor((event.clientY - box.top) / step) * this.columns + Math.min(this.columns - 1, Math.floor((event.clientX - box.left) / step));
     if (u >= 0 && u < s.numbers.length) {
-      this.readout.textContent = "Unit " + s.numbers[u] + ": on in " + (100 * s.on[u]).toFixed(0) + " % of the frames, most in " + placeName(s, s.prefers[u]) + ".";
+      this.readout.textContent = "Unit " + s.numbers[u] + ": " + word(s) + " in " + (100 * s.on[u]).toFixed(0) + " % of the frames, most in " + placeName(s, s.prefers[u]) + ".";
     }
   };
   function raster(canvas, study) {
@@ -77,7 +78,7 @@
       const panel = lpwm.make("div", { class: "unit-pair" }, place);
       const title = lpwm.make("h3", { text: study.label }, panel), on = study.on.slice().sort((a, b) => a - b);
       title.prepend(lpwm.make("span", { class: "swatch c" + study.color, "aria-hidden": "true" }));
-      const text = "A unit is on in " + (100 * on[on.length >> 1]).toFixed(0) + " % of the frames (median of " + on.length + " units), " + on.filter((v) => v === 0).length + " never.";
+      const text = "A unit is " + word(study) + " in " + (100 * on[on.length >> 1]).toFixed(0) + " % of the frames (median of " + on.length + " units)" + (study.sparse ? ", " + on.filter((v) => v === 0).length + " never." : ".");
       const figure = (caption, label) => {
         const f = lpwm.make("figure", {}, panel);
         lpwm.make("figcaption", { text: caption }, f);

@@ -70,7 +70,7 @@ def success(report: Report) -> Figure:
         name_rows(axis, names)
         axis.set_xlim(-1, 101)
         axis.set_title(f"{cell.goals.capitalize()} goals, H = {cell.horizon}, R = {cell.receding}")
-    figure.axes[-1].set_xlabel(f"terminal success at {shown[-1].cell.budgets[-1]} steps (%), 95 % intervals")
+    figure.axes[-1].set_xlabel(f"at the goal after {shown[-1].cell.budgets[-1]} steps (%), 95 % intervals")
     return figure
 
 
