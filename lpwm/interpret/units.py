@@ -23,7 +23,8 @@ def atlas(
     size_ND, x_N, y_N = np.abs(z_ND), values[x], values[y]
     n = int(np.clip(np.sqrt(len(z_ND) / 8), *SIDES))  # about eight frames a bin
     plane = [np.quantile(v, (0.01, 0.99)) for v in (x_N, y_N)]
-    column_N, row_N = (_bins(v, low, high, n) for v, (low, high) in zip((x_N, y_N), plane, strict=True))
+    share = ((v - low) / max(high - low, 1e-12) for v, (low, high) in zip((x_N, y_N), plane, strict=True))
+    column_N, row_N = (np.clip((s * n).astype(np.int64), 0, n - 1) for s in share)
     cell_N = row_N * n + column_N
     counts = np.bincount(cell_N, minlength=n * n)
     zones = (row_N >= n // 2) * 2 + (column_N >= n // 2) if zone_N is None else zone_N
@@ -51,10 +52,6 @@ def atlas(
         zones=tuple(zones[shown_F].tolist()),
         zoned=zone_N is not None,
     )
-
-
-def _bins(x_N: Floats, low: float, high: float, n: int) -> Ints:
-    return np.clip(((x_N - low) / max(high - low, 1e-12) * n).astype(np.int64), 0, n - 1)
 
 
 def _by_zone(zones_N: Ints, seed: int) -> Ints:

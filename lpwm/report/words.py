@@ -85,11 +85,8 @@ def _verdict(report: Report, view: CellView, methods: list[Row]) -> str:
         return "; the difference is not settled" if len(methods) == 2 else "; no difference is settled"
     d = settled[0]
     ahead = names[d.a if d.difference > 0 else d.b]
-    return f"; {ahead} is ahead by {points(d if d.difference > 0 else _turned(d))}"
-
-
-def _turned(d: Difference) -> Difference:
-    return replace(d, a=d.b, b=d.a, difference=-d.difference, low=-d.high, high=-d.low)
+    turned = replace(d, difference=-d.difference, low=-d.high, high=-d.low)
+    return f"; {ahead} is ahead by {points(d if d.difference > 0 else turned)}"
 
 
 def points(d: Difference) -> str:

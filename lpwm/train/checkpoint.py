@@ -324,11 +324,6 @@ def adopt(checkpoint: Checkpoint, run_folder: Path) -> None:
         put(temporary, root / name)
 
 
-def erase(run_folder: Path) -> None:
-    """Delete the checkpoints of a run."""
-    remove(root_of(run_folder))
-
-
 CHOICES: dict[str, Callable[[Path | str], Checkpoint]] = {"latest": latest, "best": best}
 
 

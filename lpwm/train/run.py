@@ -22,7 +22,7 @@ from torch import Tensor
 from lpwm import worlds
 from lpwm.core.config import to_dict
 from lpwm.core.errors import UserError
-from lpwm.core.files import make_folder, write_whole
+from lpwm.core.files import make_folder, remove, write_whole
 from lpwm.core.json import dump_json
 from lpwm.core.lock import LEASE, Writer, one_writer
 from lpwm.core.provenance import LOG, SESSIONS, Record, last_record, sessions, write_sessions
@@ -204,7 +204,7 @@ class Run:
             if ranks.first:
                 writer = held.enter_context(one_writer(self.folder, "a training", lease))
                 if fresh:
-                    checkpoint.erase(self.folder)
+                    remove(checkpoint.root_of(self.folder))
             ranks.wait()
             return self._train(device, ranks, writer, console, wandb, report)
 
