@@ -134,7 +134,7 @@ class Actions:
         if isinstance(space, spaces.Discrete):
             n, first = int(space.n), int(space.start)
             return cls(tuple(f"choice {first + i}" for i in range(n)), (0.0,) * n, (1.0,) * n, (), first)
-        problem = f"its actions are {type(space).__name__}"
+        problem = f"its actions are {str(space).splitlines()[0][:80]}"
         if isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating):
             low, high = (np.asarray(b, np.float64).ravel() for b in (space.low, space.high))
             if np.isfinite(low).all() and np.isfinite(high).all() and (low < high).all():

@@ -322,7 +322,7 @@ def test_the_command_line_gives_names(folder):
     [
         ("mine/Broken-v0", {"kwargs": {"how": "unbounded"}}, "its actions have no bounds"),
         ("mine/Broken-v0", {"kwargs": {"how": "tuple"}}, "its actions are Tuple"),
-        ("mine/Broken-v0", {"kwargs": {"how": "multi"}}, "its actions are MultiDiscrete"),
+        ("mine/Broken-v0", {"kwargs": {"how": "multi"}}, r"its actions are MultiDiscrete\(\[2 3\]\)"),
         ("mine/Broken-v0", {"kwargs": {"how": "empty"}}, "renders NoneType"),
         ("mine/Broken-v0", {"kwargs": {"how": "raises"}}, r"does not draw \(RuntimeError: no display\)"),
         ("mine/Broken-v0", {"kwargs": {"how": "ragged"}}, "observations of different sizes"),
@@ -375,6 +375,11 @@ def test_a_policy_of_ones_own_waits_for_no_goals(tmp_path, monkeypatch):
     monkeypatch.setattr(GymWorld, "sample_goal", lambda w, n, *key: drawn.append(n) or sample(w, n, *key))
     lpwm.collect("gym:mine/Slide-v0", tmp_path / "x.h5", 2, policy="my_envs:right", options={"goal_steps": 5})
     assert drawn == [1_000]  # for the coverage alone, and not more than that where goals are played
+
+
+def test_the_names_of_worlds_tell_of_gymnasiums():
+    with pytest.raises(UserError, match="unknown world 'Pendulum-v1'.*gym:NAME"):
+        make_world("Pendulum-v1")
 
 
 def test_a_missing_package_is_one_sentence(monkeypatch, tmp_path):
