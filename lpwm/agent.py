@@ -326,7 +326,9 @@ def load(
             f"{path} does not say how its actions are normalized: save it with meta={{'normalization': …, "
             "'frameskip': …}, or load the run it came from."
         )
-    horizon, context = horizon or settings.horizons[0], settings.context or model.history
+    if precision not in (None, "float32", "bfloat16"):
+        raise UserError(f"unknown precision {precision!r}: use float32 or bfloat16.")
+    horizon, context = settings.horizons[0] if horizon is None else horizon, settings.context or model.history
     config = MPCConfig(horizon, receding, settings.warm, context, path_discount=settings.path_discount)
     if solver is None:
         solver = settings.build_solver()

@@ -112,7 +112,6 @@ def evaluate(
     The result is also written to eval/ in the first run's folder, where `lpwm.report` finds it. Runs on recordings of
     no known world are measured on held-out recordings alone: a `RecordedEvaluation`, with the same two methods.
     """
-    from lpwm.core.files import make_folder
     from lpwm.evaluate.config import preset as find_preset
     from lpwm.evaluate.episodes import Store
     from lpwm.evaluate.evaluate import evaluate
@@ -133,7 +132,6 @@ def evaluate(
     result = evaluate(team.agents, team.world, config, device=where, **more)
     from lpwm.interpret.episode_frames import write_frames
 
-    make_folder(folders[0] / "eval")
     path = folders[0] / "eval" / f"{result.digest}.json"
     result.to_json(path)
     write_frames(result, path, frames, device=where, checkpoint=checkpoint)

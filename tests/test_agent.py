@@ -16,6 +16,7 @@ from lpwm.interpret.factors import Factors
 from lpwm.interpret.results import FactorScore
 from lpwm.model import EncoderConfig, ModelConfig, PredictorConfig, WorldModel
 from lpwm.plan import MPCConfig
+from lpwm.train.pretrained import unpack
 
 VIT = EncoderConfig(image_size=16, patch=8, width=16, depth=1, heads=1, head_dim=16, mlp=16)
 SMALL = lpwm.CEMConfig(samples=64, elites=8, iterations=6)
@@ -155,6 +156,7 @@ def test_actions_stay_within_the_bounds(make):
         (lambda z: 3.0, "returned float"),
         ({"x": 1.0, "tur": 2.0}, "unknown factor 'tur': did you mean 'turn'"),
         ({"x": float("nan")}, "give a finite number"),
+        ({"x": "far"}, "give a finite number"),
         ({}, "no factor is wanted"),
         ("picture.png", "the goal is str, not an array"),
     ],
@@ -180,6 +182,11 @@ def test_other_mistakes_are_one_sentence(make, tmp_path):
         make(seconds=0.0)
     with pytest.raises(UserError, match=f"run lpwm interpret --what factors {tmp_path}"):
         make(folder=tmp_path).reset(goal={"x": 1.0})
+    folder = unpack("lpwm", tmp_path)
+    with pytest.raises(UserError, match="the planning horizon is 0"):
+        lpwm.load(folder, horizon=0)
+    with pytest.raises(UserError, match="unknown precision 'float16'"):
+        lpwm.load(folder, precision="float16")
 
 
 @pytest.mark.gpu

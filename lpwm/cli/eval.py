@@ -176,7 +176,6 @@ def run(args: Args) -> int:
 
 def recorded(args: Args, config: EvalConfig, paths: tuple[Path, ...], device: "torch.device") -> int:
     """Runs without a world, on their held-out recordings."""
-    from lpwm.core.files import make_folder
     from lpwm.core.json import dump_json
     from lpwm.interpret.recorded import evaluate_recorded
 
@@ -185,7 +184,6 @@ def recorded(args: Args, config: EvalConfig, paths: tuple[Path, ...], device: "t
             raise UserError(f"--{name} needs a world, and {paths[0]} was trained on recordings alone: leave it out.")
     result, path = evaluate_recorded(paths, config, device=device, checkpoint=args.checkpoint)
     out = args.out or path
-    make_folder(out.parent)
     result.to_json(out)
     tell(f"wrote {out}")
     say(dump_json(result).rstrip() if args.json else result.table())
@@ -215,7 +213,6 @@ def kept(runner: "Evaluator") -> str:
 
 def report(args: Args, result: "Evaluation", first: Path, earlier: "Evaluation | None") -> int:
     """Write, draw, print; the exit status is 1 when a repetition came out differently."""
-    from lpwm.core.files import make_folder
     from lpwm.core.json import dump_json
     from lpwm.evaluate.results import Repetition, differences
     from lpwm.evaluate.timing import duration
@@ -228,7 +225,6 @@ def report(args: Args, result: "Evaluation", first: Path, earlier: "Evaluation |
         different = differences(earlier, result)
         result = replace(result, repeats=Repetition(str(args.repeat), tuple(different)))
     if earlier is None or args.out is not None:
-        make_folder(out.parent)
         result.to_json(out)
         tell(f"wrote {out}")
         if args.frames:

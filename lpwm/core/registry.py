@@ -36,7 +36,7 @@ class Registry(Generic[T]):
         if name not in self:
             load_installed()
         if name not in self:
-            near = nearest(name, self._entries)
+            near = nearest(name, [*self._entries, *(f"{prefix}NAME" for prefix in self._families)])
             raise UserError(f"unknown {self.kind} {name!r}: {near}; others come with a plugin (--plugin MODULE).")
 
     def get(self, name: str) -> T:

@@ -152,7 +152,7 @@ def _partial(out: Path, folder: Path, plan: Plan, overwrite: bool) -> Iterator[N
             earlier = read_json(note)
         except UserError:  # none, or damaged
             earlier = None
-        if earlier is not None and earlier != wanted and not overwrite:
+        if earlier is not None and earlier != wanted and not overwrite and any(folder.glob("shard-*-*.h5")):
             changed = sorted(k for k in wanted if earlier.get(k) != wanted[k])
             raise UserError(
                 f"{folder} holds an unfinished collection that differs in {', '.join(changed)}: finish it with its "

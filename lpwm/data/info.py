@@ -24,6 +24,7 @@ SEED = 0
 CELLS = 20  # of the coverage grid, per side
 _GOALS = 100_000
 _FEWER = 8_000  # where a goal is a pose to be solved for; still twenty per cell
+_FEWEST = 1_000  # where it is played, up to 200 steps each
 
 
 def describe(path: str | Path, world: World | None = None, camera: str | None = None) -> dict[str, Any]:
@@ -150,7 +151,7 @@ class Coverage:
     def __init__(self, world: World):
         spec = world.spec
         self.axes = list(spec.proprio or range(spec.state_dim))[:2]
-        draws = _GOALS if isinstance(world, TensorWorld) else _FEWER
+        draws = _GOALS if isinstance(world, TensorWorld) else _FEWEST if getattr(world, "goal_steps", 0) else _FEWER
         goals = world.sample_goal(draws, ("coverage",))[:, self.axes]
         self.low, self.high = goals.amin(0), goals.amax(0)
         self.seen = torch.zeros(CELLS ** len(self.axes), dtype=torch.bool)

@@ -10,7 +10,7 @@ import numpy as np
 
 from lpwm.core.config import digest
 from lpwm.core.errors import UserError
-from lpwm.core.files import write_whole
+from lpwm.core.files import make_folder, write_whole
 from lpwm.core.json import dump_json, fields_json, from_json, read_json, to_json
 from lpwm.data.normalize import ActionStats
 from lpwm.evaluate.config import EvalConfig
@@ -260,6 +260,7 @@ class Evaluation:
         """Plain values, everything needed to repeat the evaluation; written to `path` where one is given."""
         record = fields_json(self)
         if path is not None:
+            make_folder(Path(path).parent)
             write_whole(Path(path), dump_json(record))
         return record
 

@@ -76,7 +76,7 @@ class Factors:
         table, goals = {score.name: score for score in self.scores}, {}
         for name, value in wanted.items():
             score = choose("factor", name, table)
-            if not math.isfinite(value):
+            if isinstance(value, str | None) or not math.isfinite(value):
                 raise UserError(f"{name} = {value} cannot be wanted: give a finite number.")
             if not score.r2 > 0:
                 raise UserError(

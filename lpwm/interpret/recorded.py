@@ -98,6 +98,7 @@ class RecordedEvaluation:
     def to_json(self, path: str | Path | None = None) -> dict[str, Any]:
         record = {"kind": SAMPLES, "readings": [run.to_json() for run in self.runs]}
         if path is not None:
+            make_folder(Path(path).parent)
             write_whole(Path(path), dump_json(record))
         return record
 

@@ -21,9 +21,9 @@ from lpwm.interpret.episode_frames import CellFrames, EpisodeFrames, folder_of
 from lpwm.interpret.recorded import Recorded
 from lpwm.interpret.results import FactorStudy, Result, Sparsity, Study, WorldInfo
 from lpwm.report.play import first_of_each
-from lpwm.train import RunConfig, parse_options, read_record
+from lpwm.train import parse_options, read_record
 from lpwm.train.log import LOG, read_log
-from lpwm.train.run_config import Start, method_digest
+from lpwm.train.run_config import RunRecord, method_digest
 
 POINTS = 400  # of a curve: more is not seen
 ROOM = 1_600_000  # bytes of frames in base64, of a page of 6 MB
@@ -65,15 +65,9 @@ class Log:
 
 
 @dataclass(frozen=True)
-class RunFile:
+class RunFile(RunRecord):
     """run.json and the log of a run folder."""
 
-    name: str
-    hash: str
-    data: str
-    version: str
-    config: RunConfig
-    start: Start | None = None
     log: Log = field(default_factory=Log)
 
     @classmethod

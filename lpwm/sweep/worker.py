@@ -126,7 +126,6 @@ def run_cell(
                 team.agents, team.world, config, data=team.data, holdout=team.holdout, device=device, store=store
             )
             path = job.folder / "eval" / f"{cell.hash}-{name}.json"
-            make_folder(path.parent)
             evaluation.to_json(path)
             files[f"eval {name}"] = str(path.relative_to(root))
             evals[name] = summary(evaluation)

@@ -40,7 +40,7 @@ def make_env(env_id: str, kwargs: str, wrapper: str) -> Any:
     if sys.platform == "linux" and not {"DISPLAY", "WAYLAND_DISPLAY"} & os.environ.keys():
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # else pygame prints an error on machines without a screen
     module, colon, name = env_id.rpartition(":")
-    if colon and not plugins.is_given(env_id):
+    if colon and (":" in module or not plugins.is_given(env_id)):
         raise UserError(
             f"the environment {env_id!r} names a module, and names in files are not imported: add --plugin {module} if "
             "you trust it."
@@ -52,11 +52,10 @@ def make_env(env_id: str, kwargs: str, wrapper: str) -> Any:
             f"gymnasium has no environment {name!r}: {nearest(name, gymnasium.registry)}; others are registered by "
             "a module of theirs (--plugin MODULE)."
         )
-    options = json.loads(kwargs)
-    for value in options.values():  # some environments make others, by names that import modules
-        if isinstance(value, str) and ":" in value and not plugins.is_given(value):
+    options = {"disable_env_checker": True, **json.loads(kwargs)}
+    for value in _texts(options):  # some environments make others, by names that import modules
+        if ":" in value and not plugins.is_given(value):
             raise UserError(f"the option {value!r} of {name} may name a module: add --plugin {value} if you trust it.")
-    options = {"disable_env_checker": True, **options}
     try:
         env: Any = gymnasium.make(name, render_mode="rgb_array", **options)
     except gymnasium.error.DependencyNotInstalled as error:
@@ -67,21 +66,29 @@ def make_env(env_id: str, kwargs: str, wrapper: str) -> Any:
         env = plugins.named(wrapper, "wrapper")(env)
         if not hasattr(env, "step"):
             raise UserError(f"the wrapper {wrapper} gives {type(env).__name__}: it must give an environment.")
-    if "rgb_array" not in ((env.metadata or {}).get("render_modes") or ()) and not _draws(env):
-        raise UserError(
-            f"{name} draws nothing (it has no render mode rgb_array): a world model needs frames; give it a wrapper "
-            "that draws (--wrapper module:function)."
-        )
+    if "rgb_array" not in ((env.metadata or {}).get("render_modes") or ()):
+        env.reset(seed=0)  # it may draw although it does not say so
+        if not isinstance(_picture(env), np.ndarray):
+            raise UserError(
+                f"{name} draws nothing (it has no render mode rgb_array): a world model needs frames; give it a "
+                "wrapper that draws (--wrapper module:function)."
+            )
     return env
 
 
-def _draws(env: Any) -> bool:
-    """Whether it draws although it does not say so."""
+def _texts(value: Any) -> list[str]:
+    """All texts in a value of JSON."""
+    inner = list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else []
+    return [value] if isinstance(value, str) else [text for one in inner for text in _texts(one)]
+
+
+def _picture(env: Any) -> Any:
     try:
-        env.reset(seed=0)
-        return isinstance(env.render(), np.ndarray)
+        return env.render()
+    except (gymnasium.error.DependencyNotInstalled, ModuleNotFoundError) as error:
+        raise _missing(_name(env), error) from error
     except Exception as error:  # another's drawing fails in any way
-        raise UserError(f"{_name(env)} does not draw: {_short(error)}.") from error
+        raise UserError(f"{_name(env)} does not draw ({type(error).__name__}: {_short(error)}).") from error
 
 
 def _missing(name: str, error: Exception) -> UserError:
@@ -101,10 +108,7 @@ def _name(env: Any) -> str:
 
 def draw(env: Any, size: int) -> NDArray[np.uint8]:
     """What it looks like now, (3, size, size); a picture that is not square is squeezed."""
-    try:
-        frame = env.render()
-    except (gymnasium.error.DependencyNotInstalled, ModuleNotFoundError) as error:
-        raise _missing(_name(env), error) from error
+    frame = _picture(env)
     frame = frame[-1] if isinstance(frame, list) and frame else frame
     if not isinstance(frame, np.ndarray) or frame.dtype != np.uint8 or frame.ndim != 3 or frame.shape[2] != 3:
         got = f"{frame.dtype} {frame.shape}" if isinstance(frame, np.ndarray) else type(frame).__name__
@@ -130,7 +134,7 @@ class Actions:
         if isinstance(space, spaces.Discrete):
             n, first = int(space.n), int(space.start)
             return cls(tuple(f"choice {first + i}" for i in range(n)), (0.0,) * n, (1.0,) * n, (), first)
-        problem = f"its actions are {type(space).__name__}"
+        problem = f"its actions are {str(space).splitlines()[0][:80]}"
         if isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating):
             low, high = (np.asarray(b, np.float64).ravel() for b in (space.low, space.high))
             if np.isfinite(low).all() and np.isfinite(high).all() and (low < high).all():
@@ -138,8 +142,8 @@ class Actions:
                 return cls(names, tuple(low.tolist()), tuple(high.tolist()), space.shape)
             problem = "its actions have no bounds"
         raise UserError(
-            f"{env_id} cannot be used: {problem}, and actions must be Discrete or a Box of numbers with finite bounds; "
-            "a wrapper may change them (--wrapper module:function, e.g. gymnasium.wrappers:RescaleAction's like)."
+            f"{env_id} cannot be used: {problem}, and actions must be Discrete or a Box of floats with finite bounds; "
+            "a wrapper can change them (--wrapper module:function)."
         )
 
     def snap(self, action: Any) -> Float:
@@ -157,9 +161,13 @@ class Actions:
 
     def receive(self, action: Any) -> Float:
         """The environment's own action, from a policy, as a vector."""
-        if self.first is not None:
-            return np.eye(len(self.low))[int(action) - self.first]
-        return self.snap(np.asarray(action, np.float64).ravel())
+        first, n, values = self.first, len(self.low), np.ravel(action).tolist()
+        if first is not None and len(values) == 1 and values[0] in range(first, first + n):
+            return np.eye(n)[int(values[0]) - first]
+        if first is None and len(values) == n and all(isinstance(v, int | float) and np.isfinite(v) for v in values):
+            return self.snap(values)
+        wanted = f"{n} finite numbers" if first is None else f"a whole number from {first} to {first + n - 1}"
+        raise UserError(f"{action!r} is not an action of this environment: give {wanted}.")
 
 
 def flatten(observation: Any, prefix: str = "") -> dict[str, float]:
@@ -266,6 +274,8 @@ def try_out(env_id: str, kwargs: str, wrapper: str) -> Facts:
     rows = _play(first, actions, moves)
     again = _play(second, actions, moves)
     names, values = list(flatten(rows[-1][0])), [list(flatten(r[0]).values()) for r in rows]
+    if any(list(flatten(r[0])) != names for r in rows):
+        raise UserError(f"gym:{env_id} gives observations of different sizes: give it a wrapper that makes them alike.")
     deterministic = values == [list(flatten(r[0]).values()) for r in again]
     kind, exact, own = "replay", False, np.array(values)
     for candidate in KINDS:

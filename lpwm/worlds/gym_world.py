@@ -94,6 +94,8 @@ class GymWorld:
                 raise UserError(f"gym:{self.id} has no state column {column!r}: {nearest(column, facts.names)}.")
         if self.reached == "env" and SUCCESS not in facts.names:
             raise UserError(f"gym:{self.id} does not tell is_success in its info: choose columns and within instead.")
+        if ":" in self.reached and plugins.is_given(self.reached):
+            plugins.named(self.reached, "success function")  # a wrong name is told before anything is recorded
         usual, options = GymWorld(self.id), {}
         for f in dataclasses.fields(self)[1:]:
             value = getattr(self, f.name)
@@ -221,7 +223,8 @@ class GymWorld:
     ) -> Iterator[tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.uint8] | None]]:
         """Episodes first…first+n−1, one at a time: states (L, S), actions (L − 1, A), frames (L, size, size, 3). An
         episode starts as `sample_state` says and ends after `steps`, or when the environment does."""
-        actions_of, goals = self.facts.actions, self.sample_goal(n, key, first)
+        actions_of, own = self.facts.actions, isinstance(policy, GymPolicy)  # which sees no goals
+        goals = torch.zeros(n, 0) if own else self.sample_goal(n, key, first)
         keys, seeds = (row_keys((*key, what), n, first) for what in ("policy", "state"))
         for row, seed in enumerate(_seeds(seeds)):
             simulator, mine, goal = spare(self), keys[row : row + 1], goals[row : row + 1]
@@ -230,7 +233,7 @@ class GymWorld:
             actions: list[Float] = []
             draws, carried = np.random.default_rng(seed), None
             while len(actions) < steps and not simulator.over:
-                if isinstance(policy, GymPolicy):
+                if own:
                     action = actions_of.receive(policy.function(simulator.observation, draws))
                 else:
                     state = torch.from_numpy(np.array(states[-1:], np.float32))

@@ -314,6 +314,10 @@ def test_what_is_wrong_with_a_folder_of_videos(tmp_path):
         (table.splitlines()[0] + "\n", r"take9\.csv"),
         (table.replace('"3 s",', '"3 s",nan,3,3,1\n"3 s",', 1), "'action' is not finite inside episode 0"),
         ("", r"take9\.csv is damaged"),
+        (
+            table.replace('"3 s",', '"3 s",left,3,3,1\n"3 s",', 1),
+            "'action_x' holds string, expected numbers: fix or rename",
+        ),
     ):
         (folder / "take9.csv").write_text(text)
         refused(match, convert, folder, tmp_path / "out.h5")

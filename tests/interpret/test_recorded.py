@@ -123,8 +123,8 @@ def test_what_was_measured_survives_json_and_fits_80_columns(tmp_path):
     record = json.loads(json.dumps(one.to_json(), allow_nan=False))
     assert Recorded.from_json(record) == one and record["kind"] == "lpwm recorded evaluation"
     several = RecordedEvaluation((one, one))
-    several.to_json(tmp_path / "out.json")
-    assert RecordedEvaluation.from_json(json.loads((tmp_path / "out.json").read_text())) == several
+    several.to_json(tmp_path / "new" / "out.json")
+    assert RecordedEvaluation.from_json(json.loads((tmp_path / "new" / "out.json").read_text())) == several
     text = table(one)
     assert max(map(len, text.splitlines())) <= 80 and several.table().count("toy: 16 held-out trajectories") == 2
     for part in ("copying", "state_1", "labels shuffled", "by chance 50 %", "6 plans 3 blocks ahead", "repeated"):

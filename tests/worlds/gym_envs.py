@@ -80,12 +80,17 @@ class Broken(Slide):
             self.action_space = spaces.Box(-np.inf, np.inf, (1,), np.float32)
         if how == "tuple":
             self.action_space = spaces.Tuple([spaces.Discrete(2)])
+        if how == "multi":
+            self.action_space = spaces.MultiDiscrete([2, 3])
 
     def step(self, action):
         observation, *rest = super().step(action)
+        observation = observation[:1] if self.how == "ragged" else observation
         return (observation * np.nan if self.how == "nan" else observation, *rest)
 
     def render(self):
+        if self.how == "raises":
+            raise RuntimeError("no display\nat all")
         return None if self.how == "empty" else super().render()
 
 
@@ -102,6 +107,13 @@ class Modest(Slide):
     metadata = {}  # noqa: RUF012
 
 
+class Visible(gymnasium.Wrapper):
+    """It draws what is under it."""
+
+    def render(self):
+        return Slide.render(self.unwrapped)
+
+
 class Bright(gymnasium.Wrapper):
     def render(self):
         return 255 - self.env.render()
@@ -109,6 +121,18 @@ class Bright(gymnasium.Wrapper):
 
 def right(observation, rng):
     return np.array([rng.uniform(0, 1)])
+
+
+def wrong(observation, rng):
+    return [0.5, 0.5]
+
+
+def undefined(observation, rng):
+    return [np.nan]
+
+
+def third(observation, rng):
+    return 0  # of the choices 1 and 2
 
 
 def near(state, goal):

@@ -253,6 +253,7 @@ EVIL = "raise SystemExit('imported')\n"
         ("gym:mine/Slide-v0", {"reached": "evil:function"}),
         ("gym:evil:Slide-v0", {}),
         ("gym:mine/Slide-v0", {"kwargs": {"drag": "evil:Env-v0"}}),
+        ("gym:mine/Slide-v0", {"kwargs": {"drag": [{"inner": "evil:Env-v0"}]}}),
     ],
 )
 def test_names_in_a_data_file_import_nothing(name, options, tmp_path, folder):
@@ -292,6 +293,9 @@ def test_a_plugin_is_trusted_for_what_it_defines(folder):
     assert plugins.named("my_envs:near", "function")
     with pytest.raises(UserError, match="is not defined in 'my_envs'"):
         plugins.named("my_envs:join", "function")
+    with pytest.raises(UserError, match="names a module"):  # nor does the name of an environment vouch for it
+        make_world("gym:my_envs:join:mine/Slide-v0", wrapper="my_envs:join").spec  # noqa: B018
+    assert "my_envs:join" not in plugins._given
 
 
 @pytest.mark.soak
@@ -318,13 +322,17 @@ def test_the_command_line_gives_names(folder):
     [
         ("mine/Broken-v0", {"kwargs": {"how": "unbounded"}}, "its actions have no bounds"),
         ("mine/Broken-v0", {"kwargs": {"how": "tuple"}}, "its actions are Tuple"),
+        ("mine/Broken-v0", {"kwargs": {"how": "multi"}}, r"its actions are MultiDiscrete\(\[2 3\]\)"),
         ("mine/Broken-v0", {"kwargs": {"how": "empty"}}, "renders NoneType"),
+        ("mine/Broken-v0", {"kwargs": {"how": "raises"}}, r"does not draw \(RuntimeError: no display\)"),
+        ("mine/Broken-v0", {"kwargs": {"how": "ragged"}}, "observations of different sizes"),
         ("mine/Broken-v0", {"kwargs": {"how": "nan"}}, "not finite"),
         ("mine/Broken-v0", {"kwargs": {"color": 1}}, "cannot make mine/Broken-v0"),
         ("mine/Blind-v0", {}, "draws nothing"),
         ("mine/Slid-v0", {}, "did you mean 'mine/Slide-v0'"),
         ("mine/Slide-v0", {"columns": "state_7"}, "has no state column 'state_7'"),
         ("mine/Slide-v0", {"reached": "env"}, "does not tell is_success"),
+        ("mine/Slide-v0", {"reached": "my_envs:nearer"}, "has no function 'nearer'"),
         ("mine/Slide-v0", {"color": 1}, "has no option 'color'"),
         ("mine/Slide-v0", {"wrapper": "my_envs:Brighter"}, "has no function 'Brighter'"),
         ("mine/Slide-v0", {"wrapper": "my_envs"}, "write module:function"),
@@ -332,10 +340,46 @@ def test_the_command_line_gives_names(folder):
     ],
 )
 def test_odd_inputs_are_one_sentence(name, options, sentence, tmp_path):
-    with pytest.raises(UserError, match=sentence.replace("(", r"\(")) as caught:
+    with pytest.raises(UserError, match=sentence) as caught:
         lpwm.collect(f"gym:{name}", tmp_path / "x.h5", 2, options=options)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "x.h5").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "policy", "sentence"),
+    [
+        ("Slide", "wrong", r"\[0.5, 0.5\] is not an action of this environment: give 1 finite numbers"),
+        ("Slide", "undefined", r"\[nan\] is not an action"),
+        ("Hidden", "third", "0 is not an action of this environment: give a whole number from 1 to 2"),
+        ("Hidden", "undefined", r"\[nan\] is not an action"),
+    ],
+)
+def test_what_a_policy_gives_is_checked(name, policy, sentence, tmp_path):
+    with pytest.raises(UserError, match=sentence):
+        lpwm.collect(f"gym:mine/{name}-v0", tmp_path / "x.h5", 2, policy=f"my_envs:{policy}")
+
+
+def test_a_collection_that_failed_at_once_does_not_stand_in_the_way(tmp_path):
+    blank = {"kwargs": {"how": "empty"}}
+    with pytest.raises(UserError, match="renders NoneType"):
+        lpwm.collect("gym:mine/Broken-v0", tmp_path / "x.h5", 2, options=blank)
+    data = lpwm.collect("gym:mine/Broken-v0", tmp_path / "x.h5", 2, options={**blank, "wrapper": "my_envs:Visible"})
+    assert data.episodes == 2 and not (tmp_path / "x.h5.partial").exists()
+
+
+def test_a_policy_of_ones_own_waits_for_no_goals(tmp_path, monkeypatch):
+    from lpwm.worlds.gym_world import GymWorld
+
+    drawn, sample = [], GymWorld.sample_goal
+    monkeypatch.setattr(GymWorld, "sample_goal", lambda w, n, *key: drawn.append(n) or sample(w, n, *key))
+    lpwm.collect("gym:mine/Slide-v0", tmp_path / "x.h5", 2, policy="my_envs:right", options={"goal_steps": 5})
+    assert drawn == [1_000]  # for the coverage alone, and not more than that where goals are played
+
+
+def test_the_names_of_worlds_tell_of_gymnasiums():
+    with pytest.raises(UserError, match=r"unknown world 'Pendulum-v1'.*gym:NAME"):
+        make_world("Pendulum-v1")
 
 
 def test_a_missing_package_is_one_sentence(monkeypatch, tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -61,7 +62,7 @@ def read_table(path: Path, names: Iterable[str] | None = None) -> dict[str, NDAr
 def _parquet(pa: Any, path: Path, names: Iterable[str] | None) -> Any:
     file = pa.parquet.ParquetFile(path)
     if names is None:
-        names = [field.name for field in file.schema_arrow if holds_numbers(field.type)]
+        names = [field.name for field in file.schema_arrow if _counts(field)]
     wanted, meta = set(names), file.metadata
     rows = sum(meta.row_group(i).num_rows for i in range(meta.num_row_groups))
     # A few bytes can claim any number of equal rows: refuse before they are allocated. (The columns' own counts would
@@ -74,8 +75,13 @@ def _parquet(pa: Any, path: Path, names: Iterable[str] | None) -> Any:
 def numbers_of(path: Path, table: Any, names: Iterable[str] | None = None) -> dict[str, NDArray]:
     """These columns of an Arrow table, or all that hold numbers."""
     pa = arrow()
-    every = names if names is not None else [f.name for f in table.schema if holds_numbers(f.type)]
+    every = names if names is not None else [f.name for f in table.schema if _counts(f)]
     return {name: _numbers(pa, path, name, table[name]) for name in every}
+
+
+def _counts(field: Any) -> bool:
+    """It holds numbers, or should: text in a column of the action or the state is refused, not left out."""
+    return holds_numbers(field.type) or bool(re.match(r"(action|(observation\.)?state)($|[\W_\d])", field.name))
 
 
 def holds_numbers(kind: Any) -> bool:
@@ -89,7 +95,7 @@ def _numbers(pa: Any, path: Path, name: str, column: Any) -> NDArray:
     """(rows, …); a number that is missing is NaN."""
     kind = column.type
     if not holds_numbers(kind):
-        raise UserError(f"{path}: column {name!r} holds {str(kind)[:60]}, expected numbers.")
+        raise UserError(f"{path}: column {name!r} holds {str(kind)[:60]}, expected numbers: fix or rename it.")
     array, shape = column.combine_chunks(), [len(column)]
     if isinstance(array, pa.ChunkedArray):
         array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], kind)
