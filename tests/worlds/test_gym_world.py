@@ -378,7 +378,7 @@ def test_a_policy_of_ones_own_waits_for_no_goals(tmp_path, monkeypatch):
 
 
 def test_the_names_of_worlds_tell_of_gymnasiums():
-    with pytest.raises(UserError, match="unknown world 'Pendulum-v1'.*gym:NAME"):
+    with pytest.raises(UserError, match=r"unknown world 'Pendulum-v1'.*gym:NAME"):
         make_world("Pendulum-v1")
 
 
