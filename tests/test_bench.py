@@ -2,6 +2,7 @@
 
 import ast
 import importlib.util
+import json
 import random
 import sys
 from pathlib import Path
@@ -21,13 +22,23 @@ def load(path, monkeypatch):
     return module
 
 
-@pytest.mark.parametrize("path", sorted(BENCH.glob("*.py")), ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", [*sorted(BENCH.glob("*.py")), BENCH / "classic/measure.py"], ids=lambda p: p.stem)
 def test_a_benchmark_imports_and_explains_itself(path, monkeypatch, capsys):
     module = load(path, monkeypatch)
     monkeypatch.setattr(sys, "argv", [str(path), "--help"])
     with pytest.raises(SystemExit) as left:
         module.main()
     assert left.value.code == 0 and "usage" in capsys.readouterr().out
+
+
+def test_the_classic_results_are_those_of_the_commands(monkeypatch):
+    module = load(BENCH / "classic/measure.py", monkeypatch)
+    results = json.loads((BENCH / "results/classic_2cores.json").read_text())
+    assert results and set(results) <= set(module.CASES)
+    for name, result in results.items():
+        assert result["commands"] == module.lines(name, result["seeds"], result["episodes"], result["episode_seed"])
+        at_the_end = result["at_the_end_percent"]
+        assert {len(rates) for rates in at_the_end["model"].values()} == {3} and "random actions" in at_the_end
 
 
 def test_the_idle_share_is_what_lies_between_the_steps(monkeypatch):

@@ -295,7 +295,7 @@ def test_units_and_frames_are_drawn_where_they_are_on(opened, documents):
     browser.ask("arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", tiles)
     ActionChains(browser.driver).move_to_element_with_offset(tiles, 12 - tiles.size["width"] / 2, 0).perform()
     said = [e.text for e in browser.driver.find_elements("css selector", "#units-panels .summary")]
-    assert "on in 25 % of the frames" in said[0] and " is above 5 % of the largest |z| in " in said[1]
+    assert "on in 25 % of the frames" in said[0] and "units are above 5 % of the largest |z|" in said[1]
 
 
 def test_dark_by_the_readers_setting_and_by_the_button(opened):

@@ -76,9 +76,9 @@
     if (!place) return;
     lpwm.data.units.forEach((study) => {
       const panel = lpwm.make("div", { class: "unit-pair" }, place);
-      const title = lpwm.make("h3", { text: study.label }, panel), on = study.on.slice().sort((a, b) => a - b);
+      const title = lpwm.make("h3", { text: study.label }, panel), on = study.on, mean = on.reduce((a, b) => a + b, 0) / on.length;
       title.prepend(lpwm.make("span", { class: "swatch c" + study.color, "aria-hidden": "true" }));
-      const text = "A unit is " + word(study) + " in " + (100 * on[on.length >> 1]).toFixed(0) + " % of the frames (median of " + on.length + " units)" + (study.sparse ? ", " + on.filter((v) => v === 0).length + " never." : ".");
+      const text = "In a frame " + (100 * mean).toFixed(0) + " % of the " + on.length + " units are " + word(study) + ", on average" + (study.sparse ? "; " + on.filter((v) => v === 0).length + " never are." : ".");
       const figure = (caption, label) => {
         const f = lpwm.make("figure", {}, panel);
         lpwm.make("figcaption", { text: caption }, f);
