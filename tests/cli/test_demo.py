@@ -65,7 +65,7 @@ def test_a_table_and_a_page_then_found_again(tmp_path, capsys, monkeypatch):
     monkeypatch.undo()  # with a process for training the second model the numbers are the same
     reduce_demo(monkeypatch)
     aside = demo.aside
-    monkeypatch.setattr(demo, "aside", lambda work, *a: aside(work, *a) if work is demo._train_all else nullcontext())
+    monkeypatch.setattr(demo, "aside", lambda work, *a: aside(work, *a) if work is demo._train else nullcontext())
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     assert main(["demo", "--out", str(tmp_path / "pair"), "--json"]) == 0
     pair = capsys.readouterr()
