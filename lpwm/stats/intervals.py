@@ -103,11 +103,11 @@ class Interval:
     unit: str  # what was replicated: "checkpoints", "episodes of one checkpoint", …
 
     def text(self, *, signed: bool = False) -> str:
-        """Per cent with one decimal: `62.3 % [51.0, 72.4]`."""
-        sign = "+" if signed else ""
+        """One decimal: `62.3 % [51.0, 72.4]`; a difference: `+5.1 points [+1.0, +9.2]`."""
+        sign, unit = ("+", "points") if signed else ("", "%")
         # + 0.0 turns −0.0 into 0.0
         e, low, high = (round(100 * x, 1) + 0.0 for x in (self.estimate, self.low, self.high))
-        return f"{e:{sign}.1f} % [{low:{sign}.1f}, {high:{sign}.1f}]"
+        return f"{e:{sign}.1f} {unit} [{low:{sign}.1f}, {high:{sign}.1f}]"
 
     def __contains__(self, value: float) -> bool:
         return self.low <= value <= self.high

@@ -103,7 +103,7 @@ def test_crossed_variance_is_never_below_the_residuals():
 def test_text_is_per_cent_with_one_decimal():
     got = Interval(0.725, 0.5716, 0.8389, 0.95, "checkpoints")
     assert got.text() == "72.5 % [57.2, 83.9]"
-    assert got.text(signed=True) == "+72.5 % [+57.2, +83.9]"
+    assert got.text(signed=True) == "+72.5 points [+57.2, +83.9]"
     assert Interval(-0.0, -0.0001, 0.434, 0.95, "").text() == "0.0 % [0.0, 43.4]"
 
 
