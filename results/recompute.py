@@ -25,6 +25,9 @@ GOALS, DATASET = ("piecewise-small-random-goals.json",), ("piecewise-small-datas
 HORIZONS, PROBES = "piecewise-small-horizons.json", "piecewise-small-probes.json"
 CLOSED = ("pusht-small-replication-closed.json",)
 PATH = ("piecewise-small-along-1.json",)  # the same models and goals under the path cost
+# Eight pairs at the recipe's cell, which is LeWM's own, and LpWM at its own, on the same goals under both costs.
+PAIRS = {c: (f"piecewise-small-pairs-{c}.json",) for c in ("end", "path")}
+OWN = {c: (f"piecewise-small-own-{c}.json",) for c in ("end", "path")}
 MEASURES = (("terminal", ""), ("latched", " reached"))  # what is judged, and what stands next to it
 TOLERANCE = 5e-5
 Numbers = tuple[float, float, float]  # estimate and the bounds of its 95 % interval
@@ -160,15 +163,17 @@ def planned(files: Files) -> dict[str, Numbers]:
 
     pusht = ("dataset", 250)
     both("pusht-mlp-lti", (CLOSED, PUSHT + "lpwm", 5, *pusht), (CLOSED, PUSHT + "lewm", 5, *pusht))
-    both("piecewise-2x2-r1-ahead", (BOTH, SMALL + "lpwm", 1), (BOTH, SMALL + "lewm", 1))
-    both("piecewise-2x2-r5-ahead", (REPLICATION, SMALL + "lpwm", 5), (REPLICATION, SMALL + "lewm", 5))
+    for cost, end in (("end", ""), ("path", "-path")):
+        for R in (1, 5):
+            name = f"piecewise-2x2-r{R}-ahead{end}"
+            both(name, (OWN[cost], SMALL + "lpwm", R), (PAIRS[cost], SMALL + "lewm", R))
+        for m in ("lpwm", "lewm"):
+            name = f"piecewise-2x2-replan-{m}{end}"
+            both(name, (PAIRS[cost], SMALL + m, 1), (PAIRS[cost], SMALL + m, 5))
+            alone(f"piecewise-2x2-r5-{m}{end}", PAIRS[cost], SMALL + m, 5)
     both("piecewise-2x2-r5-tj", (GOALS, SMALL + "lpwm-tj", 5), (GOALS, SMALL + "lpwm", 5))
     for m in ("lpwm", "lewm"):
-        both(f"piecewise-2x2-replan-{m}", (REPLICATION, SMALL + m, 1), (REPLICATION, SMALL + m, 5))
         alone(f"piecewise-2x2-r1-{m}", BOTH, SMALL + m, 1)
-        alone(f"piecewise-2x2-r5-{m}", REPLICATION, SMALL + m, 5)
-    both("piecewise-2x2-r1-ahead-path", (PATH, SMALL + "lpwm", 1), (PATH, SMALL + "lewm", 1))
-    for m in ("lpwm", "lewm"):
         alone(f"piecewise-2x2-r1-{m}-path", PATH, SMALL + m, 1)
     for R in (1, 5):
         alone(f"piecewise-2x2-r{R}-lpwm-tj", GOALS, SMALL + "lpwm-tj", R)
