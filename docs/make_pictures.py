@@ -93,8 +93,9 @@ def pusht(path: Path) -> None:
 
 
 SHOWN = {  # file, cell (goals, executed blocks), budget, title
-    "dots": ("piecewise-small-replication.json", 5, 50, "dots, random goals\n50 steps, 8 models each"),
-    "pusht": ("pusht-small-replication-closed.json", 5, 250, "PushT, goals from recordings\n250 steps, 8 models each"),
+    "end": ("piecewise-small-pairs-end.json", 5, 50, "dots, random goals, 50 steps\nplans judged by their end"),
+    "path": ("piecewise-small-pairs-path.json", 5, 50, "dots, the same models and goals\nplans judged by their path"),
+    "pusht": ("pusht-small-replication-closed.json", 5, 250, "PushT, goals from recordings\n250 steps"),
 }
 
 
@@ -104,7 +105,7 @@ def success(path: Path) -> None:
     import matplotlib.pyplot as plt
 
     results = Path(__file__).parents[1] / "results"
-    figure, axes = plt.subplots(1, len(SHOWN), figsize=(8, 2.6))
+    figure, axes = plt.subplots(1, len(SHOWN), figsize=(9, 2.6))
     for axis, (file, receding, budget, title) in zip(axes, SHOWN.values(), strict=True):
         evaluation = Evaluation.read(results / file)
         cell = next(c for c in evaluation.cells if c.receding in (0, receding))
@@ -120,7 +121,12 @@ def success(path: Path) -> None:
             axis.text(at, k, f"{100 * rate.rate:.0f}", va="center", fontsize=9, **style)
         names = {dense: palette.called("lewm" if dense else "lpwm", not dense) for dense in (False, True)}
         labels = [row.name if row.control else names["lewm" in row.name] for row in rows]
-        axis.set_yticks(range(len(rows)), ["oracle: the true simulator" if n == "oracle" else n for n in labels])
+        if axis is axes[0]:
+            axis.set_yticks(range(len(rows)), ["oracle: the true simulator" if n == "oracle" else n for n in labels])
+        else:
+            axis.set_yticks([])
+        if len(rows) < 5:
+            axis.text(2, 4, "oracle not run", va="center", fontsize=9, color=palette.GRAY)
         axis.set_ylim(4.6, -0.6)
         axis.set(xlim=(0, 100), xlabel="goals reached (%)")
         axis.set_title(title, fontsize=9, loc="left")
