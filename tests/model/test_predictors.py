@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from lpwm.core.errors import UserError
 from lpwm.model import LINKS, NONNEGATIVE, PAPER_RUNGS, EncoderConfig, ModelConfig, PredictorConfig, WorldModel
+from lpwm.model.config import LINKS
 from lpwm.model.layers import short_attention
 from lpwm.model.link import reprelu
 
@@ -155,6 +156,15 @@ def test_reprelu_forward_is_relu_bit_for_bit(dtype, scale):
     y = reprelu(x)
     assert torch.equal(y, torch.relu(x))
     assert torch.equal(y == 0, x <= 0)
+
+
+def test_the_other_links_are_what_they_are_called():
+    x = torch.tensor([-2.0, -1e-30, 0.0, 1e-30, 0.005, 3.0], requires_grad=True)
+    assert LINKS.get("identity")(x) is x and LINKS.get("reprelu") is reprelu
+    y = LINKS.get("relu")(x)
+    assert y.tolist() == [max(v, 0.0) for v in x.tolist()]
+    y.sum().backward()
+    assert x.grad.tolist() == [0, 0, 0, 1, 1, 1]
 
 
 @pytest.mark.gpu

@@ -127,6 +127,10 @@ def test_what_predicted_once_and_is_worse_than_nothing_is_dead():
     # One that never learned is slow, and so is one whose error is below 1.
     assert all("learns slowly" in s for _, s in run(Health(), [bad] * 60))
     assert all("learns slowly" in s for _, s in run(Health(), [HEALTHY] * 40 + [bad | {"relative_error": 0.9}] * 10))
+    # To have predicted is to have had a third of the error of copying.
+    nearly, barely = (HEALTHY | {"relative_error": share, "copy_error": 1.0} for share in (0.34, 0.33))
+    assert all("learns slowly" in s for _, s in run(Health(), [nearly] * 40 + [bad] * 10))
+    assert "dead (broken)" in run(Health(), [barely] * 40 + [bad] * 10)[0][1]
 
 
 def test_a_model_that_does_not_predict_yet_may_ignore_the_actions():
