@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from lpwm.core.errors import UserError
 from lpwm.model import LINKS, NONNEGATIVE, PAPER_RUNGS, EncoderConfig, ModelConfig, PredictorConfig, WorldModel
-from lpwm.model.config import LINKS
 from lpwm.model.layers import short_attention
 from lpwm.model.link import reprelu
 
