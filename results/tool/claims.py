@@ -35,7 +35,7 @@ class Query:
     horizon: int = 5
     budgets: tuple[int, ...] = (50,)  # raw steps, the preferred first; other budgets are shown after them
     closed_loop: bool = False  # several plans in an episode; else any number
-    quantity: str = "terminal"  # of planning, the one that is judged; of studies a probe or a correlation
+    quantity: str = ""  # of studies a probe or a correlation, of horizons mean or slope
     cost: Cost = "end"
     versus: str = ""  # another quantity of the same run, of a difference inside it
     latent: int | None = None
