@@ -191,7 +191,7 @@ def _attend(q: Tensor, seen: KeysValues) -> Tensor:
 class FrozenAdaLN:
     """The transformer rungs. Every token's modulation is computed once, for all blocks and the whole plan. While the
     window grows only the new token is computed; when it slides, every token has a new position and is computed anew,
-    the last block for the last token alone. Real history goes first, once for all candidates."""
+    the last block for the last token alone. Real history goes first: `context`, once for all candidates of a plan."""
 
     def __init__(self, model: Any, dtype: torch.dtype) -> None:
         p = model.predictor
@@ -210,15 +210,36 @@ class FrozenAdaLN:
             self.head_norm = norm(inner, dtype)
         self.up, self.down = cast(first, dtype), cast(affine(down), dtype)
 
+    def context(self, z_BCD: Tensor, past_BPA: Tensor | None) -> Tensor | None:
+        """Keys and values that real history offers, (B, blocks, N, 2hd): of its p tokens as a window sees them that
+        starts at the first one, then of the p − 1 others as one sees them that starts at the second, and so on."""
+        z_BCD = z_BCD[:, -self.history :].to(self.dtype)
+        p = z_BCD.shape[1] - 1
+        if past_BPA is None or not p:
+            return None
+        real = self._modulations(past_BPA[:, None, past_BPA.shape[1] - p :])
+        none: list[Joined] = [[] for _ in self.blocks]
+        windows = [
+            self._run(z_BCD[:, None, low:p], [m[:, :, low:] for m in real], 0, none, last_only=True)[1]
+            for low in range(p)
+        ]
+        return torch.cat([torch.cat([kv for (kv,) in blocks], dim=1) for blocks in windows], dim=2)
+
     def rollout(
-        self, z_BCD: Tensor, actions_BSHA: Tensor, past_BPA: Tensor | None = None, last_only: bool = False
+        self,
+        z_BCD: Tensor,
+        actions_BSHA: Tensor,
+        past_BPA: Tensor | None = None,
+        last_only: bool = False,
+        context: Tensor | None = None,
     ) -> Tensor:
+        """`context`: of this history, where it is at hand."""
         k, H = self.history, actions_BSHA.shape[2]
+        context = self.context(z_BCD, past_BPA) if context is None else context
         z_BCD = z_BCD[:, -k:].to(self.dtype)
         p = z_BCD.shape[1] - 1  # tokens of real history, shared by all candidates
-        real = self._modulations(past_BPA[:, None, past_BPA.shape[1] - p :]) if past_BPA is not None and p else []
         mine = self._modulations(actions_BSHA)  # per block (B, S, H, 6D)
-        shared_B1pD, tokens = z_BCD[:, None, :p], [z_BCD[:, None, p:]]
+        tokens = [z_BCD[:, None, p:]]
         out: list[Tensor] = []
         past: list[Joined] = []
         for t in range(H):
@@ -227,9 +248,9 @@ class FrozenAdaLN:
             begin = max(0, low - p) if fresh else t
             if fresh:
                 past = [[] for _ in self.blocks]
-                if low < p:
-                    shared = [m[:, :, low:p] for m in real]
-                    _, past = self._run(shared_B1pD[:, :, low:p], shared, 0, past, last_only=True)
+                if context is not None and low < p:
+                    at = sum(p - earlier for earlier in range(low))
+                    past = [[context[:, i : i + 1, at : at + p - low]] for i in range(len(self.blocks))]
             x, ms = _side_by_side(tokens[begin : t + 1]), [m[:, :, begin : t + 1] for m in mine]
             x, past = self._run(x, ms, p + begin - low, past, last_only=low > 0 or t == H - 1)
             y = _linear(F.gelu(self.head_norm(_linear(self.norm(x), *self.up))), *self.down)

@@ -103,7 +103,8 @@ class LatentProblem(Problem):
     `metric` replaces the mean square: (codes (B, S, D), goals (B, 1, K)) -> (B, S), for goals of any size K.
     """
 
-    rows = ("env_ids", "z_BCD", "z_goal_BD", "past_BPA")
+    rows = ("env_ids", "z_BCD", "z_goal_BD", "past_BPA", "context_B")
+    context_B: Tensor | None = None  # what frozen dynamics made of z and past, once per plan
 
     def __init__(
         self,
@@ -158,6 +159,8 @@ class LatentProblem(Problem):
             return self
         other = copy.copy(self)
         other.model, other.autocast = model, None
+        if hasattr(model, "context"):
+            other.context_B = model.context(self.z_BCD, self.past_BPA)
         return other
 
     def cost(self, actions_BSHA: Tensor) -> Tensor:
@@ -171,8 +174,10 @@ class LatentProblem(Problem):
     def _cost(self, actions_BSHA: Tensor) -> Tensor:
         if self.project is not None:
             actions_BSHA = self.project(actions_BSHA)
+        more = {} if self.context_B is None else {"context": self.context_B}
+        last_only = self.path_discount == 0
         with torch.autocast(self.device.type, dtype=self.autocast) if self.autocast else nullcontext():
-            z = self.model.rollout(self.z_BCD, actions_BSHA, past_BPA=self.past_BPA, last_only=self.path_discount == 0)
+            z = self.model.rollout(self.z_BCD, actions_BSHA, past_BPA=self.past_BPA, last_only=last_only, **more)
         return latent_cost(z, self.z_goal_BD, self.path_discount, self.metric or mean_square)
 
     def candidate_bytes(self) -> int:
