@@ -74,7 +74,12 @@ def measure(name: str, repeats: int) -> dict:
         for part in parts[layer].values():
             for key in total:
                 total[key] += (blocks - 1) * part[key]
-    return {"case": name, "per_step_ms": total, "products_ms": parts, "most_gain_ms": total["bfloat16"] - total["float8"]}
+    return {
+        "case": name,
+        "per_step_ms": total,
+        "products_ms": parts,
+        "most_gain_ms": total["bfloat16"] - total["float8"],
+    }
 
 
 def main() -> None:

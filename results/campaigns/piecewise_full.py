@@ -2,7 +2,7 @@
 of pixels, λ and η, and of the norm and the fed-back steps where they are named.
 
     python results/campaigns/piecewise_full.py --out OUT --cells white-lam1-lr2e-4 white-lam1-lr1e-4-layer-fed3 … \
-        --steps 6000 --seed 102 --data-seed 101 --episode-seed 911 [--seconds 540] [--done EARLIER.json …] [--quick]
+        --steps 6000 --seed 102 --data-seed 101 --episode-seed 911 [--data 3000 40] [--seconds 540] [--quick] …
 
 The rounds, their cells and their rules are in results/protocol.md. One process for each method trains the cells in
 order, side by side on one GPU, and writes OUT/METHOD.json after every stage; OUT/controls.json has the controls on the
@@ -78,10 +78,12 @@ def parse() -> argparse.Namespace:
     )
     p.add_argument("--seed", type=int, required=True, help="training seed")
     p.add_argument("--data-seed", type=int, required=True)
+    p.add_argument("--data", type=int, nargs=2, default=(1000, 100), metavar=("EPISODES", "STEPS"))
     p.add_argument("--episode-seed", type=int, required=True, help="of the goals")
     p.add_argument("--methods", nargs="*", default=list(METHODS), choices=METHODS)
     p.add_argument("--steps", type=int, default=0, help="6,000, or 20 with --quick")
     p.add_argument("--goals", type=int, default=100)
+    p.add_argument("--no-replan", action="store_true", help="leave out R=1")
     p.add_argument("--device", default="cuda")
     p.add_argument("--compile", default="auto", choices=("auto", "on", "graph", "off"))
     p.add_argument("--least", type=float, default=60.0, help="no cell is started with fewer seconds left")
@@ -103,7 +105,7 @@ def config_of(cell: Cell, method: str, args: argparse.Namespace) -> Any:
 
     c = recipes.METHODS[method](recipes.support(("g=2",)))
     data, model, train = c.data, c.model, c.train
-    data = replace(data, episodes=1000, steps=100, seed=args.data_seed)
+    data = replace(data, episodes=args.data[0], steps=args.data[1], seed=args.data_seed)
     train = replace(
         train,
         steps=args.steps,
@@ -244,6 +246,7 @@ class Screen:
             "steps": self.args.steps,
             "seed": self.args.seed,
             "data_seed": self.args.data_seed,
+            "data": list(self.args.data),
             "episode_seed": self.args.episode_seed,
             "goals": self.args.goals,
             "quick": self.args.quick,
@@ -268,7 +271,8 @@ class Screen:
                 break
             self.one(cell)
         else:
-            self.replan()
+            if not self.args.no_replan:
+                self.replan()
         self.save()
 
     def one(self, cell: Cell) -> None:
@@ -598,7 +602,8 @@ def main() -> int:
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         with contextlib.suppress(KeyboardInterrupt):
             Screen(args).go()
-            return 0
+            sys.stdout.flush()
+            os._exit(0)  # all is written; under CUDA's multi-process service the interpreter's own end may crash
         say(f"{args.method} was interrupted; the same command continues")
         return 3
     from lpwm.train.prepare import prepare_data

@@ -16,9 +16,15 @@ ROOT = Path(__file__).parents[2]
 CAMPAIGNS = ROOT / "results" / "campaigns"
 
 
+ONE_METHOD = ("pusht-levers",)  # looks for a model to ship; compares no methods
+
+
 @pytest.mark.parametrize("path", sorted(CAMPAIGNS.glob("*.toml")), ids=lambda path: path.stem)
 def test_both_methods_have_the_same_cells(path):
-    cells = expand(read_grid(path), recipe)
+    cells = [c for c in expand(read_grid(path), recipe) if c.where["method"] in ("lpwm", "lewm")]
+    if path.stem in ONE_METHOD:
+        assert {c.where["method"] for c in cells} == {"lpwm"}
+        return
     places = {
         m: sorted(str({**c.where, "method": ""}) for c in cells if c.where["method"] == m) for m in ("lpwm", "lewm")
     }
