@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from lpwm.cli.terminal import say
+from lpwm.cli.terminal import say, tell
 from lpwm.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -47,10 +47,16 @@ class Row:
 HEADS = ("name", "world", "step", "error", "success", "age")
 
 
-def rows(folder: Path) -> list[Row]:
-    """The runs in a folder, up to three levels deep, the newest last."""
-    folders = [p.parent for depth in ("", "*/", "*/*/", "*/*/*/") for p in folder.glob(f"{depth}run.json")]
-    return sorted(map(_row, folders), key=lambda row: -row.age)
+def rows(folder: Path) -> tuple[list[Row], list[UserError]]:
+    """The runs in a folder, up to three levels deep, the newest last; and why others cannot be told."""
+    told: list[Row] = []
+    refused: list[UserError] = []
+    for path in (p for depth in ("", "*/", "*/*/", "*/*/*/") for p in folder.glob(f"{depth}run.json")):
+        try:
+            told.append(_row(path.parent))
+        except UserError as e:
+            refused.append(e)
+    return sorted(told, key=lambda row: -row.age), refused
 
 
 def _row(folder: Path) -> Row:
@@ -106,14 +112,18 @@ def run(args: Args) -> int:
     from lpwm.interpret.compare import columns
 
     (folder,) = args.folders
-    runs = rows(folder)
+    runs, refused = rows(folder)
+    if not runs and refused:
+        raise refused[0]
+    for e in refused:
+        tell(f"lpwm: left out: {e}")
     if not runs:
         raise UserError(f"{folder} holds no runs: lpwm train RECIPE --out {folder} makes one.")
     if args.json:
         say(json_.dumps([asdict(row) for row in runs], indent=2))
-        return 0
+        return int(bool(refused))
     lines = [(str(Path(row.folder).relative_to(folder)), *row.cells()) for row in runs]
     rows_ = [[at, *cells, "" if name.replace("/", "-") in at else name] for at, name, _, *cells in lines]
     say(columns(["folder", *HEADS[2:], "name"], rows_))
     say("error: held-out, one step ahead; success: at the end, newest evaluation")
-    return 0
+    return int(bool(refused))

@@ -8,7 +8,8 @@ h heads, d width of a head, n new tokens.
 """
 
 from collections.abc import Callable
-from functools import partial, reduce
+from functools import cache, partial, reduce
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
@@ -19,6 +20,7 @@ from lpwm.core.compiled import region
 from lpwm.model.layers import BatchNorm
 from lpwm.model.link import Link, identity, reprelu
 
+LARGE = 2**20  # multiplications; smaller products are not worth oneDNN's preparations
 Affine = tuple[Tensor, Tensor | None]  # weight (out, in), bias (out,)
 KeysValues = list[tuple[Tensor, Tensor]]  # per token, each (B, 1 or S, h, d)
 Joined = list[Tensor]  # keys and values next to each other, of several tokens each: (B, 1 or S, n, 2hd)
@@ -58,7 +60,22 @@ def after(outer: Affine, inner: Affine) -> Affine:
 
 def _linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """F.linear on rows: a strided batch would otherwise become many small products with copies of the weight."""
-    return F.linear(x.reshape(-1, x.shape[-1]), weight, bias).view(*x.shape[:-1], -1)
+    rows = x.reshape(-1, x.shape[-1])
+    if x.is_cpu and x.dtype == torch.float32 and len(rows) * weight.numel() >= LARGE and prefers_onednn():
+        out = torch.ops.mkldnn._linear_pointwise(rows, weight, bias, "none", [], "")
+    else:
+        out = F.linear(rows, weight, bias)
+    return out.view(*x.shape[:-1], -1)
+
+
+@cache
+def prefers_onednn() -> bool:
+    """Whether large float32 products are oneDNN's: on AMD's processors with AVX-512, where those of MKL, torch's own
+    choice, take twice as long (bench/results/products_2cores.json). Sums may differ in their last digit."""
+    cpuinfo = Path("/proc/cpuinfo")
+    if torch.backends.cpu.get_cpu_capability() != "AVX512" or not cpuinfo.exists():
+        return False
+    return "AuthenticAMD" in cpuinfo.read_text() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
 def cast(pair: Affine, dtype: torch.dtype) -> Affine:

@@ -87,6 +87,9 @@ def test_runs_are_listed_and_compared(capsys, tmp_path):
     assert status == 0 and lines["train.seed"] == ["1", "2"] and "train.batch" not in lines and "error" in lines
     assert max(map(len, out.splitlines())) <= 80 and "\x1b" not in out
     assert "holds no runs" in lpwm(capsys, "runs", str(tmp_path / "3"))[2]
+    (Path(rows[1]["folder"]) / "run.json").write_text("{")  # one damaged run does not hide the others
+    status, out, err = lpwm(capsys, "runs", str(tmp_path))
+    assert status == 1 and "\n1/tiny-lpwm-" in out and "\n2/" not in out and err.startswith("lpwm: left out: ")
 
 
 def test_only_one_place_prints():

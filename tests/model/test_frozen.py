@@ -56,6 +56,25 @@ def test_equals_the_windows_recomputed(rung, history):
         torch.testing.assert_close(last, expected[:, :, -1], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="torch was built without oneDNN")
+@pytest.mark.parametrize("rung", FROZEN)
+def test_products_of_onednn_are_the_same(rung, monkeypatch):
+    model = scrambled(rung).float()
+    z, a, past = (t.float() for t in inputs(3, 5))
+    used = []
+
+    def plan(preferred):
+        monkeypatch.setattr("lpwm.model.frozen.prefers_onednn", lambda: used.append(preferred) or preferred)
+        with torch.no_grad():
+            return model.frozen(torch.float32).rollout(z, a, past)
+
+    expected = plan(False)
+    assert not used  # products of these sizes are too small to ask
+    monkeypatch.setattr("lpwm.model.frozen.LARGE", 0)
+    torch.testing.assert_close(plan(True), expected, rtol=1e-4, atol=1e-5)
+    assert used
+
+
 @pytest.mark.parametrize(
     "options",
     [{"link": "identity"}, {"link": "relu"}, {"action_encoder": "linear"}, {"norm": "batch"}, {"smooth": 4}],
