@@ -192,7 +192,8 @@ def recorded(args: Args, config: EvalConfig, paths: tuple[Path, ...], device: "t
 
 def announce(args: Args, runner: "Evaluator") -> float:
     """Say how long it will take, and settle whether to compile."""
-    from lpwm.evaluate.timing import COMPILE, GAIN, compilations, duration, times, worth_compiling
+    from lpwm.evaluate.timing import COMPILE, GAIN, compilations, times, worth_compiling
+    from lpwm.train.progress import duration
 
     (models, rest), cost = times(runner), 0.0
     if args.compile == "auto" and worth_compiling(runner, models):
@@ -215,9 +216,9 @@ def report(args: Args, result: "Evaluation", first: Path, earlier: "Evaluation |
     """Write, draw, print; the exit status is 1 when a repetition came out differently."""
     from lpwm.core.json import dump_json
     from lpwm.evaluate.results import Repetition, differences
-    from lpwm.evaluate.timing import duration
     from lpwm.interpret.episode_frames import write_frames
     from lpwm.train import pick_device
+    from lpwm.train.progress import duration
 
     out = args.out or first / "eval" / f"{result.digest}.json"
     different = None
@@ -239,7 +240,7 @@ def report(args: Args, result: "Evaluation", first: Path, earlier: "Evaluation |
         say(dump_json(result), end="")
     else:
         guess = "" if result.predicted_s is None else f"; predicted {duration(result.predicted_s)}"
-        say(f"{result.table()}\n\n{duration(result.wall_s)} on {result.device}{guess}")
+        say(f"{result.table()}\n\ntook {duration(result.wall_s)} on {result.device}{guess}")
     if different:
         tell(f"lpwm: it came out differently: {'; '.join(different[:5])}.")
         return 1

@@ -86,10 +86,9 @@ def collect(
 ) -> str:
     """Collect `episodes` of `steps` transitions into the file `out`; returns its content digest.
 
-    steps: by default the lengths the policy chooses (PushT's pusher), or else the world's own.
-    workers: processes; None takes all cores when the work is worth starting them. The contents do not depend
-    on it. pixels: store frames of side `size` (by default the world's own) next to the states; a world that shows more
-    than its state (`gym:`) always does.
+    steps: by default the lengths the policy chooses (PushT's pusher), or else the world's own. workers: processes; None
+    takes all cores when the work is worth starting them. The contents do not depend on it. pixels: store frames of side
+    `size` (by default the world's own) next to the states; a world that shows more than its state (`gym:`) always does.
     """
     out = Path(out)
     size = world.spec.frame if size is None else size

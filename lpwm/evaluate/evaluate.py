@@ -110,9 +110,8 @@ class Evaluator:
         workers: int | None = 1,
         progress: Callable[[int], None] | None = None,
     ) -> None:
-        """either: records kept from a call that compiled, or did not, serve this one too.
-        workers: processes for live simulators; None is one per core for the oracle's, which branch, and one for the
-        others. Nothing depends on it.
+        """either: records kept from a call that compiled, or did not, serve this one too. workers: processes for live
+        simulators; None is one per core for the oracle's, which branch, and one for the others. Nothing depends on it.
         progress: called with the number of plans made; `jobs` tells how many there will be.
         """
         check_agents(agents, config)

@@ -92,10 +92,3 @@ def worth_compiling(runner: Evaluator, models_s: float) -> bool:
     """Whether planning, `models_s` seconds uncompiled, takes more than twice what compiling costs; never on the CPU."""
     able = runner.device.type == "cuda" and isinstance(runner.solver, Sampler)
     return able and models_s > 2 * COMPILE * compilations(runner)
-
-
-def duration(seconds: float) -> str:
-    """For people: 40 s, 12 min, 3.5 h."""
-    if seconds < 90:
-        return f"{max(seconds, 1):.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -69,10 +69,9 @@ class WorldModel(nn.Module):
     ) -> Tensor:
         """Codes that S action sequences lead to: (B, S, H, D), or the last one alone (B, S, D).
 
-        The context is C real frames with the C−1 = P blocks executed between them; it grows to `history`
-        and then slides. What is common to all samples (the context) is computed once. `cached=False`
-        recomputes each window with the training-time pass: slower, the definition, and what a predictor
-        without a `step` of its own gets.
+        The context is C real frames with the C−1 = P blocks executed between them; it grows to `history` and then
+        slides. What is common to all samples (the context) is computed once. `cached=False` recomputes each window with
+        the training-time pass: slower, the definition, and what a predictor without a `step` of its own gets.
         """
         z_BCD, past_BPA = self._context(z_BCD, past_BPA)
         e = self.embed_action(actions_BSHA)

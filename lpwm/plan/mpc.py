@@ -26,8 +26,7 @@ MakeProblem = Callable[[Tensor, Tensor | None, int], Problem]
 
 class MPC:
     """A controller for B environments side by side. Warm start: with r blocks executed of the last plan a_0 … a_{H−1},
-    the next mean is a_r … a_{H−1} and r zeros, and the solver starts again from std 1. With R = H that is a cold
-    start.
+    the next mean is a_r … a_{H−1} and r zeros, and the solver starts again from std 1. With R = H that is a cold start.
 
     Where the number of blocks of an episode is known (`begin`), no plan reaches beyond its end: the goal is to be
     reached at the end, not H blocks after every look."""

@@ -36,10 +36,11 @@ COMPUTED = ("compile", "kernels", "accumulate", "stop_dead")
 LOGGED = ("log_every", "eval_every", "eval_batches", "checkpoint_every", "keep")
 ASIDE = {"data.file", "objective.tj_weight", "train.seed", *(f"train.{name}" for name in (*COMPUTED, *LOGGED))}
 
-# The cell of each method where both were tuned in the same cells (results/protocol.md, rounds ten and twelve).
+# The cell of each method where both were tuned in the same cells (results/protocol.md, rounds ten and twelve). Those of
+# Piecewise were chosen at 2×2; temporal Jaccard has LpWM's.
 OWN: dict[str, dict[str, float]] = {
-    "piecewise-2x2-small/lpwm": {"objective.lam": 1.0, "optim.lr": 6e-3},
-    "piecewise-2x2-small/lewm": {"objective.lam": 1.0, "optim.lr": 3e-3},
+    **{f"{p}-small/{m}": {"objective.lam": 1.0, "optim.lr": 6e-3} for p in PIECEWISE for m in ("lpwm", "lpwm-tj")},
+    **{f"{p}-small/lewm": {"objective.lam": 1.0, "optim.lr": 3e-3} for p in PIECEWISE},
     "pusht-small/mlp-lti/lpwm": {"objective.lam": 1.0, "optim.lr": 5e-4},
     "pusht-small/mlp-lti/lewm": {"objective.lam": 3.0, "optim.lr": 5e-4},
 }

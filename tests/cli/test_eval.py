@@ -62,7 +62,7 @@ def test_the_seeds_of_one_method_in_a_table_with_a_json_and_gifs(runs, tmp_path,
     out = tmp_path / "deep" / "result.json"
     assert call(*runs, *SMALL, "--receding", "1", "5", "--out", out, "--video", "1") == 0
     printed = capsys.readouterr()
-    assert re.match(r"predicted time: about \d+ s on cpu", printed.err)
+    assert re.match(r"predicted time: about \d+:\d\d on cpu", printed.err)
     for part in (
         "random goals, horizon 5, executes 1 (warm)",
         "dataset goals",

@@ -15,9 +15,8 @@ def read(
 ) -> EpisodeData:
     """A data set, checked. Frames stay in the file until they are used.
 
-    pixels: None takes them if they are there, True demands them, False ignores them.
-    verify: compare the columns read (not the frames, see `verify_frames`) with their stored digests.
-    camera: which one, for data sets with several.
+    pixels: None takes them if they are there, True demands them, False ignores them. verify: compare the columns read
+    (not the frames, see `verify_frames`) with their stored digests. camera: which one, for data sets with several.
     """
     try:
         Path(path).exists()
