@@ -20,7 +20,7 @@ from lpwm.worlds.base import Live, World
 
 Rows = slice | Tensor
 Metric = Callable[[Tensor, Tensor], Tensor]
-TILE = 300  # candidates scored at a time on a CPU
+TILE = 900  # candidates scored at a time on a CPU
 
 
 class Problem(ABC):
@@ -164,7 +164,7 @@ class LatentProblem(Problem):
         return other
 
     def cost(self, actions_BSHA: Tensor) -> Tensor:
-        """On a CPU a few hundred candidates at a time, so that what passes between operations stays in the cache."""
+        """On a CPU some hundred candidates at a time, so that what passes between operations stays in the cache."""
         step = max(1, TILE // actions_BSHA.shape[1])
         if step >= self.batch or self.device.type != "cpu" or torch.is_grad_enabled():
             return self._cost(actions_BSHA)
