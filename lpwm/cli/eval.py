@@ -70,10 +70,8 @@ class Args:
     json: bool = False  # Print the JSON instead of the table.
 
 
-GIVEN = (
-    *("goals", "episodes", "offset", "seed", "budgets", "receding", "context", "path_discount", "test"),
-    *("planner_seeds", "solver", "controls", "precision"),
-)  # fields of EvalConfig that are options of the same name
+# Fields of EvalConfig that are options of the same name; None: not given.
+GIVEN = tuple(f.name for f in fields(EvalConfig) if getattr(Args, f.name, False) is None)
 
 
 def defaults(words: list[str], prog: str) -> tuple[Args, str]:
@@ -93,10 +91,7 @@ def settings(args: Args) -> EvalConfig:
         given["horizons"] = args.horizon
         if args.receding is None and len(args.horizon) == 1:  # the preset's R, as far as it fits
             given["receding"] = tuple(r for r in config.receding if r <= args.horizon[0]) or (0,)
-    if args.cold:
-        given["warm"] = False
-    if args.arrive:
-        given["arrive"] = True
+    given |= {"warm": config.warm and not args.cold, "arrive": args.arrive}
     if args.solver is not None and args.solver != config.solver:
         given["options"] = {}
     if args.solver_options:

@@ -53,8 +53,8 @@ class Task:
 
     settings: Callable[[Loaded], Any]
     inspect: Callable[[Loaded], Any]
-    content: Callable[[list[Any]], dict[str, Any]]
     text: Callable[[list[Any]], str]
+    content: Callable[[list[Any]], dict[str, Any]] = lambda results: {"kind": "lpwm readings", "readings": results}
     figures: Callable[[Any, list[Any]], Any] | None = None
     order: Callable[[Any], bool] = lambda result: False
 
@@ -207,13 +207,11 @@ def _zones(args: Args, loaded: list[Loaded]) -> Task:
 def _factors(args: Args, loaded: list[Loaded]) -> Task:
     from lpwm.interpret import FactorConfig, factor_study
     from lpwm.interpret.recorded import factor_table
-    from lpwm.interpret.results import SAMPLES
 
     config = FactorConfig(frames=args.frames, seed=args.seed)
     return Task(
         settings=lambda one: config,
         inspect=lambda one: factor_study(one, config),
-        content=lambda results: {"kind": SAMPLES, "readings": results},
         text=lambda results: "\n\n".join(f"{r.run.name}\n{factor_table(r.scores, width())}" for r in results),
     )
 
@@ -221,14 +219,12 @@ def _factors(args: Args, loaded: list[Loaded]) -> Task:
 def _imagination(args: Args, loaded: list[Loaded]) -> Task:
     from lpwm.interpret.config import DecoderConfig
     from lpwm.interpret.decode import imagination_study
-    from lpwm.interpret.results import SAMPLES
 
     config = DecoderConfig(seed=args.seed)
     folder = args.runs[0] / "interpret" if args.out is None else args.out.parent
     return Task(
         settings=lambda one: config,
         inspect=lambda one: imagination_study(one, folder, config),
-        content=lambda results: {"kind": SAMPLES, "readings": results},
         text=lambda results: "\n\n".join(r.table() for r in results),
     )
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from lpwm.cli.terminal import say
 from lpwm.core.errors import UserError
-from lpwm.model import PAPER_RUNGS, PREDICTORS, ModelConfig, PredictorConfig, title_of
+from lpwm.model import PAPER_RUNGS, PREDICTORS, PredictorConfig, title_of
 
 
 @dataclass(frozen=True)
@@ -14,9 +14,6 @@ class Args:
     history: int = 3  # Context frames k.
     rungs: tuple[str, ...] = PAPER_RUNGS  # Which rungs.
     json: bool = False  # Print exact integers as JSON.
-    schema: str = ""
-    """Instead: the μP schema (name, fan-in, rate, init) of a whole model with this rung, at the first width."""
-    action: int = 10  # Size of an action block, for the schema.
 
 
 def count(rung: str, latent: int, history: int) -> int:
@@ -34,19 +31,6 @@ def rounded(rung: str, n: int) -> str:
 
 
 def run(args: Args) -> int:
-    if args.schema:
-        import torch
-
-        from lpwm.model import WorldModel
-        from lpwm.optim import OptimConfig, table
-
-        PREDICTORS.check(args.schema)
-        with torch.device("meta"):
-            config = ModelConfig(
-                latent=args.widths[0], predictor=PredictorConfig(rung=args.schema, history=args.history)
-            )
-            say(table(WorldModel(config, args.action), OptimConfig()))
-        return 0
     for rung in args.rungs:
         PREDICTORS.check(rung)
     if not args.widths or min(args.widths) < 1:

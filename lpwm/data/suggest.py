@@ -71,19 +71,16 @@ def suggest(data: EpisodeData, file: str, world: World | None = None) -> Suggest
     pixels, why_pixels = _pixels(before)
     clips = len(clip_starts(data.lengths, data.offsets, (CLIP - 1) * skip))
     steps = min(max(500 * round(EPOCHS * clips / BATCH / 500), STEPS[0]), STEPS[1])
+    passes = steps * BATCH / max(clips, 1)
     choices = (
         Choice("data.frameskip", skip, why_skip),
         Choice("model.encoder.image_size", size, why_size),
         Choice("model.encoder.patch", SIZES[size], f"{(size // SIZES[size]) ** 2} patches"),
         Choice("model.encoder.pixels", pixels, why_pixels),
         Choice(
-            "objective.lam",
-            LAM,
-            f"for {steps:,} steps: with half of it codes fell onto one dimension, with 25 distances saturated",
+            "objective.lam", LAM, f"for {steps:,} steps: with half of it codes collapsed, with 25 distances saturated"
         ),
-        Choice(
-            "train.steps", steps, f"{steps * BATCH / max(clips, 1):.1f} passes over {clips:,} clips of {CLIP} frames"
-        ),
+        Choice("train.steps", steps, f"{passes:.1f} passes over {clips:,} clips of {CLIP} frames"),
     )
     warnings = [
         *_moving(before, after, skip, ratio),
@@ -211,21 +208,16 @@ def _drawn(data: EpisodeData, frames: _Frames) -> Iterator[str]:
 
 def _probe(features: Tensor, actions: Tensor, held: Tensor) -> float:
     """R² of ridge regression on the held-out rows, the best of three penalties; of the best action dimension."""
-    mean = features[~held].mean(0)
-    x, new = (features[~held] - mean).double(), (features[held] - mean).double()
-    center = actions[~held].double().mean(0)
-    y, truth = actions[~held].double() - center, actions[held].double() - center
-    spread = truth.square().mean(0)
-    gram, across = x @ x.T, new @ x.T
-    best = -1.0
-    for penalty in (1e-3, 1e-1, 10.0):
-        scale = penalty * float(gram.diagonal().mean()) + 1e-9
-        weights = torch.linalg.solve(gram + scale * torch.eye(len(x), dtype=torch.float64), y)
-        error = (across @ weights - truth).square().mean(0)
-        able = spread > 1e-9
-        if able.any():
-            best = max(best, float((1 - error[able] / spread[able]).max()))
-    return best
+    from sklearn.linear_model import Ridge  # slow to import
+    from sklearn.metrics import r2_score
+
+    (x, new), (y, truth) = ((t[~held].double().numpy(), t[held].double().numpy()) for t in (features, actions))
+    able = truth.std(0) > 3e-5
+    if not able.any():
+        return -1.0
+    power = float(np.square(x - x.mean(0)).sum(1).mean())
+    fits = (Ridge(alpha=penalty * power + 1e-9).fit(x, y[:, able]) for penalty in (1e-3, 1e-1, 10.0))
+    return max(float(r2_score(truth[:, able], f.predict(new), multioutput="raw_values").max()) for f in fits)
 
 
 def _actions(data: EpisodeData) -> Iterator[str]:

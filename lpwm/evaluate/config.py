@@ -87,9 +87,8 @@ class EvalConfig:
         return solver_config(name, **options).build()
 
 
-# paper: the support pipeline's protocol at the paper's planner. quick: the same, reduced. ladder: plan, execute 5
-# blocks, test, at most 10 plans. open: its single plan. horizons: §10's open question. path: not the paper's, replan
-# after every block and count the whole path.
+# paper: the support pipeline's protocol at the paper's planner. ladder: plan, execute 5 blocks, test, at most 10 plans.
+# open: its single plan. horizons: §10's open question. path: replan after every block and count the whole path.
 PRESETS: dict[str, EvalConfig] = {
     "paper": EvalConfig(),
     "quick": EvalConfig(

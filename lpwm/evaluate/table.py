@@ -39,8 +39,6 @@ def _cell(evaluation: Evaluation, cell: Cell) -> str:
     path = f", path discount {c.path_discount:g}" if c.path_discount else ""
     path += ", arriving at the end" if c.arrive else ""
     lines = [f"{cell.goals} goals, horizon {cell.horizon}, executes {cell.receding} ({start}{path})"]
-    if cell.goals == "image":
-        return "\n".join([*lines, *_image(cell)])
     for budget in cell.budgets:
         rows = {row.name: {m: row.at(budget).rate(m) for m in MEASURES} for row in cell.rows}
         lines.append(_rates(f"{budget} steps", rows, {row.name: _more(row, budget) for row in cell.rows}))
@@ -115,14 +113,3 @@ def _compared(cell: Cell) -> list[str]:
     pairs = zip(compared.differences, compared.text, strict=True)
     lines += [text for row, text in pairs if {row.a, row.b} <= names]
     return [f"  at the end, after {cell.budgets[-1]} steps:", *(_wrapped(line, "    ") for line in lines)]
-
-
-def _image(cell: Cell) -> list[str]:
-    """No state is known to test against: the latent distance to the picture, first and last."""
-    lines = []
-    for row in cell.rows:
-        latent = [run for line in row.mean_latent_distance["latent"] for run in line]
-        first, last = (statistics.fmean(x[at] for x in latent) for at in (0, -1))
-        text = f"{row.name}: latent distance to the picture {first:.3f} at the start, {last:.3f} at the end"
-        lines.append(_wrapped(text, "  "))
-    return lines

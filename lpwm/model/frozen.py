@@ -72,10 +72,9 @@ def _linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 def prefers_onednn() -> bool:
     """Whether large float32 products are oneDNN's: on AMD's processors with AVX-512, where those of MKL, torch's own
     choice, take twice as long (bench/results/products_2cores.json). Sums may differ in their last digit."""
+    able = torch.backends.cpu.get_cpu_capability() == "AVX512" and hasattr(torch.ops.mkldnn, "_linear_pointwise")
     cpuinfo = Path("/proc/cpuinfo")
-    if torch.backends.cpu.get_cpu_capability() != "AVX512" or not cpuinfo.exists():
-        return False
-    return "AuthenticAMD" in cpuinfo.read_text() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+    return able and cpuinfo.exists() and "AuthenticAMD" in cpuinfo.read_text()
 
 
 def cast(pair: Affine, dtype: torch.dtype) -> Affine:

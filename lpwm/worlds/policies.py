@@ -38,8 +38,11 @@ class Policy(Protocol):
         """(N, S), (N, S), (N, M), (N,) int64, step -> actions (N, A) within bounds, carried (N, M)."""
 
 
+@dataclass(frozen=True)
 class _Forgetful:
     """A policy that carries nothing."""
+
+    world: World
 
     def begin(self, state: Tensor, goal: Tensor, keys: Tensor) -> Tensor:
         return state.new_zeros((state.shape[0], 0))
@@ -48,8 +51,6 @@ class _Forgetful:
 @dataclass(frozen=True)
 class Random(_Forgetful):
     """Actions uniform within the bounds of the world."""
-
-    world: World
 
     def act(self, state: Tensor, goal: Tensor, carried: Tensor, keys: Tensor, t: int) -> tuple[Tensor, Tensor]:
         spec = self.world.spec
@@ -60,8 +61,6 @@ class Random(_Forgetful):
 @dataclass(frozen=True)
 class Still(_Forgetful):
     """The action nearest zero."""
-
-    world: World
 
     def act(self, state: Tensor, goal: Tensor, carried: Tensor, keys: Tensor, t: int) -> tuple[Tensor, Tensor]:
         spec = self.world.spec

@@ -93,11 +93,3 @@ def test_differences_names_what_differs():
     assert measured[0] == "dataset goals: not the same episodes"
     assert any(line.endswith("50 steps, terminal: 1 of 250 outcomes differ") for line in measured)
     assert sum(line.endswith("not evaluated again") for line in measured) == 2
-
-
-def test_a_picture_as_the_goal_of_0_1_0_is_still_shown():
-    record = json.loads((RESULTS / "piecewise-small-dataset-goals.json").read_text())
-    record["episode_sets"] = {"image": record["episode_sets"]["dataset"] | {"kind": "image", "goal": None}}
-    cell = record["cells"][0]
-    cell |= {"goals": "image", "rows": [row for row in cell["rows"] if not row["control"]]}
-    assert "latent distance to the picture" in Evaluation.from_json(record).table()
