@@ -30,8 +30,8 @@ def lines(document: dict, depth: int) -> list[str]:
     errors = {(r["method"], r["seed"]): np.log2(r["monitors"]["error_depth"][depth - 1]) for r in document["runs"]}
     out = []
     for cell in document["cells"]:
-        rows = [r for r in cell["rows"] if not r["control"]]
-        sparse = [r["name"].rsplit("-", 1)[-1].startswith("lpwm") for r in rows]
+        rows = [r for r in cell["rows"] if r["name"].endswith(("-lpwm", "-lewm"))]
+        sparse = [r["name"].endswith("-lpwm") for r in rows]
         if sorted(sparse) != [False, True]:
             continue
         for budget in rows[0]["budgets"]:

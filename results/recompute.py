@@ -28,6 +28,9 @@ PATH = ("piecewise-small-along-1.json",)  # the same models and goals under the 
 # Eight pairs at the recipe's cell, which is LeWM's own, and LpWM at its own, on the same goals under both costs.
 PAIRS = {c: (f"piecewise-small-pairs-{c}.json",) for c in ("end", "path")}
 OWN = {c: (f"piecewise-small-own-{c}.json",) for c in ("end", "path")}
+# Of the nineteenth round: all methods at their own cells, and LpWM at the recipe's.
+TABLE = {(g, c): (f"piecewise-small-table-{g}-{c}.json",) for g in ("2x2", "3x3") for c in ("end", "path")}
+RECIPE = {c: (f"piecewise-small-recipe-3x3-{c}.json",) for c in ("end", "path")}
 MEASURES = (("terminal", ""), ("latched", " reached"))  # what is judged, and what stands next to it
 TOLERANCE = 5e-5
 Numbers = tuple[float, float, float]  # estimate and the bounds of its 95 % interval
@@ -171,12 +174,22 @@ def planned(files: Files) -> dict[str, Numbers]:
             name = f"piecewise-2x2-replan-{m}{end}"
             both(name, (PAIRS[cost], SMALL + m, 1), (PAIRS[cost], SMALL + m, 5))
             alone(f"piecewise-2x2-r5-{m}{end}", PAIRS[cost], SMALL + m, 5)
-    both("piecewise-2x2-r5-tj", (GOALS, SMALL + "lpwm-tj", 5), (GOALS, SMALL + "lpwm", 5))
+        third = SMALL.replace("2x2", "3x3")
+        for g, prefix in (("2x2", SMALL), ("3x3", third)):
+            table = TABLE[g, cost]
+            both(f"piecewise-{g}-r5-tj{end}", (table, prefix + "lpwm-tj", 5), (table, prefix + "lpwm", 5))
+        alone(f"piecewise-2x2-r1-lpwm-tj{end}", *((TABLE["2x2", cost] if end else GOALS), SMALL + "lpwm-tj", 1))
+        alone(f"piecewise-2x2-r5-lpwm-tj{end}", *((TABLE["2x2", cost] if end else GOALS), SMALL + "lpwm-tj", 5))
+        table, usual = TABLE["3x3", cost], {"lpwm": RECIPE[cost], "lewm": TABLE["3x3", cost]}
+        for m, where in usual.items():
+            both(f"piecewise-3x3-replan-{m}{end}", (where, third + m, 1), (where, third + m, 5))
+        for R in (1, 5):
+            both(f"piecewise-3x3-r{R}-ahead{end}", (table, third + "lpwm", R), (table, third + "lewm", R))
+            for m, where in (*usual.items(), ("lpwm-tj", table)):
+                alone(f"piecewise-3x3-r{R}-{m}{end}", where, third + m, R)
     for m in ("lpwm", "lewm"):
         alone(f"piecewise-2x2-r1-{m}", BOTH, SMALL + m, 1)
         alone(f"piecewise-2x2-r1-{m}-path", PATH, SMALL + m, 1)
-    for R in (1, 5):
-        alone(f"piecewise-2x2-r{R}-lpwm-tj", GOALS, SMALL + "lpwm-tj", R)
     for m in ("lpwm", "lpwm-tj", "lewm"):
         alone(f"dataset-piecewise-2x2-{m}", DATASET, SMALL + m, 5, "dataset")
     cube = ("cube-112-dataset-goals.json",)
