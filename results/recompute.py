@@ -22,7 +22,7 @@ SMALL, PUSHT, CUBE = "piecewise-2x2-small-", "pusht-small-mlp-lti-", "cube-112-"
 REPLICATION = ("piecewise-small-replication.json",)
 BOTH = (*REPLICATION, "piecewise-small-along-0.json")  # the same models on other goals
 GOALS, DATASET = ("piecewise-small-random-goals.json",), ("piecewise-small-dataset-goals.json",)
-HORIZONS, PROBES = "piecewise-small-horizons.json", "piecewise-small-probes.json"
+HORIZONS, PROBES = "piecewise-small-horizons.json", "piecewise-small-table-probes.json"
 CLOSED = ("pusht-small-replication-closed.json",)
 PATH = ("piecewise-small-along-1.json",)  # the same models and goals under the path cost
 # Eight pairs at the recipe's cell, which is LeWM's own, and LpWM at its own, on the same goals under both costs.
@@ -164,7 +164,7 @@ def planned(files: Files) -> dict[str, Numbers]:
             x = one(m, *side)
             out[name + end] = level(x.mean(1), x.shape[1])
 
-    pusht = ("dataset", 250)
+    pusht, third = ("dataset", 250), SMALL.replace("2x2", "3x3")
     both("pusht-mlp-lti", (CLOSED, PUSHT + "lpwm", 5, *pusht), (CLOSED, PUSHT + "lewm", 5, *pusht))
     for cost, end in (("end", ""), ("path", "-path")):
         for R in (1, 5):
@@ -174,7 +174,6 @@ def planned(files: Files) -> dict[str, Numbers]:
             name = f"piecewise-2x2-replan-{m}{end}"
             both(name, (PAIRS[cost], SMALL + m, 1), (PAIRS[cost], SMALL + m, 5))
             alone(f"piecewise-2x2-r5-{m}{end}", PAIRS[cost], SMALL + m, 5)
-        third = SMALL.replace("2x2", "3x3")
         for g, prefix in (("2x2", SMALL), ("3x3", third)):
             table = TABLE[g, cost]
             both(f"piecewise-{g}-r5-tj{end}", (table, prefix + "lpwm-tj", 5), (table, prefix + "lpwm", 5))
@@ -192,6 +191,7 @@ def planned(files: Files) -> dict[str, Numbers]:
         alone(f"piecewise-2x2-r1-{m}-path", PATH, SMALL + m, 1)
     for m in ("lpwm", "lpwm-tj", "lewm"):
         alone(f"dataset-piecewise-2x2-{m}", DATASET, SMALL + m, 5, "dataset")
+        alone(f"dataset-piecewise-3x3-{m}", ("piecewise-small-table-3x3-dataset.json",), third + m, 5, "dataset")
     cube = ("cube-112-dataset-goals.json",)
     both("cube-planning", (cube, CUBE + "lpwm-tj0.1", 5, "dataset"), (cube, CUBE + "lpwm", 5, "dataset"))
     return out

@@ -73,7 +73,7 @@ class Planned:
 
     @property
     def size(self) -> str:
-        return f"{self.run.dimensions}, each method at its own λ and η" if self.own else self.run.size
+        return self.run.at_own_cell if self.own else self.run.size
 
     @property
     def setting(self) -> tuple[Any, ...]:

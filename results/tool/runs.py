@@ -138,6 +138,10 @@ class Trained:
         return {k: v for k, v in self.known.items() if k in usual and v != usual[k] and k not in shown}
 
     @property
+    def at_own_cell(self) -> str:
+        return f"{self.dimensions}, each method at its own λ and η"
+
+    @property
     def own(self) -> bool:
         """Trained at the cell that its method was tuned to, and otherwise as its recipe."""
         cell = OWN.get(self.recipe)

@@ -27,15 +27,25 @@ def quantity(study: Mapping[str, Any], name: str) -> tuple[float | None, Mapping
     return (None, {}) if value is None else (float(value["estimate"]), value)
 
 
-def _studies(claim: Claim, results: Results, method: str) -> dict[tuple[str, str], dict[int | str, Studied]]:
-    """The studies of a method on frames as it was trained, by world and size, then by seed."""
-    out: dict[tuple[str, str], dict[int | str, Studied]] = defaultdict(dict)
+Groups = dict[tuple[str, str, tuple[str, ...]], dict[int | str, Studied]]
+
+
+def _studies(claim: Claim, results: Results, method: str) -> Groups:
+    """The studies of a method on frames as it was trained, by world, size and file (one round), then by seed. Where two
+    methods are compared, each at its own cell is a size of its own."""
+    out: Groups = defaultdict(dict)
     for one in sorted(results.studied, key=lambda s: (-s.run.step, s.files)):
-        world = one.study.get("world", {})
+        world, run = one.study.get("world", {}), one.run
         as_trained = world.get("options", {}).get("visible", False) == world.get("trained_visible", False)
-        if wanted(one.run, claim.query, method) and as_trained:
-            out[one.run.family, one.run.size].setdefault(one.run.seed, one)
+        if wanted(run, claim.query, method) and as_trained:
+            for size in (run.size, *([run.at_own_cell] if claim.query.against and run.own else [])):
+                out[run.family, size, one.files].setdefault(run.seed, one)
     return out
+
+
+def _rank(run: Trained, seeds: int) -> tuple[Any, ...]:
+    """A method's own cell counts like its recipe."""
+    return run.reduced, 0 if run.own else run.other, -seeds
 
 
 def from_studies(claim: Claim, results: Results) -> Iterator[Evidence]:
@@ -58,10 +68,12 @@ def from_studies(claim: Claim, results: Results) -> Iterator[Evidence]:
             values.append(value - less)
             own.append(math.hypot(own_error(error), own_error(less_error)))
         if values:
-            yield _studied(claim, used, values, own)
+            yield _studied(claim, key[1], used, values, own)
 
 
-def _studied(claim: Claim, used: Sequence[Studied], values: Sequence[float], own: Sequence[float]) -> Evidence:
+def _studied(
+    claim: Claim, size: str, used: Sequence[Studied], values: Sequence[float], own: Sequence[float]
+) -> Evidence:
     run, study = used[0].run, used[0].study
     interval, detectable = over_seeds(values, own)
     if len(values) == 1 and own[0]:  # over trajectories or episodes of the one checkpoint
@@ -70,11 +82,8 @@ def _studied(claim: Claim, used: Sequence[Studied], values: Sequence[float], own
     frames = study.get("probes", {}).get("frames")
     protocol = f"{run.family}, {frames:,} held-out frames" if frames else run.family
     verdict = judge(claim, interval, len(values), detectable, run.paper)
-    rank = (run.reduced, run.other, -len(values))
-    more: dict[str, Any] = {"files": files_of(used), "interval": interval, "rank": rank}
-    return Evidence(
-        claim, interval_text(claim, interval), len(values), run.size, protocol, run.reduced, verdict, **more
-    )
+    more: dict[str, Any] = {"files": files_of(used), "interval": interval, "rank": _rank(run, len(values))}
+    return Evidence(claim, interval_text(claim, interval), len(values), size, protocol, run.reduced, verdict, **more)
 
 
 def from_borders(claim: Claim, results: Results) -> Iterator[Evidence]:
@@ -95,10 +104,10 @@ def from_borders(claim: Claim, results: Results) -> Iterator[Evidence]:
             continue
         run = next(iter(group.values())).run
         verdict = share(claim, sum(p < 0.05 for p in ps), len(ps), otherwise=OPEN)
-        more: dict[str, Any] = {"files": files_of(group.values()), "rank": (run.reduced, run.other, -len(ps))}
+        more: dict[str, Any] = {"files": files_of(group.values()), "rank": _rank(run, len(ps))}
         more["also"] = f"signs of dense codes: {text(dense)}" if dense else ""
         protocol = f"{run.family}, grid of positions"
-        yield Evidence(claim, text(ps), len(ps), run.size, protocol, run.reduced, verdict, **more)
+        yield Evidence(claim, text(ps), len(ps), key[1], protocol, run.reduced, verdict, **more)
 
 
 def healthy(run: Trained) -> bool:
