@@ -372,6 +372,40 @@ def test_probes(tmp_path):
     assert one.verdict.exploratory and one.interval.low == pytest.approx(0.91)
 
 
+def test_studies_of_two_rounds_are_two_lines_and_own_cells_meet(tmp_path, monkeypatch):
+    """Two files of a recipe are not pooled; methods at their own cells are compared, and count like recipes."""
+    recipes = {m: f"piecewise-2x2-small/{m}" for m in ("lpwm", "lewm")}
+    cells = {"lpwm": {"optim.lr": 6e-3}, "lewm": {"optim.lr": 3e-3}}
+    monkeypatch.setattr(runs, "OWN", {recipes[m]: cells[m] for m in recipes})
+
+    def one(m, seed, support, lr):
+        config = config_of(recipes[m], seed)
+        config["optim"] = {**config["optim"], "lr": lr}
+        return study(seed, support) | {
+            "run": {
+                "hash": f"{m}{lr}{seed}",
+                "recipe": recipes[m],
+                "step": 2500,
+                "name": m,
+                "method": m,
+                "seed": seed,
+                "config": config,
+            }
+        }
+
+    early = [one(m, s, 0.95 if m == "lpwm" else 0.96, 3e-3) for m in recipes for s in range(3)]
+    late = [one(m, s, 0.9 if m == "lpwm" else 0.96, cells[m]["optim.lr"]) for m in recipes for s in range(10, 18)]
+    kind = {"kind": "lpwm interpretations"}
+    results = put(tmp_path, early=kind | {"studies": early}, late=kind | {"studies": late})
+    lines = evidence(BY_ID["probe-zone-signs"], results)
+    assert [(e.seeds, e.files, round(e.interval.estimate, 2)) for e in lines] == [
+        (8, ("late.json",), -0.06),
+        (3, ("early.json",), -0.01),
+    ]
+    assert "each method at its own" in lines[0].size and "own" not in lines[1].size
+    assert [e.seeds for e in evidence(BY_ID["probe-zone"], results)] == [8, 3]  # its own cell, then the recipe's
+
+
 def test_trajectories_that_seeds_share_do_not_shrink_with_them(tmp_path):
     """Eight seeds that agree to the last digit are no more certain than the trajectories they were measured on."""
     results = put(tmp_path, x={"kind": "lpwm interpretations", "studies": [study(s) for s in range(8)]})
