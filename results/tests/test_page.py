@@ -404,6 +404,9 @@ def test_studies_of_two_rounds_are_two_lines_and_own_cells_meet(tmp_path, monkey
     ]
     assert "each method at its own" in lines[0].size and "own" not in lines[1].size
     assert [e.seeds for e in evidence(BY_ID["probe-zone"], results)] == [8, 3]  # its own cell, then the recipe's
+    again = [one("lpwm", s, 0.92, 6e-3) for s in range(20, 25)]
+    results = put(tmp_path, early=kind | {"studies": early}, late=kind | {"studies": late}, x=kind | {"studies": again})
+    assert [e.seeds for e in evidence(BY_ID["probe-zone"], results)] == [8, 5, 3]
 
 
 def test_trajectories_that_seeds_share_do_not_shrink_with_them(tmp_path):
