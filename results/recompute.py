@@ -22,7 +22,7 @@ SMALL, PUSHT, CUBE = "piecewise-2x2-small-", "pusht-small-mlp-lti-", "cube-112-"
 REPLICATION = ("piecewise-small-replication.json",)
 BOTH = (*REPLICATION, "piecewise-small-along-0.json")  # the same models on other goals
 GOALS, DATASET = ("piecewise-small-random-goals.json",), ("piecewise-small-dataset-goals.json",)
-HORIZONS, PROBES = "piecewise-small-horizons.json", "piecewise-small-table-probes.json"
+HORIZONS, PROBES = "piecewise-small-table-horizons.json", "piecewise-small-table-probes.json"
 CLOSED = ("pusht-small-replication-closed.json",)
 PATH = ("piecewise-small-along-1.json",)  # the same models and goals under the path cost
 # Eight pairs at the recipe's cell, which is LeWM's own, and LpWM at its own, on the same goals under both costs.
@@ -168,8 +168,10 @@ def planned(files: Files) -> dict[str, Numbers]:
     both("pusht-mlp-lti", (CLOSED, PUSHT + "lpwm", 5, *pusht), (CLOSED, PUSHT + "lewm", 5, *pusht))
     for cost, end in (("end", ""), ("path", "-path")):
         for R in (1, 5):
-            name = f"piecewise-2x2-r{R}-ahead{end}"
-            both(name, (OWN[cost], SMALL + "lpwm", R), (PAIRS[cost], SMALL + "lewm", R))
+            name, sides = f"piecewise-2x2-r{R}-ahead{end}", (OWN[cost], PAIRS[cost])
+            if name == "piecewise-2x2-r1-ahead":  # most episodes: those of the table, and H=5 of the horizons
+                sides = ((*TABLE["2x2", "end"], HORIZONS),) * 2
+            both(name, (sides[0], SMALL + "lpwm", R), (sides[1], SMALL + "lewm", R))
         for m in ("lpwm", "lewm"):
             name = f"piecewise-2x2-replan-{m}{end}"
             both(name, (PAIRS[cost], SMALL + m, 1), (PAIRS[cost], SMALL + m, 5))

@@ -634,14 +634,20 @@ def test_no_other_folder_s_files_are_replaced(tmp_path, capsys):
     assert [p.name for p in tmp_path.iterdir()] == ["README.md"] and (tmp_path / "README.md").read_text() == "mine"
 
 
-def test_a_curve_of_horizons_keeps_to_one_planner():
+@pytest.mark.parametrize(
+    ("planner", "file", "horizons"),
+    [
+        ("CEM 100 × 10, 50 goals", "piecewise-small-horizons.json", [1, 2, 3, 5, 8, 10]),
+        ("CEM 300 × 30, 50 goals", "piecewise-small-table-horizons.json", [1, 2, 3, 5, 8]),
+    ],
+)
+def test_a_curve_of_horizons_keeps_to_one_planner(planner, file, horizons):
     """This repository's results have H=5 with the paper's planner too: it is no point of the small planner's curve."""
     results = read_results(RESULTS)
     drawn = figures.horizons(results)
     assert drawn is not None
-    (axis,) = [a for a in drawn.axes if a.get_visible()]
-    assert "CEM 100 × 10, 50 goals" in axis.get_title("left") + axis.get_title()
-    source = json.loads((RESULTS / "piecewise-small-horizons.json").read_text())
+    (axis,) = [a for a in drawn.axes if a.get_visible() and planner in a.get_title("left") + a.get_title()]
+    source = json.loads((RESULTS / file).read_text())
     own = {row["name"]: {} for c in source["cells"] for row in c["rows"] if not row["control"]}
     for cell in source["cells"]:
         for row in cell["rows"]:
@@ -650,7 +656,7 @@ def test_a_curve_of_horizons_keeps_to_one_planner():
     shown = sorted(tuple(line.get_ydata()) for line in axis.lines)
     want = sorted(tuple(points[h] for h in sorted(points)) for points in own.values())
     np.testing.assert_allclose(shown, want)
-    assert list(axis.lines[0].get_xdata()) == [1, 2, 3, 5, 8, 10]
+    assert list(axis.lines[0].get_xdata()) == horizons
 
 
 def test_training_curves_have_a_line_for_every_run_and_a_name_for_every_cell():

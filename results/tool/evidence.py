@@ -40,8 +40,9 @@ def _tested(line: Evidence, results: Results) -> Evidence:
 
 
 def _matching(claim: Claim, results: Results, method: str) -> list[Planned]:
+    """Where two methods are compared, what was planned with a method at its own cell is there twice."""
     q = claim.query
-    return [
+    planned = [
         p
         for p in results.planned
         if wanted(p.run, q, method)
@@ -50,6 +51,7 @@ def _matching(claim: Claim, results: Results, method: str) -> list[Planned]:
         and q.receding in (None, p.receding)
         and not (q.closed_loop and p.open_loop)
     ]
+    return planned + [replace(p, own=True) for p in planned if q.against and p.run.own]
 
 
 # Success rates ----------------------------------------------------------------------------------------------
@@ -124,8 +126,6 @@ def _line(
 def _success(claim: Claim, results: Results) -> list[Evidence]:
     def of(method: str) -> Groups:
         planned = [p for p in _matching(claim, results, method) if p.horizon == claim.query.horizon]
-        if claim.query.against:
-            planned += [replace(p, own=True) for p in planned if p.run.own]
         return with_all_episodes(groups(planned))
 
     mine = of(claim.query.method)
