@@ -43,7 +43,7 @@ from lpwm.train.log import Logger
 from lpwm.train.loop import Callbacks, train
 from lpwm.train.monitors import ActivityWindow, depth_errors, held_out_clips
 from lpwm.train.prepare import prepare_data
-from lpwm.train.run_config import RUN, RunConfig, RunRecord, Start, half_precision, read_record, run_hash
+from lpwm.train.run_config import RUN, RunConfig, RunRecord, Start, half_precision, pick_device, read_record, run_hash
 from lpwm.train.step import Stepper
 from lpwm.train.weights import check_shapes
 
@@ -77,7 +77,7 @@ class Run:
     def create(
         cls,
         config: RunConfig,
-        root: Path,
+        root: str | Path,
         name: str = "run",
         progress: Callable[[int], None] | None = None,
         ranks: Ranks | None = None,
@@ -86,7 +86,7 @@ class Run:
     ) -> "Run":
         """The folder ROOT/NAME-HASH; one that is there already is the same run and is continued. weights: a run,
         checkpoint, folder or hub name whose weights it starts from, in place of fresh ones."""
-        ranks = ranks or Ranks()
+        ranks, root = ranks or Ranks(), Path(root)
         side = config.model.encoder.image_size
         data = prepare_data(config.data, root / "data", progress, side) if ranks.first else None
         ranks.wait()
@@ -108,7 +108,8 @@ class Run:
         return cls(config, folder, data, code, start, tensors)
 
     @classmethod
-    def open(cls, folder: Path) -> "Run":
+    def open(cls, folder: str | Path) -> "Run":
+        folder = Path(folder)
         record = read_record(folder)
         config = record.config
         data = prepare_data(config.data, folder.parent / "data", None, config.model.encoder.image_size)
@@ -117,9 +118,10 @@ class Run:
         return cls(config, folder, data, record.hash, record.start)
 
     @classmethod
-    def further(cls, folder: Path, steps: int, ranks: Ranks | None = None) -> "Run":
+    def further(cls, folder: str | Path, steps: int, ranks: Ranks | None = None) -> "Run":
         """A run of `steps` steps in all that goes on from the last checkpoint of another, which stays as it is."""
-        ranks, record, last = ranks or Ranks(), read_record(folder), checkpoint.latest(folder)
+        ranks, folder = ranks or Ranks(), Path(folder)
+        record, last = read_record(folder), checkpoint.latest(folder)
         if last.step >= steps:
             raise UserError(f"{folder} has {last.step} steps behind it: give more as --train.steps, or leave it out.")
         cls.open(folder)  # its data are what they were
@@ -185,7 +187,7 @@ class Run:
 
     def train(
         self,
-        device: torch.device,
+        device: str | torch.device = "auto",
         ranks: Ranks | None = None,
         *,
         console: bool = True,
@@ -206,7 +208,7 @@ class Run:
                 if fresh:
                     remove(checkpoint.root_of(self.folder))
             ranks.wait()
-            return self._train(device, ranks, writer, console, wandb, report)
+            return self._train(pick_device(device), ranks, writer, console, wandb, report)
 
     def _train(
         self,

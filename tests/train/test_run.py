@@ -59,6 +59,17 @@ def test_the_same_config_is_the_same_run(whole):
     assert Run.create(replace(tiny(), train=replace(tiny().train, seed=1)), whole.folder.parent).hash != whole.hash
 
 
+def test_paths_and_devices_may_be_strings(whole):
+    again = Run.create(tiny(), str(whole.folder.parent), "run")
+    assert again.folder == Run.open(str(whole.folder)).folder == whole.folder
+    said = []
+    again.train("cpu", console=False, report=said.append)
+    assert "already trained" in said[0]
+    longer = Run.further(str(whole.folder), 70)
+    assert longer.config.train.steps == 70 and longer.folder.parent == whole.folder.parent
+    refused("unknown device 'tpu'", again.train, "tpu")
+
+
 def test_the_record_rebuilds_the_run(whole):
     opened = Run.open(whole.folder)
     assert opened.config == whole.config and opened.data.digest == whole.data.digest
