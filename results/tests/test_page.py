@@ -572,6 +572,17 @@ def test_the_page_of_this_repository_is_what_its_json_says(tmp_path):
         assert path.read_bytes()[:4] == b"\x89PNG" and (RESULTS / "figures" / path.name).exists()
 
 
+def test_a_level_of_another_recipe_has_one_row_with_both_costs():
+    """And none among the claims that are judged."""
+    judged, levels = (RESULTS / "README.md").read_text().split("## Levels")
+    claims = {c["id"]: c for c in json.loads((RESULTS / "claims.json").read_text())["claims"]}
+    rows = [line.split(" | ") for line in levels.splitlines() if line.startswith("| Piecewise 2×2 · R=1: LpWM |")]
+    end, path = (claims[f"piecewise-2x2-r1-lpwm{cost}"]["lines"][0]["ours"] for cost in ("", "-path"))
+    assert len(rows) == 1 and rows[0][2:4] == [end, path]
+    assert "· R=1: LpWM |" not in judged and "R=1: LpWM ahead of LeWM (path cost) |" in judged
+    assert all(f"· {claim['text']} |" not in judged for claim in claims.values() if claim["verdict"] == "not judged")
+
+
 def test_a_changed_number_changes_the_page(tmp_path):
     source = tmp_path / "results"
     shutil.copytree(RESULTS, source)

@@ -195,7 +195,8 @@ def _probes() -> Iterator[Claim]:
     query = Query("study", SEEN, "lpwm", quantity="zone_support")
     yield Claim("probe-zone", "probes", "The support decodes the zone", "94–99 %", "level", query, 0.94, 1.0)
     query = Query("study", SEEN, "lpwm", quantity="zone_support", versus="zone_code")
-    yield Claim("probe-zone-code", "probes", "… as well as the code", "on par", "parity", query, -NEAR, NEAR)
+    text = "The support decodes the zone as well as the code does"
+    yield Claim("probe-zone-code", "probes", text, "on par", "parity", query, -NEAR, NEAR)
     query = Query("study", SEEN, "lpwm", quantity="position_code", versus="position_support")
     text = "Position (R²) is better decoded from magnitudes than from the support"
     yield Claim("probe-position", "probes", text, "better", "difference", query)

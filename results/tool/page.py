@@ -125,11 +125,12 @@ def first_page(ours: Ours, results: Results, notes: Mapping[str, str], drawn: Se
         "Success is being at the goal when the budget ends; what was reached on the way stands next to it. The paper "
         "words its planning cost in two ways: a plan is judged by its end, or, where a row says *path cost*, by all "
         "its predicted codes. *Direction*: same, other, open. *Size*: the paper's lies inside our interval, or is "
-        "excluded by it. A level of another recipe is not judged. The rule in full, every line under a claim, "
+        "excluded by it. The rule in full, every line under a claim, "
         "controls, provenance and what was seen on the way: [details.md](details.md). What was decided before "
         "anything ran: [protocol.md](protocol.md).",
         claims_table(ours),
         silence(ours),
+        levels_table(ours),
         "Written by `python -m results.tool page` from the JSON files in this folder: do not edit it. `make "
         "results-test` computes every number of the table once more without this package (`recompute.py`).",
     ]
@@ -150,21 +151,31 @@ def filled(text: str, ours: Ours) -> str:
 
 
 def claims_table(ours: Ours) -> str:
-    """One row for every claim that was run: those with a verdict first."""
+    """One row for every claim that was judged."""
     rows = []
     for claim, lines in ours.items():
-        if lines:
+        if lines and direction_of(lines) != NOT_JUDGED:
             line = lines[0]
             reached = line.also.removeprefix("reached ") if line.also.startswith("reached ") else ""
             if line.reached is not None:
                 reached += f": {line.reached.text()}"
             verdict = (line.verdict.direction or "–", line.verdict.size or "–")
-            reason = f"{NOT_JUDGED}" if direction_of(lines) == NOT_JUDGED else line.verdict.why
-            rows.append(
-                (verdict == ("–", "–"), [claim.title, claim.paper, line.ours, *verdict, reason, reached, _seeds(line)])
-            )
+            rows.append([claim.title, claim.paper, line.ours, *verdict, line.verdict.why, reached, _seeds(line)])
     heads = ["claim", "paper", "ours (95 %)", "direction", "size", "", "reached on the way", "seeds"]
-    return pipes([heads, *(row for _, row in sorted(rows, key=lambda r: r[0]))]) if rows else "None yet."
+    return pipes([heads, *rows]) if rows else "None yet."
+
+
+def levels_table(ours: Ours) -> str:
+    """One row for every level of another recipe, under both planning costs where it is one of planning."""
+    on_the_path = {claim.id.removesuffix("-path"): lines for claim, lines in ours.items() if claim.query.cost == "path"}
+    rows = []
+    for claim, lines in ours.items():
+        if claim.query.cost == "end" and direction_of(lines) == NOT_JUDGED:
+            path = on_the_path.get(claim.id, [])
+            seeds = dict.fromkeys(_seeds(many[0]) for many in (lines, path) if many)
+            rows.append([claim.title, claim.paper, lines[0].ours, path[0].ours if path else "–", " / ".join(seeds)])
+    heads = ["level", "paper", "ours (95 %)", "ours, path cost", "seeds"]
+    return "## Levels, which are not judged\n\n" + pipes([heads, *rows]) if rows else ""
 
 
 def silence(ours: Ours) -> str:
