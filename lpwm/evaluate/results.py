@@ -157,12 +157,6 @@ class Curve:
     def to_json(self) -> dict[str, Any]:
         return {**fields_json(self), "saturates": self.saturates}
 
-    def text(self) -> str:
-        """`latent distance, far = 1: 0–10 .22, 10–25 .54, …`."""
-        to = [f"–{edge:.3g}" for edge in self.edges[1:-1]] + ["+"]
-        cells = [f"{low:.3g}{t} {v:.2f}" for low, t, v in zip(self.edges[:-1], to, self.relative, strict=True)]
-        return f"latent distance (far = 1) at state distance {', '.join(cells)}; rank correlation {self.spearman:.2f}"
-
 
 @dataclass(frozen=True)
 class Training:

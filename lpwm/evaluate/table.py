@@ -1,6 +1,7 @@
 """An evaluation for people to read, 80 columns wide."""
 
 import io
+import math
 import statistics
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -9,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from lpwm.evaluate.results import MEASURES, Cell, Evaluation, Rate, Row
+from lpwm.evaluate.results import MEASURES, Cell, Curve, Evaluation, Rate, Row
 
 WIDTH = 80
 TITLES = {"latched": "reached", "terminal": "at the end"}
@@ -25,8 +26,18 @@ def table(evaluation: Evaluation) -> str:
     )
     parts = [_wrapped(about), *(_cell(evaluation, cell) for cell in evaluation.cells)]
     if evaluation.curves:
-        parts.append("\n".join(_wrapped(f"{name}: {curve.text()}") for name, curve in evaluation.curves.items()))
+        parts.append(_curves(evaluation.curves))
     return "\n\n".join(parts)
+
+
+def _curves(curves: Mapping[str, Curve]) -> str:
+    """One row per run. All of them are measured on the same states."""
+    _, *ends, _ = next(iter(curves.values())).edges
+    heads = [*(f"<{end:.3g}" for end in ends), f"{ends[-1]:.3g}+", "rank"]
+    rows = [[name, *(f"{v:.2f}".replace("nan", "–") for v in (*c.relative, c.spearman))] for name, c in curves.items()]
+    about = f"latent distance by the distance of states ({heads[-2]} is 1), and the rank correlation of both"
+    same = [_wrapped(f"{name}: all frames have the same code") for name, c in curves.items() if math.isnan(c.far)]
+    return "\n".join([columns(["", *heads], rows, title=about, widths=[None, *(max(5, len(h)) for h in heads)]), *same])
 
 
 def _wrapped(text: str, indent: str = "") -> str:

@@ -95,10 +95,16 @@ def test_the_table_shows_rates_controls_and_the_curve(result):
     assert max(map(len, text.splitlines())) <= 80
     for part in ("random goals, horizon 5, executes 1 (warm)", "executes 5 (cold)", "do nothing", "oracle", "50 steps"):
         assert part in text
-    assert "latent distance (far = 1) at state distance 0–10" in text
+    assert "latent distance by the distance of states" in text and "<10" in text
     row = result.cells[0].rows[0]
     assert row.at(50).terminal.interval.text().replace(" %", "") in text
     assert Evaluation.from_json(result.to_json()).table() == text
+    ((name, curve),) = list(result.curves.items())[:1]
+    nan = float("nan")
+    dead = replace(curve, far=nan, spearman=nan, relative=(nan,) * len(curve.relative))
+    lines = replace(result, curves={name: curve, "gone": dead}).table().splitlines()
+    assert lines[-1] == "gone: all frames have the same code" and lines[-2].split() == ["gone"] + 6 * ["–"]
+    assert lines[-3].split()[1:] == [f"{v:.2f}" for v in (*curve.relative, curve.spearman)]
 
 
 def test_the_ladder_reads_success_at_the_ends_of_plans(world, agent):
