@@ -3,8 +3,9 @@
     python results/open_loop.py EVALUATION.json [more.json …] [--depth 5]
 
 For every file, cell and budget: success of each checkpoint on its held-out rollout error, least squares over
-checkpoints. Printed: the difference of the methods, the same at equal log error, and the slope in points per doubling
-of the error; t intervals over checkpoints. One covariate of a model is no cause: it says what goes together.
+checkpoints; collapsed ones have no error and are left out. Printed: the difference of the methods, the same at equal
+log error, and the slope in points per doubling of the error; t intervals over checkpoints. One covariate of a model is no
+cause: it says what goes together.
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ def least_squares(x_NP: np.ndarray, y_N: np.ndarray) -> list[tuple[float, float,
 
 
 def lines(document: dict, depth: int) -> list[str]:
-    errors = {(r["method"], r["seed"]): np.log2(r["monitors"]["error_depth"][depth - 1]) for r in document["runs"]}
-    out = []
+    known = {(r["method"], r["seed"]): r["monitors"]["error_depth"][depth - 1] for r in document["runs"]}
+    errors = {run: np.log2(error) for run, error in known.items() if error is not None}
+    out = [f"{method}, seed {seed}: collapsed, left out" for method, seed in known.keys() - errors.keys()]
     for cell in document["cells"]:
         rows = [r for r in cell["rows"] if r["name"].endswith(("-lpwm", "-lewm"))]
         sparse = [r["name"].endswith("-lpwm") for r in rows]
@@ -39,6 +41,7 @@ def lines(document: dict, depth: int) -> list[str]:
                 (float(is_sparse), errors[row["name"], seed], 100 * np.mean(success))
                 for row, is_sparse in zip(rows, sparse, strict=True)
                 for seed, success in zip(row["seeds"], row["budgets"][budget]["success"]["terminal"], strict=True)
+                if (row["name"], seed) in errors
             ]
             method, error, success = np.array(table).T
             one = np.ones_like(method)

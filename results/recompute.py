@@ -31,6 +31,8 @@ OWN = {c: (f"piecewise-small-own-{c}.json",) for c in ("end", "path")}
 # Of the nineteenth round: all methods at their own cells, and LpWM at the recipe's.
 TABLE = {(g, c): (f"piecewise-small-table-{g}-{c}.json",) for g in ("2x2", "3x3") for c in ("end", "path")}
 RECIPE = {c: (f"piecewise-small-recipe-3x3-{c}.json",) for c in ("end", "path")}
+# Of the twentieth: sixteen pairs and 1,000 goals, R=5 alone.
+MOST = {(g, c): (f"piecewise-small-thousand-{g}-{c}.json",) for g in ("2x2", "3x3") for c in ("end", "path")}
 MEASURES = (("terminal", ""), ("latched", " reached"))  # what is judged, and what stands next to it
 TOLERANCE = 5e-5
 Numbers = tuple[float, float, float]  # estimate and the bounds of its 95 % interval
@@ -169,13 +171,15 @@ def planned(files: Files) -> dict[str, Numbers]:
     for cost, end in (("end", ""), ("path", "-path")):
         for R in (1, 5):
             name, sides = f"piecewise-2x2-r{R}-ahead{end}", (OWN[cost], PAIRS[cost])
+            if R == 5:
+                sides = (MOST["2x2", cost],) * 2
             if name == "piecewise-2x2-r1-ahead":  # most episodes: those of the table, and H=5 of the horizons
                 sides = ((*TABLE["2x2", "end"], HORIZONS),) * 2
             both(name, (sides[0], SMALL + "lpwm", R), (sides[1], SMALL + "lewm", R))
         for m in ("lpwm", "lewm"):
             name = f"piecewise-2x2-replan-{m}{end}"
             both(name, (PAIRS[cost], SMALL + m, 1), (PAIRS[cost], SMALL + m, 5))
-            alone(f"piecewise-2x2-r5-{m}{end}", PAIRS[cost], SMALL + m, 5)
+            alone(f"piecewise-2x2-r5-{m}{end}", PAIRS[cost] if m == "lpwm" else MOST["2x2", cost], SMALL + m, 5)
         for g, prefix in (("2x2", SMALL), ("3x3", third)):
             table = TABLE[g, cost]
             both(f"piecewise-{g}-r5-tj{end}", (table, prefix + "lpwm-tj", 5), (table, prefix + "lpwm", 5))

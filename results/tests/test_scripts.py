@@ -88,3 +88,8 @@ def test_a_lead_that_goes_with_the_error_vanishes_at_equal_error(monkeypatch):
     assert "sparse − dense +10.0" in text and "per doubling of the error -10.0" in text and "8 checkpoints" in count
     equal = float(text.partition("at equal error at depth 2 ")[2].split()[0])
     assert abs(equal) < 1e-6
+
+    runs.append({"method": "x-lpwm", "seed": 4, "monitors": {"error_depth": [None, None]}})
+    rows[0]["seeds"].append(4)
+    rows[0]["budgets"]["50"]["success"]["terminal"].append([[0] * 100])
+    assert lines(document, 2) == ["x-lpwm, seed 4: collapsed, left out", text, count]
