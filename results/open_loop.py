@@ -3,9 +3,9 @@
     python results/open_loop.py EVALUATION.json [more.json …] [--depth 5]
 
 For every file, cell and budget: success of each checkpoint on its held-out rollout error, least squares over
-checkpoints; collapsed ones have no error and are left out. Printed: the difference of the methods, the same at equal
-log error, and the slope in points per doubling of the error; t intervals over checkpoints. One covariate of a model is no
-cause: it says what goes together.
+checkpoints; collapsed ones have no error and are left out. Printed: the difference of the methods, the same at
+equal log error, and the slope in points per doubling of the error; t intervals over checkpoints. One covariate of
+a model is no cause: it says what goes together.
 """
 
 from __future__ import annotations
