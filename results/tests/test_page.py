@@ -515,8 +515,12 @@ def test_the_cube_pair(tmp_path):
     line = first("cube-planning", results)
     assert line.reduced and line.interval.estimate == pytest.approx(0.05)
     assert "112² frames" in line.size and "5,000 steps of 128, data 512 × 200" in line.size
+    planned["runs"][0]["events"] = ["this run is dead (collapsed): all units are off"]
+    put(tmp_path, d=planned)
     text = page_of(tmp_path)
     assert "cube-112/lpwm, cube-112/lpwm-tj0.05" in text  # the provenance of all of them
+    dead = f"{planned['runs'][0]['method']} {planned['runs'][0]['seed']}"
+    assert f"| {dead} |" in next(row for row in text.splitlines() if row.startswith("| d.json | cube"))
 
 
 def ledger_cell(rate, latent, score):

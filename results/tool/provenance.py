@@ -42,7 +42,7 @@ def percent(value: Mapping[str, Any]) -> str:
 def provenance(results: Results) -> str:
     """A row for every file, one for all cells of a sweep, and what a file should say and does not."""
     heads = ["file", "recipes", "run hashes", "seeds", "commit", "versions", "device"]
-    rows = [[*heads, "training minutes", "evaluation minutes", "provenance missing"]]
+    rows = [[*heads, "training minutes", "evaluation minutes", "dead runs", "provenance missing"]]
     sweeps: dict[str, list[Mapping[str, Any]]] = {}
     for file, d in results.documents.items():
         if "cell" in d:
@@ -62,6 +62,7 @@ def _file(file: str, d: Mapping[str, Any]) -> list[str]:
     spent = d.get("wall_s", sum(s.get("seconds", 0) for s in studies))
     missing = [n for n in NEEDED if any(not e.get(n) for e in alone)]
     missing += [n for n in ("commit", "source") if not first.get(n)]
+    dead = [f"{e['method']} {e['seed']}" for e in alone if any("run is dead" in text for text in e.get("events") or ())]
     hashes = [str(e.get("run_hash") or e.get("hash") or "–")[:12] for e in alone]
     return [
         file,
@@ -73,6 +74,7 @@ def _file(file: str, d: Mapping[str, Any]) -> list[str]:
         str(first.get("device", "–")),
         _training([e["training"] for e in entries if e.get("training")]),
         f"{spent / 60:.1f}",
+        ", ".join(dead) or "–",
         ", ".join(missing) or "nothing",
     ]
 
@@ -100,5 +102,6 @@ def _sweep(folder: str, cells: Sequence[Mapping[str, Any]]) -> list[str]:
         "–",
         f"{train:.1f} in all",
         f"{evaluate:.1f}",
+        "in the ledger",
         "commit, source, device",
     ]
