@@ -170,9 +170,8 @@ def planned(files: Files) -> dict[str, Numbers]:
     both("pusht-mlp-lti", (CLOSED, PUSHT + "lpwm", 5, *pusht), (CLOSED, PUSHT + "lewm", 5, *pusht))
     for cost, end in (("end", ""), ("path", "-path")):
         for R in (1, 5):
-            name, sides = f"piecewise-2x2-r{R}-ahead{end}", (OWN[cost], PAIRS[cost])
-            if R == 5:
-                sides = (MOST["2x2", cost],) * 2
+            name = f"piecewise-2x2-r{R}-ahead{end}"
+            sides = (OWN[cost], PAIRS[cost]) if R == 1 else (MOST["2x2", cost],) * 2
             if name == "piecewise-2x2-r1-ahead":  # most episodes: those of the table, and H=5 of the horizons
                 sides = ((*TABLE["2x2", "end"], HORIZONS),) * 2
             both(name, (sides[0], SMALL + "lpwm", R), (sides[1], SMALL + "lewm", R))
@@ -185,12 +184,12 @@ def planned(files: Files) -> dict[str, Numbers]:
             both(f"piecewise-{g}-r5-tj{end}", (table, prefix + "lpwm-tj", 5), (table, prefix + "lpwm", 5))
         alone(f"piecewise-2x2-r1-lpwm-tj{end}", *((TABLE["2x2", cost] if end else GOALS), SMALL + "lpwm-tj", 1))
         alone(f"piecewise-2x2-r5-lpwm-tj{end}", *((TABLE["2x2", cost] if end else GOALS), SMALL + "lpwm-tj", 5))
-        table, usual = TABLE["3x3", cost], {"lpwm": RECIPE[cost], "lewm": TABLE["3x3", cost]}
-        for m, where in usual.items():
+        table, recipe = TABLE["3x3", cost], RECIPE[cost]
+        for m, where in (("lpwm", recipe), ("lewm", table)):
             both(f"piecewise-3x3-replan-{m}{end}", (where, third + m, 1), (where, third + m, 5))
-        for R in (1, 5):
-            both(f"piecewise-3x3-r{R}-ahead{end}", (table, third + "lpwm", R), (table, third + "lewm", R))
-            for m, where in (*usual.items(), ("lpwm-tj", table)):
+        for R, own in ((1, table), (5, MOST["3x3", cost])):
+            both(f"piecewise-3x3-r{R}-ahead{end}", (own, third + "lpwm", R), (own, third + "lewm", R))
+            for m, where in (("lpwm", recipe), ("lewm", own), ("lpwm-tj", table)):
                 alone(f"piecewise-3x3-r{R}-{m}{end}", where, third + m, R)
     for m in ("lpwm", "lewm"):
         alone(f"piecewise-2x2-r1-{m}", BOTH, SMALL + m, 1)

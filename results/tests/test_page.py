@@ -244,6 +244,7 @@ def test_fewer_than_eight_seeds_is_exploratory_and_one_decides_no_difference():
     assert judge(claim, interval(0.3, 0.5), 7).exploratory
     assert judge(claim, interval(0.3, 0.5), 1).direction == OPEN
     assert judge(claim, interval(0.02, 0.10), 8).text() == "same, excluded (smaller)"
+    assert judge(claim, interval(0.6, 0.7), 8).text() == "same, excluded (larger)"
 
 
 # From files -------------------------------------------------------------------------------------------------

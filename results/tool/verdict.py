@@ -74,7 +74,9 @@ def _difference(claim: Claim, ours: Interval, few: bool) -> Verdict:
         return Verdict(direction, "", "", few)
     if ours.high < claim.low:
         return Verdict(direction, EXCLUDED, "smaller" if direction == SAME else "", few)
-    return Verdict(direction, EXCLUDED if ours.low > claim.high else INSIDE, "", few)
+    if ours.low > claim.high:
+        return Verdict(direction, EXCLUDED, "larger", few)
+    return Verdict(direction, INSIDE, "", few)
 
 
 def _parity(claim: Claim, ours: Interval, few: bool) -> Verdict:
