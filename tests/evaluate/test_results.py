@@ -42,7 +42,7 @@ def test_files_of_the_first_version_are_read_whole(path):
         for row in cell["rows"]:
             row["planner"] = todays(row["planner"])
     assert again == written
-    assert Evaluation.from_json(evaluation.to_json()) == evaluation
+    assert repr(Evaluation.from_json(evaluation.to_json())) == repr(evaluation)  # NaN of a collapsed run
     assert differences(evaluation, evaluation) == []
 
 
