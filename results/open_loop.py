@@ -30,7 +30,7 @@ def least_squares(x_NP: np.ndarray, y_N: np.ndarray) -> list[tuple[float, float,
 def lines(document: dict, depth: int) -> list[str]:
     known = {(r["method"], r["seed"]): r["monitors"]["error_depth"][depth - 1] for r in document["runs"]}
     errors = {run: np.log2(error) for run, error in known.items() if error is not None}
-    out = [f"{method}, seed {seed}: collapsed, left out" for method, seed in known.keys() - errors.keys()]
+    out = [f"{method}, seed {seed}: collapsed, left out" for method, seed in known if (method, seed) not in errors]
     for cell in document["cells"]:
         rows = [r for r in cell["rows"] if r["name"].endswith(("-lpwm", "-lewm"))]
         sparse = [r["name"].endswith("-lpwm") for r in rows]
