@@ -87,10 +87,9 @@ def _success(folder: Path, run: "RunFile") -> float | None:
 
 def compare(folders: tuple[Path, ...], as_json: bool) -> int:
     """What differs in the configs of runs, and their results, a column each."""
-    from lpwm.core.config import to_dict
+    from lpwm.core.config import flat, to_dict
     from lpwm.interpret.compare import columns
     from lpwm.report.gather import RunFile
-    from lpwm.report.page import flat
 
     configs = [flat(to_dict(RunFile.read(folder).config)) for folder in folders]
     fields = list(dict.fromkeys(name for config in configs for name in config))

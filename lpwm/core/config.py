@@ -9,6 +9,7 @@ import hashlib
 import json
 import types
 import typing
+from collections.abc import Mapping
 from functools import cache
 from typing import Any, TypeVar
 
@@ -49,6 +50,14 @@ def renamed(record: dict[str, Any]) -> dict[str, Any]:
 def to_dict(config: Any) -> Any:
     """A config as plain JSON values, nested configs included."""
     return _plain(config, {}, {})
+
+
+def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested fields as the command line names them: {"data.steps": 60, …}."""
+    out: dict[str, Any] = {}
+    for name, value in config.items():
+        out |= flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+    return out
 
 
 def hashed(config: Any) -> Any:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from lpwm.core.config import flat, to_dict
 from lpwm.core.errors import UserError
 from lpwm.core.provenance import sessions
 from lpwm.data import EpisodeData
@@ -90,11 +91,27 @@ def load_team(
 
 
 def _named(agents: tuple[Agent, ...]) -> tuple[Agent, ...]:
-    """The hash of the config stays in a method's name only where the label alone would not tell two apart."""
-    labels: dict[str, set[str]] = {}
-    for agent in agents:
-        labels.setdefault(agent.method[:-5], set()).add(agent.method)
-    return tuple(replace(a, method=a.method[:-5]) if len(labels[a.method[:-5]]) == 1 else a for a in agents)
+    """Where one label stands for several methods, what differs in their configs is added, or the hash."""
+    alike: dict[str, dict[str, dict[str, Any]]] = {}
+    for a in agents:
+        alike.setdefault(a.method[:-5], {})[a.method] = flat(to_dict(a.provenance.config or {}))
+    names = {old: f"{label}{end}" for label, configs in alike.items() for old, end in _ends(configs).items()}
+    return tuple(replace(a, method=names[a.method]) for a in agents)
+
+
+def _ends(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """` rung=lti1` for each method: the field that tells them apart, or two; those of data and length come last."""
+    if len(configs) == 1:
+        return dict.fromkeys(configs, "")
+    names = dict.fromkeys(f for c in configs.values() for f in c if f != "train.seed")
+    values = {f: [c.get(f) for c in configs.values()] for f in names}
+    fields = [f for f, of in values.items() if any(v != of[0] for v in of)]
+    fields.sort(key=lambda f: f.startswith(("data.", "train.")))
+    for chosen in (*((f,) for f in fields), fields[:2]):
+        ends = [" ".join(f"{f.rpartition('.')[2]}={values[f][i]}" for f in chosen) for i in range(len(configs))]
+        if len(set(ends)) == len(ends) and max(map(len, ends)) <= 24:
+            return {method: f" {end}" for method, end in zip(configs, ends, strict=True)}
+    return {method: method[-5:] for method in configs}
 
 
 def of_run(folder: str | Path) -> Provenance:

@@ -20,7 +20,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from lpwm.core.config import to_dict
+from lpwm.core.config import flat, to_dict
 from lpwm.core.errors import UserError
 from lpwm.core.files import make_folder, write_whole
 from lpwm.core.json import fields_json, to_json
@@ -153,14 +153,6 @@ def train_command(run: RunFile) -> str:
         if field in usual and value != usual[field]
     ]
     return " ".join([f"lpwm train {run.name}", *changed, "--out ."])
-
-
-def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested fields as the command line names them: {"data.steps": 60, …}."""
-    out: dict[str, Any] = {}
-    for name, value in config.items():
-        out |= flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
-    return out
 
 
 # What the browser draws from --------------------------------------------------------------------------------

@@ -7,13 +7,13 @@ what is wrong is said with the line of the file.
 import itertools
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, NoReturn, get_args
 
-from lpwm.core.config import digest, from_dict, to_dict
+from lpwm.core.config import digest, flat, from_dict, to_dict
 from lpwm.core.errors import UserError, nearest
 from lpwm.core.files import read_bytes
 from lpwm.core.json import MAX_BYTES, parse_json
@@ -133,22 +133,13 @@ def parse_grid(text: str, name: str, file: str = "", *, is_json: bool = False) -
     for section, table in tables.items():
         if not isinstance(table, dict):
             source.refuse("", section, f"{section} must be a table of fields.")
-    axes = tuple(_axis(source, key, values) for key, values in _flat(tables["axes"]))
+    axes = tuple(_axis(source, key, values) for key, values in flat(tables["axes"]).items())
     seeds = _seeds(source, "seeds", data.get("seeds", [0]))
     choosing = _seeds(source, "select_seeds", data.get("select_seeds", []), empty=True)
-    fixed, evals, goals = dict(_flat(tables["fixed"])), _evals(source, tables["eval"]), data.get("goals", "")
+    fixed, evals, goals = flat(tables["fixed"]), _evals(source, tables["eval"]), data.get("goals", "")
     grid = Grid(name, recipe, axes, fixed, seeds, evals, choosing, measure, goals, source)
     _check(grid)
     return grid
-
-
-def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """TOML reads a bare model.latent as nested tables; fields are dotted names here."""
-    for key, value in table.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
 
 
 def _seeds(source: Source, key: str, values: Any, empty: bool = False) -> tuple[int, ...]:

@@ -13,6 +13,7 @@ import torch
 
 from lpwm import cli
 from lpwm.evaluate.episodes import run_episodes
+from lpwm.evaluate.runs import _ends
 from lpwm.model import ModelConfig, PredictorConfig
 from lpwm.model.encoder import EncoderConfig, ProjectorConfig
 from lpwm.optim import build
@@ -170,8 +171,19 @@ def test_two_methods_of_one_name_are_told_apart(runs, root, tmp_path, capsys):
     other = make_run(root, "tiny", latent=6)
     assert call(runs[0], other, *SMALL, "--goals", "random", "--out", tmp_path / "a.json") == 0
     assert "exploratory: fewer than 8 seeds" in " ".join(capsys.readouterr().out.split())
-    names = {r["method"] for r in json.loads((tmp_path / "a.json").read_text())["runs"]}
-    assert len(names) == 2 and all(re.fullmatch(r"tiny [0-9a-f]{4}", n) for n in names)
+    names = [r["method"] for r in json.loads((tmp_path / "a.json").read_text())["runs"]]
+    assert names == ["tiny latent=8", "tiny latent=6"]
+
+
+def test_methods_are_named_by_what_tells_them_apart():
+    """By one field, of the model rather than of the data, and not by the seed; by two; else by the hash."""
+    rungs = [{"data.steps": i, "model.rung": r, "train.seed": i} for i, r in enumerate(("lti", "lti1"))]
+    assert _ends({"a 1111": rungs[0], "a 2222": rungs[1]}) == {"a 1111": " rung=lti", "a 2222": " rung=lti1"}
+    cells = {f"a {i}": {"objective.lam": lam, "optim.lr": lr} for i, (lam, lr) in enumerate(((1, 3), (1, 6), (3, 3)))}
+    assert list(_ends(cells).values()) == [" lam=1 lr=3", " lam=1 lr=6", " lam=3 lr=3"]
+    assert _ends({"a 1111": {}, "a 2222": {}}) == {"a 1111": " 1111", "a 2222": " 2222"}
+    assert _ends({"a 1111": {"data.file": "x" * 30}, "a 2222": {"data.file": "y"}})["a 1111"] == " 1111"
+    assert _ends({"a 1111": rungs[0]}) == {"a 1111": ""}
 
 
 @pytest.mark.parametrize(
