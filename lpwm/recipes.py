@@ -146,6 +146,14 @@ def small(options: tuple[str, ...] = ()) -> RunConfig:
     )
 
 
+def wall_small(rung: str, mu: float = 0.0) -> RunConfig:
+    """Wall for two CPU cores: `small`'s model and steps, k=1, any rung, the paper's 1,920 episodes. Transformers are
+    reduced as the encoder is."""
+    data = to_dict(DataConfig(world="wall", episodes=1920, steps=50))
+    predictor = PredictorConfig(rung=rung, history=1, heads=2, head_dim=32, mlp=128, head_hidden=256)
+    return override(small(), {"data": data, "model.predictor": to_dict(predictor), "objective.rdmreg.mu": mu})
+
+
 def demo(options: tuple[str, ...] = ()) -> RunConfig:
     """`small` with sparser codes: a target that is above 0 with probability 0.12 (μ=−1), at root mean square 1. What
     `lpwm demo` trains. Held-out activity falls from 0.43 to 0.15 (results/small-recipe.md)."""
@@ -245,13 +253,15 @@ def _table() -> dict[str, Recipe]:
     for rung in PAPER_RUNGS:
         on_ladder = ("lpwm", "lewm", "relu", "vicreg")
         for m in on_ladder if rung in ("deep-adaln", "mlp-ltv", "mlp-lti") else on_ladder[:3]:  # as in the paper
-            table[f"wall/{rung}/{m}"] = partial(_made, METHODS[m], ladder, rung)
+            for size, base in (("", ladder), ("-small", wall_small)):
+                table[f"wall{size}/{rung}/{m}"] = partial(_made, METHODS[m], base, rung)
             for width in PUSHT_WIDTHS:
                 table[f"{_pusht_name(width)}/{rung}/{m}"] = partial(pusht, m, rung, width)
             table[f"pusht-112/{rung}/{m}"] = partial(pusht_112, m, rung)
             table[f"pusht-small/{rung}/{m}"] = partial(pusht_small, m, rung)
         for name, mu in (("lpwm-mu1", -1.0), ("lpwm-mu2", -2.0)):
             table[f"wall/{rung}/{name}"] = partial(ladder, rung, mu)
+            table[f"wall-small/{rung}/{name}"] = partial(wall_small, rung, mu)
     for name, build in (("cube", cube), ("cube-112", cube_112), ("cube-small", cube_small)):
         for m in ("lpwm", "lewm"):
             table[f"{name}/{m}"] = partial(_made, METHODS[m], build)
@@ -265,7 +275,8 @@ RECIPES: dict[str, Recipe] = _table()
 # What `lpwm recipes` lists, with the methods lpwm and lewm; the others are variants of these, found by a pattern.
 _MAIN = (
     *("tiny", "piecewise-2x2", "piecewise-2x2-64", "piecewise-2x2-small", "piecewise-2x2-demo", "two-room"),
-    *("wall", "pusht", "pusht-small/mlp-lti", "cube", "cube-112", "cube-small"),
+    *("wall/deep-adaln", "wall/lti1", "wall-small/lti1", "pusht/deep-adaln", "pusht/mlp-lti", "pusht-small/mlp-lti"),
+    *("cube", "cube-112", "cube-small"),
 )
 
 

@@ -64,7 +64,9 @@ def test_a_width_is_an_option():
 
 
 def test_the_list_is_short_and_patterns_find_the_rest():
-    assert 35 <= len(recipes()) <= 45 and set(recipes()) < set(RECIPES) == set(recipes("*"))
+    assert len(recipes()) <= 30 and set(recipes()) < set(RECIPES) == set(recipes("*"))
+    worlds = {recipe(name).data.world for name in RECIPES}
+    assert {recipe(name).data.world for name in recipes()} == worlds
     assert "pusht-768/lti/relu" in recipes("pusht-768/*")
     with pytest.raises(UserError, match="no recipe matches 'nothing\\*'"):
         recipes("nothing*")

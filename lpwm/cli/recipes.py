@@ -58,6 +58,6 @@ def run(args: Args) -> int:
     if any("small" in name or "tiny" in name for name in names):
         say("\nsmall, tiny: reduced frames, networks, data and steps; not the paper's settings.")
     if not args.pattern:
-        say(f"Times and memory are estimates. {len(RECIPES) - len(names)} variants: lpwm recipes '*'.")
+        say(f"Times and memory are estimates. {len(RECIPES) - len(names)} variants: lpwm recipes '*', or 'wall/*'.")
         say("A width is an option: pusht with --model.latent 768 takes the authors' λ and η for it.")
     return 0
