@@ -253,8 +253,8 @@ def _table() -> dict[str, Recipe]:
     for rung in PAPER_RUNGS:
         on_ladder = ("lpwm", "lewm", "relu", "vicreg")
         for m in on_ladder if rung in ("deep-adaln", "mlp-ltv", "mlp-lti") else on_ladder[:3]:  # as in the paper
-            for size, base in (("", ladder), ("-small", wall_small)):
-                table[f"wall{size}/{rung}/{m}"] = partial(_made, METHODS[m], base, rung)
+            table[f"wall/{rung}/{m}"] = partial(_made, METHODS[m], ladder, rung)
+            table[f"wall-small/{rung}/{m}"] = partial(_made, METHODS[m], wall_small, rung)
             for width in PUSHT_WIDTHS:
                 table[f"{_pusht_name(width)}/{rung}/{m}"] = partial(pusht, m, rung, width)
             table[f"pusht-112/{rung}/{m}"] = partial(pusht_112, m, rung)

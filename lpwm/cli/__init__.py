@@ -116,27 +116,26 @@ def _call(name: str, rest: list[str], verbs: dict[str, Verb], prog: str) -> int:
             return 0 if rest else 2
         return _call(rest[0], rest[1:], parts, prog)
     module = importlib.import_module(f"lpwm.cli.{verb.module}")
-    if not {"-h", "--help", "--help-all"} & set(rest):
-        from lpwm.core.plugins import load_installed
+    if {"-h", "--help", "--help-all"} & set(rest):
+        return _help(module, verb, rest, prog)
+    from lpwm.core.plugins import load_installed
 
-        load_installed()
-    elif "--help-all" not in rest:
-        return _short_help(module, verb, [w for w in rest if w not in ("-h", "--help")], prog)
-    rest = ["--help" if word == "--help-all" else word for word in rest]
+    load_installed()
     if hasattr(module, "parse"):
         return int(module.run(module.parse(rest)) or 0)
     from lpwm.cli.help import parse_args
 
-    return int(module.run(parse_args(module.Args, rest, prog, verb.help)) or 0)
+    return int(module.run(parse_args(module.Args, rest, prog)) or 0)
 
 
-def _short_help(module: Any, verb: Verb, rest: list[str], prog: str) -> int:
+def _help(module: Any, verb: Verb, rest: list[str], prog: str) -> int:
     from lpwm.cli.help import show
 
     words = [w for w in rest if not w.startswith("-")]
     plain = module.Args() if verb.common else module.Args  # which may have fields without a default
     default, prog = module.defaults(words, prog) if hasattr(module, "defaults") else (plain, prog)
-    say(show(default, verb.common if isinstance(default, module.Args) else (), prog, verb.help))
+    every = "--help-all" in rest or not isinstance(default, module.Args)
+    say(show(default, () if every else verb.common, prog, verb.help))
     return 0
 
 

@@ -8,6 +8,7 @@ import io
 import itertools
 import re
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -19,18 +20,16 @@ from lpwm.core.errors import UserError
 T = TypeVar("T")
 
 
-def parse_args(cls: type[T], argv: list[str], prog: str, description: str, default: T | None = None) -> T:
+def parse_args(cls: type[T], argv: list[str], prog: str, default: T | None = None) -> T:
     """The dataclass from its options. What tyro prints in a box becomes a UserError of one sentence."""
     box = io.StringIO()
     try:
         with contextlib.redirect_stderr(box):
             defaults: Any = {} if default is None else {"default": default}
-            args: T = tyro.cli(cls, args=argv, prog=prog, description=description, **defaults)
+            args: T = tyro.cli(cls, args=argv, prog=prog, add_help=False, **defaults)
         check_numbers(args)
         return args
-    except SystemExit as stop:
-        if not stop.code:
-            raise
+    except SystemExit:
         told = box.getvalue()
     _, *lines = [line.strip("╭╮╰╯│| ") for line in told.splitlines()]  # without borders where stdout is ASCII
     body = itertools.dropwhile(lambda line: not line.strip("─-"), lines)
@@ -69,16 +68,16 @@ def _row(option: str, text: str, wide: int) -> str:
 
 
 def show(default: Any, common: tuple[str, ...], prog: str, description: str) -> str:
-    """Help within 80 columns. default: an `Args` or its class, or the classes of several commands by name; common: its
-    fields, dots for nested ones, or all."""
+    """Help within 80 columns. default: an `Args` or its class, or the classes of several commands by name; common: the
+    options to show, dots for nested ones, or all."""
     if isinstance(default, dict):
         return commands({name: inspect.getdoc(cls) or "" for name, cls in default.items()}, prog, description)
     own = inspect.getdoc(default) or ""
     description = description if own.startswith("Args(") else own
     rows, places = [], []
-    for path in common or [f.name for f in dataclasses.fields(default)]:
+    for path in common or options(default):
         owner, _, name = path.rpartition(".")
-        config = _nested(default, owner, name) if common else default
+        config = _nested(default, owner, name)
         cls = config if isinstance(config, type) else type(config)
         hint, value = get_type_hints(cls, include_extras=True)[name], _value(config, name)
         text, kind = _names(path) or field_docs(cls).get(name, ""), _kind(hint)
@@ -98,6 +97,18 @@ def show(default: Any, common: tuple[str, ...], prog: str, description: str) -> 
     lines += [_row(option, text, wide) for option, text in rows]
     every = ["", f"Every option: {prog.split(' RECIPE')[0]} --help-all"] if common else []
     return "\n".join([*lines, *every])
+
+
+def options(config: Any, prefix: str = "") -> Iterator[str]:
+    """Every option of a config, dots for nested ones."""
+    hints = get_type_hints(config if isinstance(config, type) else type(config), include_extras=True)
+    for f in dataclasses.fields(config):
+        marks, value = getattr(hints[f.name], "__metadata__", ()), _value(config, f.name)
+        if dataclasses.is_dataclass(value):
+            nameless = any(getattr(mark, "name", None) == "" for mark in marks)
+            yield from options(value, "" if nameless else f"{prefix}{f.name}.")
+        elif "Suppress" not in repr(marks):
+            yield prefix + f.name
 
 
 def _value(config: Any, name: str) -> Any:
@@ -123,17 +134,22 @@ def _kind(hint: Any) -> str:
 
 def _names(path: str) -> str:
     """The registered names that an option takes."""
+    from lpwm.losses import REGULARIZERS
     from lpwm.model import LINKS, PREDICTORS
     from lpwm.worlds import WORLDS
 
-    registries = {"data.world": WORLDS, "model.predictor.rung": PREDICTORS, "model.link": LINKS}
-    return ", ".join(registries.get(path, ()))
+    if path == "grid":
+        from lpwm.sweep.grid import GRIDS
+
+        return f"a .toml or .json file (docs/clusters.md), or {'; '.join(f'{k}: {v}' for k, v in GRIDS.items())}"
+    networks = {"model.predictor.rung": PREDICTORS, "model.link": LINKS, "objective.regularizer": REGULARIZERS}
+    return ", ".join({"data.world": WORLDS, **networks}.get(path, ()))
 
 
 def _nested(config: Any, owner: str, name: str) -> Any:
     """The config that holds a field; fields of a config without a name of its own stand at the top."""
     parts = [*filter(None, owner.split(".")), name]
-    if not hasattr(config, parts[0]):
+    if not isinstance(config, type) and not hasattr(config, parts[0]):
         inner = [getattr(config, f.name) for f in dataclasses.fields(config)]
         config = next(c for c in inner if dataclasses.is_dataclass(c) and hasattr(c, parts[0]))
     for part in parts[:-1]:

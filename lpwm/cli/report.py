@@ -43,7 +43,7 @@ def target(args: Args) -> Path:
 def parse(argv: list[str]) -> Args:
     if any(word.partition("=")[0] == "--claims" for word in argv):  # an option of 0.1.0
         raise UserError("--claims is no longer part of lpwm: in its repository run `python -m results.tool page`.")
-    return parse_args(Args, argv, "lpwm report", "One page about any set of runs")
+    return parse_args(Args, argv, "lpwm report")
 
 
 def run(args: Args) -> int:

@@ -20,7 +20,7 @@ from lpwm.sweep.grid import GRIDS, Cell, Grid, expand, read_grid
 
 @dataclass(frozen=True)
 class Args:
-    grid: tyro.conf.Positional[str] = ""  # A named grid or a .toml/.json file (docs/clusters.md).
+    grid: tyro.conf.Positional[str] = ""
     out: Path = Path("sweeps")  # Sweeps are folders in here; with several machines, on a disk that all of them see.
     dry_run: bool = False  # Only print every cell with its predicted cost, and the total.
     config: Annotated[EngineConfig, tyro.conf.arg(name="")] = field(default_factory=EngineConfig)
@@ -45,9 +45,8 @@ def defaults(words: list[str], prog: str) -> tuple[Args | type[StatusArgs], str]
 
 def parse(argv: list[str]) -> Args | StatusArgs:
     if argv[:1] == ["status"]:
-        return parse_args(StatusArgs, argv[1:], "lpwm sweep status", "Where a sweep stands.")
-    about = "\n".join([f"{__doc__}\n\nnamed grids:", *(f"  {name}: {what}" for name, what in GRIDS.items())])
-    args = parse_args(Args, argv, "lpwm sweep NAME|FILE", about)
+        return parse_args(StatusArgs, argv[1:], "lpwm sweep status")
+    args = parse_args(Args, argv, "lpwm sweep NAME|FILE")
     if not args.grid:
         raise UserError(f"which grid? lpwm sweep NAME or FILE.toml; names: {', '.join(GRIDS)}.")
     return args

@@ -43,7 +43,7 @@ def defaults(words: list[str], prog: str) -> tuple[Args, str]:
 def parse(argv: list[str]) -> tuple[str, Args]:
     """The recipe's name comes first; its config, at the width given, is then the default of every option."""
     name = argv[0] if argv and not argv[0].startswith("-") else ""
-    if not name and not any(a.startswith("--resume") or a in ("-h", "--help") for a in argv):
+    if not name and not any(a.startswith("--resume") for a in argv):
         raise UserError(f"which recipe? lpwm train RECIPE, such as {next(iter(RECIPES))}; lpwm recipes lists them.")
     folder = _given(argv, "--resume")
     if name:  # which may have other settings at another width
@@ -52,7 +52,7 @@ def parse(argv: list[str]) -> tuple[str, Args]:
     else:
         default = Args(run=read_record(Path(folder)).config) if folder else Args()
     rest = argv[1:] if name else argv
-    return name, parse_args(Args, rest, "lpwm train RECIPE", str(__doc__), default)
+    return name, parse_args(Args, rest, "lpwm train RECIPE", default)
 
 
 def _given(argv: list[str], option: str) -> str:

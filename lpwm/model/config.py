@@ -54,14 +54,14 @@ class PredictorConfig:
 
     rung: str = "deep-adaln"  # a name in PREDICTORS
     history: int = 3  # frames that the predictor sees, k
-    heads: int = 16  # AdaLN
-    head_dim: int = 64  # AdaLN
-    mlp: int = 2048  # AdaLN
-    dropout: float = 0.1  # AdaLN
-    head_hidden: int = 2048  # AdaLN
-    head_norm: Literal["layer", "batch"] = "layer"  # AdaLN
-    position_std: float = 0.02  # AdaLN; 1.0 in the support pipeline
-    rank: int = 16  # MLP∘LTV
+    heads: int = 16  # of attention (AdaLN)
+    head_dim: int = 64  # width of a head (AdaLN)
+    mlp: int = 2048  # hidden units of a block (AdaLN)
+    dropout: float = 0.1  # share of activations (AdaLN)
+    head_hidden: int = 2048  # hidden units of the output layer (AdaLN)
+    head_norm: Literal["layer", "batch"] = "layer"  # in the output layer (AdaLN)
+    position_std: float = 0.02  # of temporal positions at the start (AdaLN); 1.0 in the support pipeline
+    rank: int = 16  # of the state-dependent part (MLP∘LTV)
 
     def __post_init__(self) -> None:
         PREDICTORS.check(self.rung)

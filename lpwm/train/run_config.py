@@ -20,19 +20,21 @@ class HealthConfig:
     """When a run counts as dead. The ranges are those of labeled logs at 32² to 224² (tests/golden/health_logs.json)
     after the grace period."""
 
-    # Below it a code cannot hold a dot's state. Healthy: 2.03 to 53; dead: 1.01.
+    # Effective dimension: below it a code cannot hold a dot's state. Healthy: 2.03 to 53; dead: 1.01.
     min_dimension: float = 2.0
-    # Healthy: below 0.55. Large models stay above for thousands of steps: this only warns.
+    # Relative error. Healthy: below 0.55. Large models stay above for thousands of steps: this only warns.
     max_relative_error: float = 0.5
     # Of the codes' RMS and of their deviation from the mean code. Healthy: above 0.4; without a regularizer 0.0001.
     min_std: float = 0.01
-    # Healthy: above 0.026; a code linear in the position of a slow dot 0.002; the rounding of bf16 alone 4e-6.
+    # Temporal variation. Healthy: above 0.026; a code linear in the position of a slow dot 0.002; the rounding of bf16
+    # alone 4e-6.
     min_variation: float = 1e-4
-    # A model whose error is below max_relative_error is held to five times it. Healthy: above 0.06; dead: 0 to 0.01.
+    # Action sensitivity; a model whose error is below max_relative_error is held to five times it. Healthy: above
+    # 0.06; dead: 0 to 0.01.
     min_sensitivity: float = 0.003
-    # Share of the steps, and number of them, that is not judged: AdaLN-zero and LTI start action-blind.
+    # Share of the steps that is not judged: AdaLN-zero and LTI start action-blind.
     grace: float = 0.1
-    min_steps: int = 500  # the number
+    min_steps: int = 500  # Steps that are not judged, at least.
     # Log points in a row that must agree.
     patience: int = 5
 
@@ -65,7 +67,7 @@ class TrainConfig:
     eval_batches: int = 4  # held-out batches of an evaluation
     checkpoint_every: int = 1000  # steps
     keep: int = 2  # last checkpoints kept, and the best
-    stop_dead: bool = True  # a run that is dead says so; whether it also stops
+    stop_dead: bool = True  # stop a run that is dead; else it only says so
     health: HealthConfig = field(default_factory=HealthConfig)
 
     def __post_init__(self) -> None:

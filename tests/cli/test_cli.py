@@ -1,5 +1,6 @@
 """The command line as a user meets it: what it prints, and one sentence for what it cannot do."""
 
+import importlib
 import io
 import json
 import os
@@ -14,7 +15,9 @@ from tools import refused
 from lpwm import worlds
 from lpwm.cli import PARTS, VERBS, main
 from lpwm.cli.collect import parse_options
+from lpwm.cli.help import parse_args
 from lpwm.cli.terminal import plain, tell
+from lpwm.core.errors import UserError
 from lpwm.data import collect, read
 from lpwm.train import Run
 
@@ -250,9 +253,10 @@ HELP = [
     [*words.split(), "--help"]
     for words in (*VERBS, *PARTS, "paper params", "data info", "data convert", "sweep status")
 ]
+ALL = [name for name, verb in VERBS.items() if not verb.parts and name != "train"]
 OTHER = [
-    *(["--help"], ["--version"], ["train", "tiny/lpwm", "--help-all"]),
-    *(["train", "piecewise-2x2-small/lpwm", word] for word in ("--help", "--help-all")),
+    *(["--help"], ["--version"], ["train", "piecewise-2x2-small/lpwm", "--help"]),
+    *([*words.split(), "--help-all"] for words in ("train piecewise-2x2-small/lpwm", *ALL)),
 ]
 LOOK = """
 import contextlib, io, json, sys
@@ -293,8 +297,24 @@ def test_help_shows_the_defaults_in_force_and_all_of_them_when_told(shown):
     short = " ".join(shown["train piecewise-2x2-small/lpwm --help"].replace("│", "").split())
     assert "--train.steps INT of the optimizer (default: 2500)" in short and "deep-adaln, shallow-adaln" in short
     assert "--help-all" in short and "--optim.eps" not in short
-    everything = shown["train piecewise-2x2-small/lpwm --help-all"]
-    assert "--optim.eps" in everything and "--train.steps" in everything
+    everything = " ".join(shown["train piecewise-2x2-small/lpwm --help-all"].split())
+    assert "--optim.eps FLOAT" in everything and "--train.steps INT of the optimizer (default: 2500)" in everything
+    assert "--planner-seeds INT Each plans all episodes anew. (default: 3)" in " ".join(
+        shown["eval --help-all"].split()
+    )
+    for words, out in shown.items():
+        assert max(map(len, out.splitlines())) <= 80 and "None" not in out, words
+
+
+def test_the_parser_takes_every_option_that_help_all_lists(shown):
+    for verb in ("demo", "collect", "train", "eval", "interpret", "report", "sweep"):
+        words = next(words for words in shown if words.split()[0] == verb and words.endswith("--help-all"))
+        listed = re.findall(r"^  (--[\w.-]+)", shown[words], re.M)
+        assert len(listed) > 5
+        for option in listed:
+            with pytest.raises(UserError) as refusal:  # a value is missing, or what follows is not known
+                parse_args(importlib.import_module(f"lpwm.cli.{VERBS[verb].module}").Args, [option, "--bogus"], verb)
+            assert f"Unrecognized options: {option}" not in str(refusal.value), option
 
 
 def test_parts_of_the_paper_are_verbs_too(capsys):
