@@ -18,7 +18,9 @@ from typing import Literal
 
 Kind = Literal["level", "difference", "parity", "ceiling", "health", "share"]
 Cost = Literal["end", "path"]  # the paper's two readings: the last predicted code against the goal's, or all of them
-Source = Literal["success", "replanning", "horizons", "study", "borders", "monitors", "transfer", "large_rate"]
+Source = Literal[
+    "success", "replanning", "contrast", "horizons", "study", "borders", "monitors", "transfer", "large_rate"
+]
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,7 @@ class Query:
     versus: str = ""  # another quantity of the same run, of a difference inside it
     latent: int | None = None
     tj: float | None = None  # weight of the temporal Jaccard loss
+    sides: tuple[tuple[int, str, str], ...] = ()  # of a contrast: sign, method and rung of what is added up
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,7 @@ ROWS = {
     "mup": "μP",
     "piecewise-2x2": "Piecewise 2×2, random goals",
     "piecewise-3x3": "Piecewise 3×3, random goals",
+    "ladder": "Piecewise 2×2: the ladder",
     "dataset": "Piecewise, dataset goals",
     "probes": "Piecewise: probes and horizons",
     "cube": "Cube: temporal Jaccard",
@@ -140,6 +144,10 @@ def _pusht() -> Iterator[Claim]:
 
 
 def _wall() -> Iterator[Claim]:
+    query = Query("success", ("wall",), "lpwm", "lewm", "lti1", "dataset", budgets=(250,), closed_loop=True)
+    yield Claim(
+        "wall-lti1", "wall", "LTI(1): LpWM and LeWM on par, closed loop", "on par", "parity", query, -ON_PAR, ON_PAR
+    )
     for m in ("lpwm", "lpwm-mu1", "lpwm-mu2", "lewm"):
         query = Query("success", ("wall",), m, rung="lti1", goals="dataset", budgets=(250,), closed_loop=True)
         text = f"LTI(1), {METHODS[m]}: nearly always, closed loop"
@@ -179,6 +187,24 @@ def _piecewise(family: str) -> Iterator[Claim]:
         query = Query("replanning", (family,), m, budgets=(50, 100))
         text, points = f"{METHODS[m]}: R=1 ahead of R=5", f"{100 * gain:+.1f} points"
         yield Claim(f"{family}-replan-{m}", family, text, points, "difference", query, gain, gain)
+
+
+def _ladder() -> Iterator[Claim]:
+    """Contrasts of runs that one file has at several rungs. The paper's ladder is PushT's, so it has no such rows."""
+
+    def claim(name: str, text: str, *sides: tuple[int, str, str]) -> Claim:
+        query = Query("contrast", ("piecewise-2x2",), "lpwm", receding=5, sides=sides)
+        return Claim(f"ladder-{name}", "ladder", text, "on PushT alone", "difference", query)
+
+    low, high = "lti1", "shallow-adaln"
+    for rung in reversed([r for r in TITLES if r != "deep-adaln"]):
+        yield claim(rung, f"{TITLES[rung]}, R=5: LpWM ahead of LeWM", (1, "lpwm", rung), (-1, "lewm", rung))
+    lead = [(s * sign, m, rung) for s, rung in ((1, low), (-1, high)) for sign, m in ((1, "lpwm"), (-1, "lewm"))]
+    yield claim("simpler", f"R=5: the lead is larger with {TITLES[low]} than with {TITLES[high]}", *lead)
+    for m in ("lpwm", "lewm"):
+        yield claim(
+            m, f"R=5: {METHODS[m]} is better with {TITLES[high]} than with {TITLES[low]}", (1, m, high), (-1, m, low)
+        )
 
 
 def _dataset() -> Iterator[Claim]:
@@ -246,10 +272,11 @@ PAPER: tuple[Claim, ...] = (
     *_training(),
     *_piecewise("piecewise-2x2"),
     *_piecewise("piecewise-3x3"),
+    *_ladder(),
     *_dataset(),
     *_probes(),
     *_cube(),
     *_active(),
 )
-PLANNED = ("success", "replanning")
+PLANNED = ("success", "replanning", "contrast")
 CLAIMS = tuple(both for c in PAPER for both in ((c, _on_the_path(c)) if c.query.source in PLANNED else (c,)))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from lpwm.core.config import to_dict
+from lpwm.core.config import flat, to_dict
 from lpwm.recipes import RECIPES, recipe
 
 from .read import Results
-from .runs import ASIDE, FAMILIES, Trained, flat
+from .runs import ASIDE, FAMILIES, Trained
 from .text import pipes
 
 # Fields in words; those that are not named here stand under their own name.

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from lpwm.stats import Interval, Result, compare, paired_crossed, success_interval
+from lpwm.stats import MIN_SEEDS, Interval, Result, compare, paired_crossed, success_interval
 from lpwm.stats.paired import detectable_ncp
 
-from .claims import Claim
+from .claims import TITLES, Claim
 from .line import Evidence, files_of, point, wanted
 from .read import Planned, Results
 from .studies import from_borders, from_monitors, from_studies
@@ -180,6 +180,40 @@ def _replanning(claim: Claim, results: Results) -> list[Evidence]:
     ]
 
 
+def _contrasts(claim: Claim, results: Results) -> Iterator[Evidence]:
+    """Success added up over the sides of a contrast, all of one file: the same seeds on the same goals."""
+    q = claim.query
+    rounds: dict[tuple[Any, ...], dict[tuple[str, str], Group]] = defaultdict(lambda: defaultdict(dict))
+    for p in results.planned:
+        same = (p.run.family in q.families, p.goals == q.goals, p.cost == q.cost, p.receding == q.receding)
+        if all(same) and p.horizon == q.horizon:
+            rounds[p.files, p.protocol, p.digest][p.run.method, p.run.rung][p.run.seed] = p
+    for sides in rounds.values():
+        if len({rung for _, rung in sides}) < 2 or any((m, rung) not in sides for _, m, rung in q.sides):
+            continue
+        chosen = [sides[m, rung] for _, m, rung in q.sides]
+        seeds, parts, verdicts = sorted(set.intersection(*map(set, chosen)), key=str), {}, {}
+        for measure in ("terminal", "latched"):
+            rates = [np.array([group[s].success[measure].mean(0) for s in seeds]) for group in chosen]
+            d_SE = sum(sign * rate for (sign, _, _), rate in zip(q.sides, rates, strict=True))
+            parts[measure], detectable = _over_both(np.asarray(d_SE))
+            verdicts[measure] = judge(claim, parts[measure], len(seeds), detectable)
+            floor = max(p.floor.get(measure, 0.0) for group in chosen for p in group.values())
+            if max(float(rate.mean()) for rate in rates) <= floor:
+                verdicts[measure] = Verdict(OPEN, "", "no side does better than the controls", len(seeds) < MIN_SEEDS)
+            told = " against ".join(f"{100 * rate.mean():.1f} %" for rate in rates) if len(rates) == 2 else ""
+            parts[f"{measure} text"] = interval_text(claim, parts[measure]) + (f" ({told})" if told else "")
+        p = _first(chosen[0])
+        more: dict[str, Any] = {"interval": parts["terminal"], "files": files_of(*(g.values() for g in chosen))}
+        more |= {"also": f"reached {parts['latched text']}", "reached_interval": parts["latched"]}
+        line = _line(
+            claim, p, len(seeds), parts["terminal text"], verdicts["terminal"], reached=verdicts["latched"], **more
+        )
+        rungs = {rung for _, _, rung in q.sides}
+        size = p.run.at_own_cell if len(rungs) == 1 else p.run.at_own_cell.replace(TITLES[p.run.rung], "two rungs")
+        yield replace(line, size=size)
+
+
 def _horizons(claim: Claim, results: Results) -> Iterator[Evidence]:
     """Per seed, over the horizons that both have: the mean gap, or its slope in H."""
     mine, theirs = (_by_horizon(_matching(claim, results, m)) for m in (claim.query.method, claim.query.against))
@@ -280,6 +314,7 @@ def _large_rate(claim: Claim, results: Results) -> Iterator[Evidence]:
 SOURCES: dict[str, Callable[[Claim, Results], Iterable[Evidence]]] = {
     "success": _success,
     "replanning": _replanning,
+    "contrast": _contrasts,
     "horizons": _horizons,
     "study": from_studies,
     "borders": from_borders,

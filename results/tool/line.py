@@ -39,6 +39,8 @@ class Evidence:
 
 
 def wanted(run: Trained, query: Query, method: str) -> bool:
+    if not run.usual:  # those are of contrasts alone
+        return False
     if run.family not in query.families or run.method != method or query.rung not in ("", run.parts[1]):
         return False
     if query.latent not in (None, run.known.get("model.latent")):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from lpwm.core.config import from_dict, to_dict
+from lpwm.core.config import flat, from_dict, to_dict
 from lpwm.recipes import RECIPES, recipe
 from lpwm.train.run_config import RunConfig
 
@@ -46,17 +46,6 @@ OWN: dict[str, dict[str, float]] = {
 }
 
 
-def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested fields as the command line names them: {"data.steps": 60, …}."""
-    out: dict[str, Any] = {}
-    for name, value in config.items():
-        if isinstance(value, Mapping):
-            out |= flat(value, f"{prefix}{name}.")
-        else:
-            out[prefix + name] = value
-    return out
-
-
 @dataclass(frozen=True)
 class Trained:
     recipe: str
@@ -83,6 +72,15 @@ class Trained:
     def family(self) -> str:
         head = self.parts[0]
         return next((f for f in FAMILIES if head == f or head.startswith(f + "-")), head)
+
+    @property
+    def rung(self) -> str:
+        return str(self.known.get("model.predictor.rung", self.parts[1]))
+
+    @property
+    def usual(self) -> bool:
+        """Whether it has its recipe's predictor."""
+        return self.recipe not in RECIPES or self.rung == recipe(self.recipe).model.predictor.rung
 
     @property
     def suffix(self) -> str:
