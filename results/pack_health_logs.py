@@ -55,7 +55,8 @@ SLOW_LEWM = {"data-lam25-lr5e-05"}
 def piecewise() -> Iterator[dict[str, Any]]:
     for run in json.loads((RESULTS / "piecewise-64-training.json").read_text())["runs"]:
         yield log(f"{run['recipe']} seed {run['seed']}", "64²", 2, 4000, "healthy", "predicts", run["curves"])
-    for name, steps in (("screen", 2000), ("6000", 6000)):
+    rounds = (("screen", 2000), ("6000", 6000), *((f"short-{seed}", 3000) for seed in (104, 105, 106)))
+    for name, steps in rounds:
         for method in ("lpwm", "lewm"):
             file = json.loads((RESULTS / "campaigns" / f"piecewise-full-{name}-{method}.json").read_text())
             for cell, entry in file["cells"].items():
@@ -65,7 +66,8 @@ def piecewise() -> Iterator[dict[str, Any]]:
                         label, why = "slow", "an error of about copying's, still falling"
                     if (name, method, cell) == ("6000", "lewm", "white-lam1-lr0.0002"):
                         label, why = "dead", "predicted (0.015), then broke between steps 3,100 and 3,150 for good"
-                    yield log(f"piecewise-2x2/{method} {cell}", "224²", 2, steps, label, why, entry["train_log"])
+                    called = f"piecewise-2x2/{method} {cell}{f' {name}' * name.startswith('short')}"
+                    yield log(called, "224²", 2, steps, label, why, entry["train_log"])
 
 
 def pusht() -> Iterator[dict[str, Any]]:

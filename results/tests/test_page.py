@@ -27,6 +27,7 @@ from results.tool.verdict import EXCLUDED, INSIDE, NOT_RUN, NOT_TESTED, OPEN, OT
 RESULTS = Path(__file__).parents[1]
 BY_ID = {c.id: c for c in CLAIMS}
 EPISODES = 40
+CLAIMED = [c for c in PAPER if c.query.source != "contrast"]  # by the paper
 
 
 def config_of(name, seed, **changes):
@@ -120,7 +121,7 @@ def first(claim, results):
     return evidence(BY_ID[claim], results)[0]
 
 
-def pair(a, b, seeds=8, spread=0.05, family="piecewise-2x2", tail=("lpwm", "lewm")):
+def pair(a, b, seeds=8, spread=0.05, family="piecewise-2x2-paper", tail=("lpwm", "lewm")):
     """Two methods around rates a and b; seeds alternate, so differences have a spread too."""
     wave = [spread * (-1) ** s for s in range(seeds)]
     return {
@@ -130,7 +131,7 @@ def pair(a, b, seeds=8, spread=0.05, family="piecewise-2x2", tail=("lpwm", "lewm
 
 
 def test_two_methods_that_do_not_plan_show_nothing(tmp_path):
-    document = evaluation(pair(0.05, 0.05, spread=0.02, family="piecewise-2x2"))
+    document = evaluation(pair(0.05, 0.05, spread=0.02, family="piecewise-2x2-paper"))
     verdict = first("piecewise-2x2-r5-ahead", put(tmp_path, a=document)).verdict
     assert (verdict.direction, verdict.size) == (OPEN, EXCLUDED)
     idle = {"rate": 0.3, "low": 0.2, "high": 0.4}
@@ -197,6 +198,27 @@ def test_methods_at_their_own_cells_are_compared_first(tmp_path, monkeypatch):
     assert "each method at its own λ and η" in first_line.size and first_line.files == ("same.json", "tuned.json")
     assert first_line.interval.estimate == pytest.approx(0.1) and second.interval.estimate == pytest.approx(0.2)
     assert "own" not in second.size and len(evidence(BY_ID["piecewise-2x2-r5-lpwm"], results)) == 1
+
+
+def test_contrasts_add_up_the_rungs_of_one_file(tmp_path):
+    """The lead with LTI(1) minus the lead with Shallow-AdaLN: 0.2 − 0.1; of two files nothing is added up."""
+    name, parts = "piecewise-2x2-small", {}
+    for rung, rates in (("lti1", (0.7, 0.5)), ("shallow-adaln", (0.6, 0.5))):
+        part = evaluation(pair(*rates, family=name), model__predictor__rung=rung)
+        for entry in (*part["runs"], *part["cells"][0]["rows"]):
+            entry |= {k: f"{entry[k]}-{rung}" for k in ("name", "method", "run_hash") if k in entry}
+        parts[rung.replace("-", "_")] = part
+    assert evidence(BY_ID["ladder-simpler"], put(tmp_path, **parts)) == []
+    one, other = parts.values()
+    one["runs"] += other["runs"]
+    one["cells"][0]["rows"] += other["cells"][0]["rows"]
+    (tmp_path / "shallow_adaln.json").unlink()
+    results = put(tmp_path, lti1=one)
+    (line,) = evidence(BY_ID["ladder-simpler"], results)
+    assert line.interval.estimate == pytest.approx(0.1) and line.seeds == 8 and "two rungs" in line.size
+    assert first("ladder-lti1", results).interval.estimate == pytest.approx(0.2)
+    assert first("ladder-lewm", results).verdict.direction == OPEN  # both rungs hold half
+    assert evidence(BY_ID["piecewise-2x2-r5-ahead"], results) == []  # the paper's claim is of one predictor
 
 
 # Rules ------------------------------------------------------------------------------------------------------
@@ -268,8 +290,8 @@ def test_differences_over_seeds(tmp_path, a, b, spread, verdict):
 def test_the_interval_is_nearly_students_over_paired_seeds_where_episodes_add_little(tmp_path):
     """The seeds differ far more than the episodes, so that sampling episodes too changes the interval little."""
     rates = {
-        "piecewise-2x2/lpwm": dict(enumerate((0.1, 0.9, 0.5, 0.8, 0.2))),
-        "piecewise-2x2/lewm": dict.fromkeys(range(5), 0.5),
+        "piecewise-2x2-paper/lpwm": dict(enumerate((0.1, 0.9, 0.5, 0.8, 0.2))),
+        "piecewise-2x2-paper/lewm": dict.fromkeys(range(5), 0.5),
     }
     result = first("piecewise-2x2-r5-ahead", put(tmp_path, x=evaluation(rates))).interval
     d = np.array([round(r * EPISODES) / EPISODES for r in (0.1, 0.9, 0.5, 0.8, 0.2)]) - 0.5
@@ -304,7 +326,7 @@ def test_sizes_are_found_by_prefix_and_told_apart(tmp_path):
         small=evaluation(pair(0.7, 0.5, family="piecewise-2x2-small")),
         short=evaluation(pair(0.7, 0.5), train__steps=10_000),
         strong=evaluation(pair(0.7, 0.5), objective__lam=1.0),
-        visible=evaluation(pair(0.7, 0.5, family="piecewise-2x2-visible")),
+        visible=evaluation(pair(0.7, 0.5, family="piecewise-2x2-visible-paper")),
     )
     lines = evidence(BY_ID["piecewise-2x2-r5-ahead"], results)
     assert [e.reduced for e in lines] == [False, False, True, True]  # visible zones are another world
@@ -323,14 +345,14 @@ def test_an_unknown_size_is_reduced():
 def test_horizons(tmp_path):
     gap = {s: (lambda h, s=s: 0.4 + 0.03 * h + 0.01 * (s % 3)) for s in range(8)}
     flat = dict.fromkeys(range(8), 0.35)
-    rates = {"piecewise-2x2/lpwm": gap, "piecewise-2x2/lewm": flat}
+    rates = {"piecewise-2x2-paper/lpwm": gap, "piecewise-2x2-paper/lewm": flat}
     results = put(tmp_path, x=evaluation(rates, receding=1, horizons=range(1, 11)))
     ahead, slope = first("horizon-ahead", results), first("horizon-gap", results)
     assert ahead.verdict.direction == slope.verdict.direction == SAME
     assert slope.interval.estimate == pytest.approx(0.03, abs=0.003)
     behind = {
-        "piecewise-2x2/lpwm": {s: (lambda h: 0.3 if h == 1 else 0.8) for s in range(8)},
-        "piecewise-2x2/lewm": flat,
+        "piecewise-2x2-paper/lpwm": {s: (lambda h: 0.3 if h == 1 else 0.8) for s in range(8)},
+        "piecewise-2x2-paper/lewm": flat,
     }
     row = first("horizon-ahead", put(tmp_path, x=evaluation(behind, receding=1, horizons=range(1, 11))))
     assert row.verdict.direction == OPEN and "H = 1" in row.verdict.why
@@ -347,11 +369,11 @@ def study(seed, support=0.96):
         "run": {
             "name": "r",
             "hash": f"h{seed}",
-            "method": "piecewise-2x2-lpwm abcd",
+            "method": "piecewise-2x2-paper-lpwm abcd",
             "seed": seed,
             "step": 100,
-            "recipe": "piecewise-2x2/lpwm",
-            "config": config_of("piecewise-2x2/lpwm", seed),
+            "recipe": "piecewise-2x2-paper/lpwm",
+            "config": config_of("piecewise-2x2-paper/lpwm", seed),
         },
         "world": {"options": {"g": 2, "visible": False}, "trained_visible": False},
         "probes": {
@@ -430,7 +452,7 @@ def test_supports_at_zone_borders_are_judged_by_the_share_of_seeds(tmp_path):
 
 def test_health_and_active_fraction_come_from_the_runs(tmp_path):
     fine = {"relative_error": 0.05, "copy_error": 0.3, "effective_dimension": 6.0, "active_fraction": 0.3}
-    rates = {"piecewise-2x2/relu": dict.fromkeys(range(3), 0.5)}
+    rates = {"piecewise-2x2-paper/relu": dict.fromkeys(range(3), 0.5)}
     row = first("relu", put(tmp_path, x=evaluation(rates, entry={"monitors": fine})))
     assert row.verdict.direction == SAME and row.ours == "3 of 3 seeds" and row.verdict.exploratory
     dead = evaluation(rates, entry={"monitors": {**fine, "effective_dimension": 1.2}})
@@ -462,7 +484,7 @@ def test_contact_and_sparsity_readings(tmp_path):
         "seed": 0,
         "step": 1,
         "recipe": "cube/lpwm",
-        "config": config_of("piecewise-2x2/lpwm", 0),
+        "config": config_of("piecewise-2x2-paper/lpwm", 0),
         "monitors": {"active_fraction": 0.9},
     }
     contact = {
@@ -609,7 +631,7 @@ def test_a_changed_number_changes_the_page(tmp_path):
 def test_an_empty_folder_is_all_not_run(tmp_path, capsys):
     out = tmp_path / "out"
     assert main(["page", str(tmp_path), "--out", str(out)]) == 0
-    assert f"{len(PAPER)} {NOT_RUN}" in capsys.readouterr().out
+    assert f"{len(CLAIMED)} {NOT_RUN}" in capsys.readouterr().out
     text = (out / "README.md").read_text()
     assert "**Not run**" in text and "None yet." in text
 
@@ -620,7 +642,7 @@ def test_notes_stand_at_their_place(tmp_path):
     text = page_of(tmp_path)
     assert text.index("Before all.") < text.index("## Rule")
     assert text.index("## Wall") < text.index("The door was *shut*.") < text.index("## Plain ReLU")
-    assert f"It is {NOT_RUN}, and {len(PAPER)} were not." in text
+    assert f"It is {NOT_RUN}, and {len(CLAIMED)} were not." in text
     with pytest.raises(UserError, match="wall-lti1-lpwm"):
         filled("{wall-lti1-lpwn}", {BY_ID["wall-lti1-lpwm"]: []})
     (tmp_path / "notes.md").write_text("## walls\nx\n")

@@ -48,7 +48,7 @@ def table(results: Results, sizes: set[str]) -> str:
     """One pair of columns for each recipe of LpWM among runs of these sizes that is not the paper's."""
     ours: dict[str, Trained] = {}
     for run in results.runs:
-        if run.method == "lpwm" and run.size in sizes and (run.reduced or run.other) and _paper(run) in RECIPES:
+        if run.method == "lpwm" and run.size in sizes and (run.reduced or run.other) and run.paper_recipe in RECIPES:
             ours.setdefault(run.recipe, run)
     order = sorted(ours.values(), key=lambda run: (FAMILIES.index(run.family), run.recipe))
     columns = {run.recipe.removesuffix("/lpwm"): _differences(run) for run in order}
@@ -61,13 +61,8 @@ def table(results: Results, sizes: set[str]) -> str:
     return pipes([heads, *rows])
 
 
-def _paper(run: Trained) -> str:
-    """The recipe of the paper's size."""
-    return "/".join(w for w in (run.family, *run.parts[1:]) if w)
-
-
 def _differences(run: Trained) -> dict[str, tuple[str, str]]:
-    paper = flat(to_dict(recipe(_paper(run))))
+    paper = flat(to_dict(recipe(run.paper_recipe)))
     aside = {*ASIDE, "data.source", "data.workers", "data.pixels", "data.seed", "train.precision"}
     return {
         field: (_text(value), _text(run.known[field]))

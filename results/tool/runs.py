@@ -36,11 +36,13 @@ COMPUTED = ("compile", "kernels", "accumulate", "stop_dead")
 LOGGED = ("log_every", "eval_every", "eval_batches", "checkpoint_every", "keep")
 ASIDE = {"data.file", "objective.tj_weight", "train.seed", *(f"train.{name}" for name in (*COMPUTED, *LOGGED))}
 
-# The cell of each method where both were tuned in the same cells (results/protocol.md, rounds ten and twelve). Those of
+# The cell of each method where both were tuned in the same cells (results/protocol.md, rounds 10, 12 and 22). Those of
 # Piecewise were chosen at 2×2; temporal Jaccard has LpWM's.
 OWN: dict[str, dict[str, float]] = {
     **{f"{p}-small/{m}": {"objective.lam": 1.0, "optim.lr": 6e-3} for p in PIECEWISE for m in ("lpwm", "lpwm-tj")},
     **{f"{p}-small/lewm": {"objective.lam": 1.0, "optim.lr": 3e-3} for p in PIECEWISE},
+    "wall-small/lti1/lpwm": {"objective.lam": 3.0, "optim.lr": 3e-3},
+    "wall-small/lti1/lewm": {"objective.lam": 1.0, "optim.lr": 3e-3},
     "pusht-small/mlp-lti/lpwm": {"objective.lam": 1.0, "optim.lr": 5e-4},
     "pusht-small/mlp-lti/lewm": {"objective.lam": 3.0, "optim.lr": 5e-4},
 }
@@ -84,7 +86,13 @@ class Trained:
 
     @property
     def suffix(self) -> str:
-        return self.parts[0][len(self.family) + 1 :]
+        return self.parts[0][len(self.family) + 1 :].removeprefix("paper")
+
+    @property
+    def paper_recipe(self) -> str:
+        """The paper's own recipe of this family, rung and method."""
+        family = f"{self.family}-paper" if self.family.startswith(PIECEWISE) else self.family
+        return "/".join(w for w in (family, *self.parts[1:]) if w)
 
     @cached_property
     def known(self) -> dict[str, Any]:
@@ -96,7 +104,7 @@ class Trained:
     @cached_property
     def reduced(self) -> bool:
         """Whether anything of its size falls short of the paper's recipe of this family."""
-        base = "/".join(w for w in (self.family, *self.parts[1:]) if w)
+        base = self.paper_recipe
         if self.suffix or base not in RECIPES or not self.known:
             return bool(self.suffix) or not self.known
         paper = flat(to_dict(recipe(base)))
