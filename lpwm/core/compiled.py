@@ -18,7 +18,7 @@ import warnings
 from collections.abc import Callable
 from importlib import import_module, metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from lpwm.core.version import __version__
 
@@ -37,15 +37,16 @@ SETTINGS = (  # of torch, where its version has them
     ("_functorch", "backward_pass_autocast", "off"),
     ("_dynamo", "recompile_limit", 128),  # kinds of problem one call may compile for; torch goes on uncompiled after 8
 )
+F = TypeVar("F", bound=Callable[..., Any])
+_in_parts: list[Callable[..., Any]] = []
 _state: dict[str, Path | None] = {"folder": None}  # the one in use
 
 
-def region(f: Callable[..., Any]) -> Callable[..., Any]:
-    """With LPWM_REGIONS=1: what is compiled traces and compiles `f` once for all calls that differ only in the tensors
-    they are given (the blocks of a network), in place of once per call."""
-    import torch
-
-    return torch.compiler.nested_compile_region(f) if os.environ.get("LPWM_REGIONS") == "1" else f
+def in_parts(f: F) -> F:
+    """Whoever is compiled leaves `f` itself to Python, and compiles each function that `f` calls with tensors alone:
+    once for all calls with the same shapes, so that the blocks of a network share what is compiled."""
+    _in_parts.append(f)
+    return f
 
 
 def cache_folder() -> Path:
@@ -131,8 +132,11 @@ def _again(error: Exception) -> bool:
 def compiled(f: Callable[..., Any], backend: str | Callable[..., Any] = "inductor") -> Callable[..., Any]:
     """`f` compiled for static shapes, with the gradients that it has eagerly."""
     import torch
+    from torch._dynamo.decorators import skip
 
     keep()
+    for part in _in_parts:
+        skip(part)
     fast = torch.compile(f, dynamic=False, backend=backend)
 
     def call(*args: Any) -> Any:

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lpwm.core.compiled import region
+from lpwm.core.compiled import in_parts
 from lpwm.model.config import PredictorConfig
 from lpwm.model.frozen import FrozenAdaLN
 from lpwm.model.layers import TwoLayer, linear, short_attention
@@ -72,7 +72,6 @@ class AdaLNBlock(nn.Module):
         return x + gate2 * F.dropout(y, drop, training=drop > 0), (k, v)
 
 
-@region
 def _through(block: AdaLNBlock, x: Tensor, e: Tensor) -> Tensor:
     return block(x, block.modulate(e), None, last_only=False)[0]
 
@@ -102,6 +101,7 @@ class AdaLN(nn.Module):
         self.head = TwoLayer(latent, c.head_hidden, latent, c.head_norm)
         nn.init.normal_(self.position, std=c.position_std)
 
+    @in_parts
     def forward(self, z_BKD: Tensor, e_BKD: Tensor) -> Tensor:
         assert z_BKD.shape[-2] <= self.lags, "a window is at most the history long"
         x = (z_BKD + self.position[: z_BKD.shape[-2]]).unsqueeze(1)
@@ -116,6 +116,7 @@ class AdaLN(nn.Module):
     def start(self) -> Window:
         return Window()
 
+    @in_parts
     def step(self, cache: Window, z: Tensor, e: Tensor, keep: int | None = None) -> tuple[Tensor, Window]:
         """One more token: z (B, 1 or S, D), e (B, 1 or S, D) -> u (B, 1 or S, D)."""
         zs = [*cache.z, z][-self.lags :]
@@ -137,6 +138,7 @@ class AdaLN(nn.Module):
     def freeze(self, model: Any, dtype: torch.dtype) -> FrozenAdaLN:
         return FrozenAdaLN(model, dtype)
 
+    @in_parts
     def _run(
         self, zs: list[Tensor], ms: list[list[Tensor]], at: int, kv: list[tuple[Tensor, Tensor]] | None, last_only: bool
     ) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
