@@ -161,7 +161,7 @@ class _Block:
 
 def _through(block: _Block, x: Tensor, m: Tensor, past: Joined, last_only: bool) -> tuple[Tensor, Tensor]:
     """New tokens x (B, s, n, D), modulation m (B, s, n, 6D), earlier keys and values; see AdaLNBlock."""
-    D, n, inner = (x.shape[-1],), x.shape[2], block.qkv.shape[0] // 3
+    D, inner = (x.shape[-1],), block.qkv.shape[0] // 3
     shift1, scale1, gate1, shift2, scale2, gate2 = m.chunk(6, dim=-1)
     y = block.norm1(F.layer_norm(x, D, eps=block.eps) * scale1 + shift1)
     if last_only:  # the others only offer keys and values

@@ -32,18 +32,16 @@ def clip_loss(
 ) -> Terms:
     """loss = mean((ẑ−z)²) + λR(z) [+ …] of this rank's clips, with the codes z and predictions ẑ. The predictor is
     causal over k positions and is trained at each of them."""
-    z = model.encode(pixels_bTchw)
-    terms, zhat = _predict(model, objective, z, actions_bTA, draw, group, share)
-    return {**terms, "z": z.detach(), "zhat": zhat.detach()}
+    return _predict(model, objective, model.encode(pixels_bTchw), actions_bTA, draw, group, share)
 
 
 def _predict(
     model: WorldModel, objective: Objective, z: Tensor, actions: Tensor, draw: Draw, group: Group, share: float
-) -> tuple[Terms, Tensor]:
+) -> Terms:
     K, n = min(model.config.predictor.history, z.shape[1] - 1), objective.config.rollout_steps
     zhat = model.predict(z[:, :K], actions[:, :K])
     multistep = model.rollout(z[:, :1], actions[:, None, :n]).squeeze(1) if n > 1 else None
-    return objective(z, zhat, draw, multistep, group, share), zhat
+    return {**objective(z, zhat, draw, multistep, group, share), "z": z.detach(), "zhat": zhat.detach()}
 
 
 @dataclass
@@ -160,9 +158,10 @@ class Stepper:
             with self.autocast():
                 z = self.model.encode(pixels[p])
                 alone = self.objective.without_regularizer()
-                terms, zhat = _predict(self.model, alone, z, actions[p], (), ALONE, self._share * part)
+                terms = _predict(self.model, alone, z, actions[p], (), ALONE, self._share * part)
                 (terms["loss"] + (z.float() * slope[p].float()).sum()).backward()
-            predictions.append(zhat.detach())
+            predictions.append(terms.pop("zhat"))
+            del terms["z"]
             for name, term in terms.items():
                 total[name] = total.get(name, torch.zeros_like(term)) + term.detach()
         total["regularizer"] = value.detach()

@@ -9,13 +9,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch._dynamo.backends.debugging import aot_eager
+from torch._dynamo.testing import CompileCounterWithBackend
 from torch._dynamo.utils import counters
 
 from lpwm.core import compiled as room
-from lpwm.model import PredictorConfig
 from lpwm.model.link import reprelu
-from lpwm.model.predictors import adaln
 
 
 def loss(x, w):
@@ -150,22 +148,22 @@ def test_a_killed_compile_leaves_nothing_in_the_way(process):
         torch.testing.assert_close(fast(torch.ones(3)), torch.ones(3).sin() * 2)
 
 
-def test_blocks_compiled_as_one_region_compute_the_same(monkeypatch):
-    """LPWM_REGIONS=1: the six blocks are six calls of one subgraph, with the numbers and gradients of eager blocks."""
-    monkeypatch.setenv("LPWM_REGIONS", "1")
-    monkeypatch.setattr(adaln, "_through", room.region(adaln._through))
-    sizes = {"heads": 2, "head_dim": 4, "mlp": 8, "head_hidden": 8, "dropout": 0.0}
-    predictor, graphs = PredictorConfig(rung="deep-adaln", **sizes).build(8), []
-    z_BKD, e_BKD = torch.randn(2, 2, 3, 8).unbind()
+def block(x, w):
+    return x + torch.tanh(x @ w)
 
-    def backend(graph, inputs):
-        graphs.append(graph.code)
-        return aot_eager(graph, inputs)
 
-    results = []
-    for call in (predictor, torch.compile(predictor, backend=backend, fullgraph=True)):
-        u_BKD = call(z_BKD, e_BKD)
-        results.append([u_BKD, *torch.autograd.grad(u_BKD.square().sum(), list(predictor.parameters()))])
-    torch._dynamo.reset()
-    torch.testing.assert_close(*results)
-    assert len(graphs) == 1 and graphs[0].count("invoke_subgraph(") == 6
+def network(x, weights):
+    for w in weights:
+        x = block(x, w)
+    return x
+
+
+def test_a_network_compiled_in_parts_compiles_its_block_once(process, monkeypatch):
+    monkeypatch.setattr(room, "_in_parts", [])
+    assert room.in_parts(network) is network
+    x, *weights = (torch.randn(4, 4, requires_grad=True) for _ in range(7))
+    graphs = CompileCounterWithBackend("aot_eager")
+    fast = room.compiled(loss := lambda x, weights: network(2 * x, weights).square().sum(), graphs)
+    for _ in range(2):
+        torch.testing.assert_close(*(torch.autograd.grad(f(x, weights), [x, *weights]) for f in (fast, loss)))
+    assert (graphs.frame_count, graphs.op_count) == (3, 1 + 3 + 2)  # before, the block, after

@@ -58,7 +58,7 @@ class AdaLNBlock(nn.Module):
                 for p, t in zip(past, (k, v), strict=True)
             )
         n, total = x.shape[2], k.shape[2]
-        if last_only and n > 1:
+        if last_only:
             q, x, n = q[:, :, -1:], x[:, :, -1:], 1
             gate1, shift2, scale2, gate2 = (t[:, :, -1:] for t in (gate1, shift2, scale2, gate2))
         drop = self.dropout if self.training else 0.0
@@ -108,7 +108,10 @@ class AdaLN(nn.Module):
         e = e_BKD.unsqueeze(1)
         for block in self._blocks():
             x = _through(block, x, e)
-        return self.head(self.norm(x.squeeze(1)))
+        return self._code(x.squeeze(1))
+
+    def _code(self, x: Tensor) -> Tensor:
+        return self.head(self.norm(x))
 
     def _blocks(self) -> Iterator[AdaLNBlock]:
         return cast(Iterator[AdaLNBlock], iter(self.blocks))
@@ -131,7 +134,7 @@ class AdaLN(nn.Module):
             if shared:
                 _, kv = self._run(zs[:shared], ms[:shared], 0, None, last_only=True)
             x, kv = self._run(zs[shared:], ms[shared:], shared, kv, last_only=True)
-        u = self.head(self.norm(x[:, :, -1]))
+        u = self._code(x[:, :, -1])
         grown = len(zs) < self.lags  # keys and values are of use only while the next token has a free place
         return u, Window(zs, ms, kv if grown else None)
 
@@ -149,7 +152,7 @@ class AdaLN(nn.Module):
         new = []
         for i, block in enumerate(self.blocks):
             m = torch.stack([t[i].expand(-1, samples, -1) for t in ms], dim=2)
-            final = last_only and i == len(self.blocks) - 1
+            final = last_only and len(zs) > 1 and i == len(self.blocks) - 1
             x, keys = block(x, m, kv[i] if kv else None, final)
             new.append(keys)
         return x, new
