@@ -35,8 +35,7 @@ SETTINGS = (  # of torch, where its version has them
     # Left to itself torch switches autocast on again for the compiled backward pass, and so rounds the gradients of
     # what was kept in float32: the regularizer's, the projector's.
     ("_functorch", "backward_pass_autocast", "off"),
-    # How many kinds of problem a call may compile for: torch goes on uncompiled after 8, or 256 in a process.
-    ("_dynamo", "recompile_limit", 1024),
+    ("_dynamo", "recompile_limit", 1024),  # kinds of problem one call may compile for; torch goes on uncompiled after 8
     ("_dynamo", "accumulated_recompile_limit", 1024),
 )
 F = TypeVar("F", bound=Callable[..., Any])

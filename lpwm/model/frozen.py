@@ -179,7 +179,7 @@ def _through(block: _Block, x: Tensor, m: Tensor, past: Joined, last_only: bool)
     queries = q.unflatten(-1, heads).unbind(2)
     first = len(seen) - len(queries)
     a = [_attend(q, seen[: first + i + 1]).flatten(-2).unsqueeze(2) for i, q in enumerate(queries)]
-    x = x + gate1 * _linear(_side_by_side(a), *block.out)
+    x = x + gate1 * _linear(torch.cat(a, dim=2) if len(a) > 1 else a[0], *block.out)
     y = block.norm2(F.layer_norm(x, D, eps=block.eps) * scale2 + shift2)
     return x + gate2 * _linear(F.gelu(_linear(y, *block.up)), *block.down), kv
 
@@ -235,10 +235,7 @@ class FrozenAdaLN:
             return None
         real = self._modulations(past_BPA[:, None, past_BPA.shape[1] - p :])
         none: list[Joined] = [[] for _ in self.blocks]
-        windows = [
-            self._run([z_BCD[:, None, low:p]], [m[:, :, low:] for m in real], 0, none, last_only=True)[1]
-            for low in range(p)
-        ]
+        windows = [self._run([z_BCD[:, None, low:p]], [m[:, :, low:] for m in real], 0, none)[1] for low in range(p)]
         return torch.cat([torch.cat([kv for (kv,) in blocks], dim=1) for blocks in windows], dim=2)
 
     @in_parts
@@ -269,7 +266,7 @@ class FrozenAdaLN:
                     at = sum(p - earlier for earlier in range(low))
                     past = [[kv] for kv in context[:, :, at : at + p - low].split(1, dim=1)]
             ms = [m[:, :, begin : t + 1] for m in mine]
-            x, past = self._run(tokens[begin : t + 1], ms, p + begin - low, past, last_only=low > 0 or t == H - 1)
+            x, past = self._run(tokens[begin : t + 1], ms, p + begin - low, past)
             tokens.append(self._code(x))
             out.append(tokens[-1])
         return out[-1][:, :, 0] if last_only else torch.cat(out, dim=2)
@@ -282,26 +279,18 @@ class FrozenAdaLN:
         return self.link(_linear(F.gelu(self.head_norm(_linear(self.norm(x), *self.up))), *self.down))
 
     @in_parts
-    def _run(
-        self, tokens: list[Tensor], ms: list[Tensor], at: int, past: list[Joined], last_only: bool
-    ) -> tuple[Tensor, list[Joined]]:
+    def _run(self, tokens: list[Tensor], ms: list[Tensor], at: int, past: list[Joined]) -> tuple[Tensor, list[Joined]]:
         """Tokens (B, s, n, D) at positions at, at+1, …; the last one's output, and all keys and values."""
         n = ms[0].shape[2]
         x = _placed(tokens, self.position[at : at + n])
         seen: list[Joined] = []
         for i, block in enumerate(self.blocks):
-            x, kv = _through(block, x, ms[i], past[i], last_only and n > 1 and i == len(self.blocks) - 1)
+            x, kv = _through(block, x, ms[i], past[i], n > 1 and i == len(self.blocks) - 1)
             seen.append([*past[i], kv])
-        return x[:, :, -1:], seen
+        return x, seen
 
 
 def _placed(tokens: list[Tensor], position: Tensor) -> Tensor:
-    return _side_by_side(tokens) + position
-
-
-def _side_by_side(tokens: list[Tensor]) -> Tensor:
-    """(B, 1 or S, 1, D) each -> (B, S, n, D)."""
-    if len(tokens) == 1:
-        return tokens[0]
+    """(B, 1 or S, 1, D) each -> (B, S, n, D), at their positions."""
     S = max(t.shape[1] for t in tokens)
-    return torch.cat([t.expand(-1, S, -1, -1) for t in tokens], dim=2)
+    return (torch.cat([t.expand(-1, S, -1, -1) for t in tokens], dim=2) if len(tokens) > 1 else tokens[0]) + position

@@ -124,16 +124,15 @@ class AdaLN(nn.Module):
         """One more token: z (B, 1 or S, D), e (B, 1 or S, D) -> u (B, 1 or S, D)."""
         zs = [*cache.z, z][-self.lags :]
         ms = [*cache.m, [block.modulate(e) for block in self._blocks()]][-self.lags :]
-        last = keep == 0
         if len(cache.z) < self.lags:  # growing: only the new token
-            x, kv = self._run(zs[-1:], ms[-1:], len(zs) - 1, cache.kv, last)
+            x, kv = self._run(zs[-1:], ms[-1:], len(zs) - 1, cache.kv)
         else:  # sliding: everything moves one place; shared history first, once for all samples
             shared = sum(1 for t, m in zip(zs, ms, strict=True) if t.shape[1] == m[0].shape[1] == 1)
             shared = min(shared, len(zs) - 1) if z.shape[1] > 1 or e.shape[1] > 1 else 0
             kv = None
             if shared:
-                _, kv = self._run(zs[:shared], ms[:shared], 0, None, last_only=True)
-            x, kv = self._run(zs[shared:], ms[shared:], shared, kv, last_only=True)
+                _, kv = self._run(zs[:shared], ms[:shared], 0, None)
+            x, kv = self._run(zs[shared:], ms[shared:], shared, kv)
         u = self._code(x[:, :, -1])
         grown = len(zs) < self.lags  # keys and values are of use only while the next token has a free place
         return u, Window(zs, ms, kv if grown else None)
@@ -143,7 +142,7 @@ class AdaLN(nn.Module):
 
     @in_parts
     def _run(
-        self, zs: list[Tensor], ms: list[list[Tensor]], at: int, kv: list[tuple[Tensor, Tensor]] | None, last_only: bool
+        self, zs: list[Tensor], ms: list[list[Tensor]], at: int, kv: list[tuple[Tensor, Tensor]] | None
     ) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
         """Tokens `zs` at positions at, at+1, … after the tokens whose keys and values are given."""
         samples = max(t.shape[1] for t in (*zs, *(m[0] for m in ms)))
@@ -152,8 +151,7 @@ class AdaLN(nn.Module):
         new = []
         for i, block in enumerate(self.blocks):
             m = torch.stack([t[i].expand(-1, samples, -1) for t in ms], dim=2)
-            final = last_only and len(zs) > 1 and i == len(self.blocks) - 1
-            x, keys = block(x, m, kv[i] if kv else None, final)
+            x, keys = block(x, m, kv[i] if kv else None, len(zs) > 1 and i == len(self.blocks) - 1)
             new.append(keys)
         return x, new
 
