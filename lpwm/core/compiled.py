@@ -16,7 +16,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable
-from importlib import import_module, metadata
+from importlib import import_module, metadata, util
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -54,6 +54,17 @@ def cache_folder() -> Path:
     """Where compiled code is kept, of every version."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(os.environ.get("LPWM_CACHE") or Path(base) / "lpwm").expanduser().absolute()
+
+
+def keep_bytecode() -> None:
+    """Python compiles a thousand files of torch at each start where their folder is read-only and has no bytecode."""
+    home = Path(str(getattr(util.find_spec("torch"), "origin", ""))).parent
+    kept = sys.pycache_prefix or os.access(home, os.W_OK) or (home / "__pycache__").exists()
+    if not kept and not sys.dont_write_bytecode:
+        sys.pycache_prefix = str(cache_folder() / "bytecode")
+
+
+keep_bytecode()
 
 
 def version_folder() -> Path:
