@@ -1,13 +1,13 @@
 """How long the first step and the first compiled plan take on one GPU, from the start of the process: cold and warm.
 
-    python bench/warmup.py [--old CHECKOUT] [--json OUT] [--cases …] [--rungs …] [--regions] [--rounds 1]
+    python bench/warmup.py [--old CHECKOUT] [--json OUT] [--cases …] [--rungs …] [--rounds 1]
 
 Each measurement is a process of its own, of the tree's own benchmark (`bench/train_step.py`, `bench/plan.py`). "cold"
 has an empty cache of compiled code, "warm" the one that the process before left; trees take turns. `--old` is another
-checkout (`git worktree add PATH v0.1.0`); there torch's own cache folders are kept in place of LPWM_CACHE. `--regions`
-adds this tree with LPWM_REGIONS=1. `first_s` is the first result on the host, `ready_s` the one after capturing,
-`step_ms` and `plan_ms` what the compiled code then takes, `loss` of the fifth step: cold and warm must agree.
-`--cpu` measures CPU seconds (of all processes) of three compiled steps of a small model, where there is no GPU.
+checkout (`git worktree add PATH v0.1.0`); there torch's own cache folders are kept in place of LPWM_CACHE. `first_s` is
+the first result on the host, `ready_s` the one after capturing, `step_ms` and `plan_ms` what the compiled code then
+takes, `loss` of the fifth step: cold and warm must agree. `--cpu` measures CPU seconds (of all processes) of three
+compiled steps and of one compiled search of a small model, where there is no GPU.
 """
 
 from __future__ import annotations
@@ -68,15 +68,16 @@ def child(name: str, began: float) -> dict[str, Any]:
     return row
 
 
-def child_on_cpu(rung: str) -> dict[str, Any]:
+def child_on_cpu(what: str, rung: str) -> dict[str, Any]:
     import resource
 
     import torch
-    from torch._dynamo.utils import counters
 
     from lpwm.losses import Objective, ObjectiveConfig, RDMRegConfig
     from lpwm.model import EncoderConfig, ModelConfig, PredictorConfig, ProjectorConfig, WorldModel
     from lpwm.optim import OptimConfig, build, initialize
+    from lpwm.plan import CEM, CEMConfig, LatentProblem
+    from lpwm.plan.solver import _compiled
     from lpwm.train.step import Stepper
 
     torch.set_num_threads(1)
@@ -85,32 +86,47 @@ def child_on_cpu(rung: str) -> dict[str, Any]:
     config = ModelConfig(latent=16, encoder=encoder, projector=ProjectorConfig(32), predictor=predictor)
     model = WorldModel(config, 3)
     initialize(model, 0)
-    objective = Objective(ObjectiveConfig(rdmreg=RDMRegConfig(slices=32)), config.sparse)
-    optimizer = build(model.train(), OptimConfig())
-    stepper = Stepper(model, objective, optimizer, 6, precision=torch.bfloat16, compiled=True)
-    g = torch.Generator().manual_seed(0)
-    pixels = torch.randint(0, 256, (6, 4, 3, 16, 16), generator=g, dtype=torch.uint8)
-    actions = torch.randn(6, 3, 3, generator=g)
+    kind = torch.bfloat16
 
     def spent() -> float:
         both = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
         return sum(r.ru_utime + r.ru_stime for r in both)
 
+    if what == "plan":
+        z = torch.randn(4, 16, generator=torch.Generator().manual_seed(0))
+        problem, before = LatentProblem(model.eval(), z[:2, None], z[2:], autocast=kind), spent()
+        with torch.no_grad():
+            solver, start = CEM(CEMConfig(samples=8, elites=2, iterations=2)), torch.zeros(2, problem.horizon, 3)
+            out = solver._search(_compiled(CEM.iterate), problem, start, torch.tensor(0))
+        row: dict[str, Any] = {"first_s": spent() - before, "cost": float(out["costs"].mean())}
+        return row | traced()
+    objective = Objective(ObjectiveConfig(rdmreg=RDMRegConfig(slices=32)), config.sparse)
+    optimizer = build(model.train(), OptimConfig())
+    stepper = Stepper(model, objective, optimizer, 6, precision=kind, compiled=True)
+    g = torch.Generator().manual_seed(0)
+    pixels = torch.randint(0, 256, (6, 4, 3, 16, 16), generator=g, dtype=torch.uint8)
+    actions = torch.randn(6, 3, 3, generator=g)
     before = spent()
     for i in range(3):
         out = stepper(pixels, actions, objective.draw((0, i), (6, 4, 16)), 1.0, i)
-    row: dict[str, Any] = {"first_s": spent() - before, "loss": float(out["loss"])}
+    row = {"first_s": spent() - before, "loss": float(out["loss"])}
     row["weights"] = sum(float(p.detach().double().sum()) for p in model.parameters())
+    return row | traced()
+
+
+def traced() -> dict[str, Any]:
+    from torch._dynamo.utils import counters
+
     kept = {k: v for k, v in counters["aot_autograd"].items() if k.startswith("autograd_cache")}
-    return row | {"tracing": kept, "operations": counters["stats"]["calls_captured"]}
+    return {"tracing": kept} | {f"of {k}": counters["stats"][k] for k in ("calls_captured", "unique_graphs")}
 
 
-def measure(tree: Path, name: str, cache: Path, more: dict[str, str]) -> dict[str, Any]:
+def measure(tree: Path, name: str, cache: Path) -> dict[str, Any]:
     kept = {v: str(cache / v) for v in VARIABLES} if tree != HERE else {"LPWM_CACHE": str(cache)}
-    others = {k: v for k, v in os.environ.items() if k not in (*VARIABLES, "LPWM_CACHE", "LPWM_REGIONS")}
+    others = {k: v for k, v in os.environ.items() if k not in (*VARIABLES, "LPWM_CACHE")}
     path = os.pathsep.join([str(tree), *filter(None, [os.environ.get("PYTHONPATH")])])
     words = [sys.executable, str(HERE / "bench" / "warmup.py"), "--child", name, repr(time.time())]
-    env = others | kept | more | {"PYTHONPATH": path}
+    env = others | kept | {"PYTHONPATH": path}
     ended = subprocess.run(words, cwd=tree, env=env, capture_output=True, text=True)
     if ended.returncode:
         return {"failed": ended.stderr[-1500:]}
@@ -123,29 +139,30 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--cases", nargs="*", default=list(CASES), choices=CASES)
     parser.add_argument("--rungs", nargs="*", default=list(RUNGS), choices=RUNGS)
-    parser.add_argument("--regions", action="store_true")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--cpu", action="store_true")
     parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.child:
         name, began = args.child
-        row = child_on_cpu(name[4:]) if name.startswith("cpu ") else child(name, float(began))
+        row = child_on_cpu(*name.split()[1:]) if name.startswith("cpu ") else child(name, float(began))
         print(json.dumps(row))
         return
-    trees: dict[str, tuple[Path, dict[str, str]]] = {"new": (HERE, {})}
+    trees: dict[str, Path] = {"new": HERE}
     if args.old:
-        trees["old"] = (args.old.resolve(), {})
-    if args.regions:
-        trees["regions"] = (HERE, {"LPWM_REGIONS": "1"})
+        trees["old"] = args.old.resolve()
     rows: list[dict[str, Any]] = []
-    for name in [f"cpu {rung}" for rung in args.rungs] if args.cpu else [*args.rungs, *args.cases]:
+    for name in (
+        [f"cpu {what} {rung}" for rung in args.rungs for what in ("step", "plan")]
+        if args.cpu
+        else [*args.rungs, *args.cases]
+    ):
         for round in range(args.rounds):
-            for which, (tree, more) in trees.items():
+            for which, tree in trees.items():
                 with tempfile.TemporaryDirectory() as cache:
                     for state in ("cold", "warm"):
                         row = {"name": name, "tree": which, "cache": state, "round": round}
-                        rows.append(row | measure(tree, name, Path(cache), more))
+                        rows.append(row | measure(tree, name, Path(cache)))
                         most = MOST.get(f"{'step' if name in CASES else 'plan'} {state}") if not args.cpu else None
                         first = rows[-1].get("first_s", float("nan"))
                         print(f"{name:<15} {which:<8} {state}  first {first:6.1f} s (at most {most})", end="  ")

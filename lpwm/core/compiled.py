@@ -16,9 +16,9 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable
-from importlib import import_module, metadata
+from importlib import import_module, metadata, util
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from lpwm.core.version import __version__
 
@@ -35,23 +35,36 @@ SETTINGS = (  # of torch, where its version has them
     # Left to itself torch switches autocast on again for the compiled backward pass, and so rounds the gradients of
     # what was kept in float32: the regularizer's, the projector's.
     ("_functorch", "backward_pass_autocast", "off"),
-    ("_dynamo", "recompile_limit", 128),  # kinds of problem one call may compile for; torch goes on uncompiled after 8
+    ("_dynamo", "recompile_limit", 1024),  # kinds of problem one call may compile for; torch goes on uncompiled after 8
+    ("_dynamo", "accumulated_recompile_limit", 1024),
 )
+F = TypeVar("F", bound=Callable[..., Any])
+_in_parts: list[Callable[..., Any]] = []
 _state: dict[str, Path | None] = {"folder": None}  # the one in use
 
 
-def region(f: Callable[..., Any]) -> Callable[..., Any]:
-    """With LPWM_REGIONS=1: what is compiled traces and compiles `f` once for all calls that differ only in the tensors
-    they are given (the blocks of a network), in place of once per call."""
-    import torch
-
-    return torch.compiler.nested_compile_region(f) if os.environ.get("LPWM_REGIONS") == "1" else f
+def in_parts(f: F) -> F:
+    """Whoever is compiled leaves `f` itself to Python, and compiles each function that `f` calls with tensors alone:
+    once for all calls with the same shapes, so that the blocks of a network share what is compiled."""
+    _in_parts.append(f)
+    return f
 
 
 def cache_folder() -> Path:
     """Where compiled code is kept, of every version."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(os.environ.get("LPWM_CACHE") or Path(base) / "lpwm").expanduser().absolute()
+
+
+def keep_bytecode() -> None:
+    """Python compiles a thousand files of torch at each start where their folder is read-only and has no bytecode."""
+    home = Path(str(getattr(util.find_spec("torch"), "origin", ""))).parent
+    kept = sys.pycache_prefix or os.access(home, os.W_OK) or (home / "__pycache__").exists()
+    if not kept and not sys.dont_write_bytecode:
+        sys.pycache_prefix = str(cache_folder() / "bytecode")
+
+
+keep_bytecode()
 
 
 def version_folder() -> Path:
@@ -131,8 +144,11 @@ def _again(error: Exception) -> bool:
 def compiled(f: Callable[..., Any], backend: str | Callable[..., Any] = "inductor") -> Callable[..., Any]:
     """`f` compiled for static shapes, with the gradients that it has eagerly."""
     import torch
+    from torch._dynamo.decorators import skip
 
     keep()
+    for part in _in_parts:
+        skip(part)
     fast = torch.compile(f, dynamic=False, backend=backend)
 
     def call(*args: Any) -> Any:

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lpwm.core.compiled import region
+from lpwm.core.compiled import in_parts
 from lpwm.model.layers import BatchNorm
 from lpwm.model.link import Link, identity, reprelu
 
@@ -159,13 +159,12 @@ class _Block:
         self.out, self.up, self.down = (cast(affine(m), dtype) for m in (block.out, block.up, block.down))
 
 
-@region
 def _through(block: _Block, x: Tensor, m: Tensor, past: Joined, last_only: bool) -> tuple[Tensor, Tensor]:
     """New tokens x (B, s, n, D), modulation m (B, s, n, 6D), earlier keys and values; see AdaLNBlock."""
-    D, n, inner = (x.shape[-1],), x.shape[2], block.qkv.shape[0] // 3
+    D, inner = (x.shape[-1],), block.qkv.shape[0] // 3
     shift1, scale1, gate1, shift2, scale2, gate2 = m.chunk(6, dim=-1)
     y = block.norm1(F.layer_norm(x, D, eps=block.eps) * scale1 + shift1)
-    if last_only and n > 1:  # the others only offer keys and values
+    if last_only:  # the others only offer keys and values
         kv = _linear(y, block.qkv[inner:])
         q = _linear(y[:, :, -1:], block.qkv[:inner])
         x = x[:, :, -1:]
@@ -180,7 +179,7 @@ def _through(block: _Block, x: Tensor, m: Tensor, past: Joined, last_only: bool)
     queries = q.unflatten(-1, heads).unbind(2)
     first = len(seen) - len(queries)
     a = [_attend(q, seen[: first + i + 1]).flatten(-2).unsqueeze(2) for i, q in enumerate(queries)]
-    x = x + gate1 * _linear(_side_by_side(a), *block.out)
+    x = x + gate1 * _linear(torch.cat(a, dim=2) if len(a) > 1 else a[0], *block.out)
     y = block.norm2(F.layer_norm(x, D, eps=block.eps) * scale2 + shift2)
     return x + gate2 * _linear(F.gelu(_linear(y, *block.up)), *block.down), kv
 
@@ -226,6 +225,7 @@ class FrozenAdaLN:
             self.head_norm = norm(inner, dtype)
         self.up, self.down = cast(first, dtype), cast(affine(down), dtype)
 
+    @in_parts
     def context(self, z_BCD: Tensor, past_BPA: Tensor | None) -> Tensor | None:
         """Keys and values that real history offers, (B, blocks, N, 2hd): of its p tokens as a window sees them that
         starts at the first one, then of the p − 1 others as one sees them that starts at the second, and so on."""
@@ -235,12 +235,10 @@ class FrozenAdaLN:
             return None
         real = self._modulations(past_BPA[:, None, past_BPA.shape[1] - p :])
         none: list[Joined] = [[] for _ in self.blocks]
-        windows = [
-            self._run(z_BCD[:, None, low:p], [m[:, :, low:] for m in real], 0, none, last_only=True)[1]
-            for low in range(p)
-        ]
+        windows = [self._run([z_BCD[:, None, low:p]], [m[:, :, low:] for m in real], 0, none)[1] for low in range(p)]
         return torch.cat([torch.cat([kv for (kv,) in blocks], dim=1) for blocks in windows], dim=2)
 
+    @in_parts
     def rollout(
         self,
         z_BCD: Tensor,
@@ -266,11 +264,10 @@ class FrozenAdaLN:
                 past = [[] for _ in self.blocks]
                 if context is not None and low < p:
                     at = sum(p - earlier for earlier in range(low))
-                    past = [[context[:, i : i + 1, at : at + p - low]] for i in range(len(self.blocks))]
-            x, ms = _side_by_side(tokens[begin : t + 1]), [m[:, :, begin : t + 1] for m in mine]
-            x, past = self._run(x, ms, p + begin - low, past, last_only=low > 0 or t == H - 1)
-            y = _linear(F.gelu(self.head_norm(_linear(self.norm(x), *self.up))), *self.down)
-            tokens.append(self.link(y))
+                    past = [[kv] for kv in context[:, :, at : at + p - low].split(1, dim=1)]
+            ms = [m[:, :, begin : t + 1] for m in mine]
+            x, past = self._run(tokens[begin : t + 1], ms, p + begin - low, past)
+            tokens.append(self._code(x))
             out.append(tokens[-1])
         return out[-1][:, :, 0] if last_only else torch.cat(out, dim=2)
 
@@ -278,21 +275,22 @@ class FrozenAdaLN:
         e = _silu(self.actions(actions))
         return [_linear(e, *block.modulation) for block in self.blocks]
 
-    def _run(
-        self, x: Tensor, ms: list[Tensor], at: int, past: list[Joined], last_only: bool
-    ) -> tuple[Tensor, list[Joined]]:
+    def _code(self, x: Tensor) -> Tensor:
+        return self.link(_linear(F.gelu(self.head_norm(_linear(self.norm(x), *self.up))), *self.down))
+
+    @in_parts
+    def _run(self, tokens: list[Tensor], ms: list[Tensor], at: int, past: list[Joined]) -> tuple[Tensor, list[Joined]]:
         """Tokens (B, s, n, D) at positions at, at+1, …; the last one's output, and all keys and values."""
-        x = x + self.position[at : at + x.shape[2]]
+        n = ms[0].shape[2]
+        x = _placed(tokens, self.position[at : at + n])
         seen: list[Joined] = []
         for i, block in enumerate(self.blocks):
-            x, kv = _through(block, x, ms[i], past[i], last_only and i == len(self.blocks) - 1)
+            x, kv = _through(block, x, ms[i], past[i], n > 1 and i == len(self.blocks) - 1)
             seen.append([*past[i], kv])
-        return x[:, :, -1:], seen
+        return x, seen
 
 
-def _side_by_side(tokens: list[Tensor]) -> Tensor:
-    """(B, 1 or S, 1, D) each -> (B, S, n, D)."""
-    if len(tokens) == 1:
-        return tokens[0]
+def _placed(tokens: list[Tensor], position: Tensor) -> Tensor:
+    """(B, 1 or S, 1, D) each -> (B, S, n, D), at their positions."""
     S = max(t.shape[1] for t in tokens)
-    return torch.cat([t.expand(-1, S, -1, -1) for t in tokens], dim=2)
+    return (torch.cat([t.expand(-1, S, -1, -1) for t in tokens], dim=2) if len(tokens) > 1 else tokens[0]) + position

@@ -25,11 +25,8 @@ class CEM(Sampler):
     settings = CEMConfig
 
     def first(self, problem: Problem, mean_BHA: Tensor) -> State:
-        alive_B, std_BHA = (
-            torch.zeros_like(problem.env_ids, dtype=torch.bool),
-            torch.full_like(mean_BHA, self.config.std),
-        )
-        return alive_B, mean_BHA, std_BHA, mean_BHA.new_zeros(problem.batch)
+        alive_B = torch.zeros_like(problem.env_ids, dtype=torch.bool)
+        return alive_B, mean_BHA, torch.full_like(mean_BHA, self.config.std), mean_BHA.new_zeros(problem.batch)
 
     @staticmethod
     def iterate(config: CEMConfig, problem: Problem, state: State, key_B: Tensor, iteration: Tensor) -> State:

@@ -2,6 +2,7 @@
 this rank, T frames, K positions, D latent width, A action block."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,29 +22,19 @@ from lpwm.train.monitors import ActivityWindow, observe
 Terms = dict[str, Tensor]
 
 
-def clip_loss(
-    model: WorldModel,
-    objective: Objective,
-    pixels_bTchw: Tensor,
-    actions_bTA: Tensor,
-    draw: Draw,
-    group: Group = ALONE,
-    share: float = 1.0,
-) -> Terms:
+def clip_loss(model: WorldModel, objective: Objective, pixels_bTchw: Tensor, *rest: Any) -> Terms:
     """loss = mean((ẑ−z)²) + λR(z) [+ …] of this rank's clips, with the codes z and predictions ẑ. The predictor is
-    causal over k positions and is trained at each of them."""
-    z = model.encode(pixels_bTchw)
-    terms, zhat = _predict(model, objective, z, actions_bTA, draw, group, share)
-    return {**terms, "z": z.detach(), "zhat": zhat.detach()}
+    causal over k positions and is trained at each of them. `rest`: as of `code_loss`."""
+    return code_loss(model, objective, model.encode(pixels_bTchw), *rest)
 
 
-def _predict(
-    model: WorldModel, objective: Objective, z: Tensor, actions: Tensor, draw: Draw, group: Group, share: float
-) -> tuple[Terms, Tensor]:
+def code_loss(
+    model: WorldModel, objective: Objective, z: Tensor, a: Tensor, draw: Draw, group: Group = ALONE, share: float = 1.0
+) -> Terms:
     K, n = min(model.config.predictor.history, z.shape[1] - 1), objective.config.rollout_steps
-    zhat = model.predict(z[:, :K], actions[:, :K])
-    multistep = model.rollout(z[:, :1], actions[:, None, :n]).squeeze(1) if n > 1 else None
-    return objective(z, zhat, draw, multistep, group, share), zhat
+    zhat = model.predict(z[:, :K], a[:, :K])
+    multistep = model.rollout(z[:, :1], a[:, None, :n]).squeeze(1) if n > 1 else None
+    return {**objective(z, zhat, draw, multistep, group, share), "z": z.detach(), "zhat": zhat.detach()}
 
 
 @dataclass
@@ -160,9 +151,10 @@ class Stepper:
             with self.autocast():
                 z = self.model.encode(pixels[p])
                 alone = self.objective.without_regularizer()
-                terms, zhat = _predict(self.model, alone, z, actions[p], (), ALONE, self._share * part)
+                terms = code_loss(self.model, alone, z, actions[p], (), ALONE, self._share * part)
                 (terms["loss"] + (z.float() * slope[p].float()).sum()).backward()
-            predictions.append(zhat.detach())
+            predictions.append(terms.pop("zhat"))
+            del terms["z"]
             for name, term in terms.items():
                 total[name] = total.get(name, torch.zeros_like(term)) + term.detach()
         total["regularizer"] = value.detach()

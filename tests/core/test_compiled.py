@@ -1,6 +1,7 @@
 """Compiled code is kept across processes, and what is wrong with the folder stops nothing."""
 
 import errno
+import importlib
 import os
 import subprocess
 import sys
@@ -9,13 +10,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch._dynamo.backends.debugging import aot_eager
+from torch._dynamo.testing import CompileCounterWithBackend
 from torch._dynamo.utils import counters
 
 from lpwm.core import compiled as room
-from lpwm.model import PredictorConfig
 from lpwm.model.link import reprelu
-from lpwm.model.predictors import adaln
 
 
 def loss(x, w):
@@ -126,6 +125,30 @@ def test_each_version_has_a_folder_and_the_users_choice_stays(process, monkeypat
     assert os.environ[room.VARIABLES[0]] == str(tmp_path / "theirs") and room.VARIABLES[1] not in os.environ
 
 
+def test_bytecode_is_kept_where_torch_has_none_and_cannot_be_written(monkeypatch, tmp_path):
+    """A package in a folder that is read-only: its bytecode lands in our cache, and nowhere else."""
+    home = tmp_path / "torch"
+    home.mkdir()
+    (home / "__init__.py").write_text("")
+    monkeypatch.setenv("LPWM_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    monkeypatch.delitem(sys.modules, "torch")
+    importlib.invalidate_caches()
+
+    def chosen(prefix=None, dont_write=False, writable=False):
+        monkeypatch.setattr(sys, "pycache_prefix", prefix)
+        monkeypatch.setattr(sys, "dont_write_bytecode", dont_write)
+        monkeypatch.setattr(os, "access", lambda path, mode: writable)
+        room.keep_bytecode()
+        return sys.pycache_prefix
+
+    mine = str(tmp_path / "cache" / "bytecode")
+    assert chosen() == mine
+    assert [chosen(writable=True), chosen(dont_write=True), chosen(prefix="theirs")] == [None, None, "theirs"]
+    (home / "__pycache__").mkdir()
+    assert chosen() is None
+
+
 KILLED = """
 import os, signal, torch
 from lpwm.core.compiled import compiled
@@ -150,22 +173,22 @@ def test_a_killed_compile_leaves_nothing_in_the_way(process):
         torch.testing.assert_close(fast(torch.ones(3)), torch.ones(3).sin() * 2)
 
 
-def test_blocks_compiled_as_one_region_compute_the_same(monkeypatch):
-    """LPWM_REGIONS=1: the six blocks are six calls of one subgraph, with the numbers and gradients of eager blocks."""
-    monkeypatch.setenv("LPWM_REGIONS", "1")
-    monkeypatch.setattr(adaln, "_through", room.region(adaln._through))
-    sizes = {"heads": 2, "head_dim": 4, "mlp": 8, "head_hidden": 8, "dropout": 0.0}
-    predictor, graphs = PredictorConfig(rung="deep-adaln", **sizes).build(8), []
-    z_BKD, e_BKD = torch.randn(2, 2, 3, 8).unbind()
+def block(x, w):
+    return x + torch.tanh(x @ w)
 
-    def backend(graph, inputs):
-        graphs.append(graph.code)
-        return aot_eager(graph, inputs)
 
-    results = []
-    for call in (predictor, torch.compile(predictor, backend=backend, fullgraph=True)):
-        u_BKD = call(z_BKD, e_BKD)
-        results.append([u_BKD, *torch.autograd.grad(u_BKD.square().sum(), list(predictor.parameters()))])
-    torch._dynamo.reset()
-    torch.testing.assert_close(*results)
-    assert len(graphs) == 1 and graphs[0].count("invoke_subgraph(") == 6
+def network(x, weights):
+    for w in weights:
+        x = block(x, w)
+    return x
+
+
+def test_a_network_compiled_in_parts_compiles_its_block_once(process, monkeypatch):
+    monkeypatch.setattr(room, "_in_parts", [])
+    assert room.in_parts(network) is network
+    x, *weights = (torch.randn(4, 4, requires_grad=True) for _ in range(7))
+    graphs = CompileCounterWithBackend("aot_eager")
+    fast = room.compiled(loss := lambda x, weights: network(2 * x, weights).square().sum(), graphs)
+    for _ in range(2):
+        torch.testing.assert_close(*(torch.autograd.grad(f(x, weights), [x, *weights]) for f in (fast, loss)))
+    assert (graphs.frame_count, graphs.op_count) == (3, 1 + 3 + 2)  # before, the block, after

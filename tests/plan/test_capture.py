@@ -5,6 +5,7 @@ import functools
 import pytest
 import torch
 from torch._dynamo.testing import CompileCounterWithBackend
+from torch._dynamo.utils import counters
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -130,9 +131,10 @@ def problem(model, context, horizon):
     return LatentProblem(model, z, goal, past if context > 1 else None, horizon)
 
 
-@pytest.mark.parametrize("rung", ["mlp-lti", "shallow-adaln"])
-def test_models_of_equal_shapes_share_what_is_compiled_and_many_shapes_stay_compiled(rung, real_model):
-    """Three models, contexts of 1 to 3 frames: three compilations; then more horizons than torch's limit of 8."""
+@pytest.mark.parametrize("rung, graphs", [("mlp-lti", 3), ("shallow-adaln", 16)])
+def test_models_of_equal_shapes_share_what_is_compiled_and_many_shapes_stay_compiled(rung, graphs, real_model):
+    """Three models, contexts of 1 to 3 frames: three compilations; then more horizons than torch's limit of 8. A
+    transformer is compiled in parts."""
     torch._dynamo.reset()
     counter = CompileCounterWithBackend("eager")
     step = _compiled(CEM.iterate, counter)
@@ -149,11 +151,29 @@ def test_models_of_equal_shapes_share_what_is_compiled_and_many_shapes_stay_comp
         one = real_model(rung)
         for context in (1, 2, 3):
             plan(one, context, 2)
-    assert counter.frame_count == 3
+    assert counter.frame_count == graphs
     plan(real_model(rung, model={"link": "identity"}), 1, 2)
-    assert counter.frame_count == 4
+    assert counter.frame_count == graphs + 1
     if rung == "mlp-lti":
         for horizon in (1, 3, 4, 5, 6):
             plan(one, 1, horizon)
         assert counter.frame_count == 9 > 8
     torch._dynamo.reset()
+
+
+def test_six_blocks_are_traced_as_one(real_model):
+    """The deep rung is traced nearly as fast as the shallow one, of one block; both plan as they do eagerly."""
+    traced = {}
+    for rung in ("shallow-adaln", "deep-adaln"):
+        torch._dynamo.reset()
+        counters.clear()
+        step, asked = _compiled(CEM.iterate, "eager"), problem(real_model(rung), 1, 5)
+        with torch.no_grad():
+            start, seed = torch.zeros(2, 5, 4), torch.tensor(3)
+            plans = [SOLVER._search(s, asked, start, seed)["actions"] for s in (step, CEM.iterate)]
+        torch.testing.assert_close(*plans)
+        traced[rung] = counters["stats"].copy()
+    torch._dynamo.reset()
+    deep, shallow = traced["deep-adaln"], traced["shallow-adaln"]
+    assert deep["unique_graphs"] == shallow["unique_graphs"] + 2  # the first block of a plan, and the last
+    assert deep["calls_captured"] < 1.6 * shallow["calls_captured"]

@@ -4,18 +4,19 @@ Legend: B environments, S samples, K positions, D latent width, h heads, d width
 Token j is z_j plus the position's embedding; it is modulated by its own action embedding e_j.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lpwm.core.compiled import region
+from lpwm.core.compiled import in_parts
 from lpwm.model.config import PredictorConfig
 from lpwm.model.frozen import FrozenAdaLN
 from lpwm.model.layers import TwoLayer, linear, short_attention
+
+KV = tuple[Tensor, Tensor]  # keys and values
 
 
 class AdaLNBlock(nn.Module):
@@ -43,9 +44,7 @@ class AdaLNBlock(nn.Module):
     def modulate(self, e: Tensor) -> Tensor:
         return self.modulation(F.silu(e))
 
-    def forward(
-        self, x: Tensor, m: Tensor, past: tuple[Tensor, Tensor] | None, last_only: bool
-    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    def forward(self, x: Tensor, m: Tensor, past: KV | None, last_only: bool) -> tuple[Tensor, KV]:
         """New tokens x (B, S, N, D) with modulation m (B, S, N, 6D) after `past` keys and values. Returns the tokens
         (only the last with `last_only`) and the keys and values of all of them."""
         shift1, scale1, gate1, shift2, scale2, gate2 = m.chunk(6, dim=-1)
@@ -58,7 +57,7 @@ class AdaLNBlock(nn.Module):
                 for p, t in zip(past, (k, v), strict=True)
             )
         n, total = x.shape[2], k.shape[2]
-        if last_only and n > 1:
+        if last_only:
             q, x, n = q[:, :, -1:], x[:, :, -1:], 1
             gate1, shift2, scale2, gate2 = (t[:, :, -1:] for t in (gate1, shift2, scale2, gate2))
         drop = self.dropout if self.training else 0.0
@@ -72,7 +71,6 @@ class AdaLNBlock(nn.Module):
         return x + gate2 * F.dropout(y, drop, training=drop > 0), (k, v)
 
 
-@region
 def _through(block: AdaLNBlock, x: Tensor, e: Tensor) -> Tensor:
     return block(x, block.modulate(e), None, last_only=False)[0]
 
@@ -85,7 +83,7 @@ class Window:
 
     z: list[Tensor] = field(default_factory=list)  # each (B, 1 or S, D)
     m: list[list[Tensor]] = field(default_factory=list)  # per token, per block (B, 1 or S, 6D)
-    kv: list[tuple[Tensor, Tensor]] | None = None  # per block
+    kv: list[KV] | None = None  # per block
 
 
 class AdaLN(nn.Module):
@@ -97,49 +95,49 @@ class AdaLN(nn.Module):
         super().__init__()
         self.lags, self.position_std = c.history, c.position_std
         self.position = nn.Parameter(torch.empty(c.history, latent))
-        self.blocks = nn.ModuleList(AdaLNBlock(c, latent) for _ in range(depth))
+        self.blocks: Any = nn.ModuleList(AdaLNBlock(c, latent) for _ in range(depth))
         self.norm = nn.LayerNorm(latent)
         self.head = TwoLayer(latent, c.head_hidden, latent, c.head_norm)
         nn.init.normal_(self.position, std=c.position_std)
 
+    @in_parts
     def forward(self, z_BKD: Tensor, e_BKD: Tensor) -> Tensor:
         assert z_BKD.shape[-2] <= self.lags, "a window is at most the history long"
         x = (z_BKD + self.position[: z_BKD.shape[-2]]).unsqueeze(1)
         e = e_BKD.unsqueeze(1)
-        for block in self._blocks():
+        for block in self.blocks:
             x = _through(block, x, e)
-        return self.head(self.norm(x.squeeze(1)))
+        return self._code(x.squeeze(1))
 
-    def _blocks(self) -> Iterator[AdaLNBlock]:
-        return cast(Iterator[AdaLNBlock], iter(self.blocks))
+    def _code(self, x: Tensor) -> Tensor:
+        return self.head(self.norm(x))
 
     def start(self) -> Window:
         return Window()
 
+    @in_parts
     def step(self, cache: Window, z: Tensor, e: Tensor, keep: int | None = None) -> tuple[Tensor, Window]:
         """One more token: z (B, 1 or S, D), e (B, 1 or S, D) -> u (B, 1 or S, D)."""
         zs = [*cache.z, z][-self.lags :]
-        ms = [*cache.m, [block.modulate(e) for block in self._blocks()]][-self.lags :]
-        last = keep == 0
+        ms = [*cache.m, [block.modulate(e) for block in self.blocks]][-self.lags :]
         if len(cache.z) < self.lags:  # growing: only the new token
-            x, kv = self._run(zs[-1:], ms[-1:], len(zs) - 1, cache.kv, last)
+            x, kv = self._run(zs[-1:], ms[-1:], len(zs) - 1, cache.kv)
         else:  # sliding: everything moves one place; shared history first, once for all samples
             shared = sum(1 for t, m in zip(zs, ms, strict=True) if t.shape[1] == m[0].shape[1] == 1)
             shared = min(shared, len(zs) - 1) if z.shape[1] > 1 or e.shape[1] > 1 else 0
             kv = None
             if shared:
-                _, kv = self._run(zs[:shared], ms[:shared], 0, None, last_only=True)
-            x, kv = self._run(zs[shared:], ms[shared:], shared, kv, last_only=True)
-        u = self.head(self.norm(x[:, :, -1]))
+                _, kv = self._run(zs[:shared], ms[:shared], 0, None)
+            x, kv = self._run(zs[shared:], ms[shared:], shared, kv)
+        u = self._code(x[:, :, -1])
         grown = len(zs) < self.lags  # keys and values are of use only while the next token has a free place
         return u, Window(zs, ms, kv if grown else None)
 
     def freeze(self, model: Any, dtype: torch.dtype) -> FrozenAdaLN:
         return FrozenAdaLN(model, dtype)
 
-    def _run(
-        self, zs: list[Tensor], ms: list[list[Tensor]], at: int, kv: list[tuple[Tensor, Tensor]] | None, last_only: bool
-    ) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
+    @in_parts
+    def _run(self, zs: list[Tensor], ms: list[list[Tensor]], at: int, kv: list[KV] | None) -> tuple[Tensor, list[KV]]:
         """Tokens `zs` at positions at, at+1, … after the tokens whose keys and values are given."""
         samples = max(t.shape[1] for t in (*zs, *(m[0] for m in ms)))
         x = torch.stack([t.expand(-1, samples, -1) for t in zs], dim=2)
@@ -147,8 +145,7 @@ class AdaLN(nn.Module):
         new = []
         for i, block in enumerate(self.blocks):
             m = torch.stack([t[i].expand(-1, samples, -1) for t in ms], dim=2)
-            final = last_only and i == len(self.blocks) - 1
-            x, keys = block(x, m, kv[i] if kv else None, final)
+            x, keys = block(x, m, kv[i] if kv else None, len(zs) > 1 and i == len(self.blocks) - 1)
             new.append(keys)
         return x, new
 
