@@ -16,7 +16,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable
-from importlib import import_module, metadata, util
+from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -44,8 +44,9 @@ _state: dict[str, Path | None] = {"folder": None}  # the one in use
 
 
 def in_parts(f: F) -> F:
-    """Whoever is compiled leaves `f` itself to Python, and compiles each function that `f` calls with tensors alone:
-    once for all calls with the same shapes, so that the blocks of a network share what is compiled."""
+    """With LPWM_REGIONS=1, whoever is compiled leaves `f` itself to Python, and compiles each function that `f` calls
+    with tensors alone: once for all calls with the same shapes, so that the blocks of a network share what is compiled.
+    Off until its speed has been measured on a GPU."""
     _in_parts.append(f)
     return f
 
@@ -54,17 +55,6 @@ def cache_folder() -> Path:
     """Where compiled code is kept, of every version."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(os.environ.get("LPWM_CACHE") or Path(base) / "lpwm").expanduser().absolute()
-
-
-def keep_bytecode() -> None:
-    """Python compiles a thousand files of torch at each start where their folder is read-only and has no bytecode."""
-    home = Path(str(getattr(util.find_spec("torch"), "origin", ""))).parent
-    kept = sys.pycache_prefix or os.access(home, os.W_OK) or (home / "__pycache__").exists()
-    if not kept and not sys.dont_write_bytecode:
-        sys.pycache_prefix = str(cache_folder() / "bytecode")
-
-
-keep_bytecode()
 
 
 def version_folder() -> Path:
@@ -147,7 +137,7 @@ def compiled(f: Callable[..., Any], backend: str | Callable[..., Any] = "inducto
     from torch._dynamo.decorators import skip
 
     keep()
-    for part in _in_parts:
+    for part in _in_parts if os.environ.get("LPWM_REGIONS") == "1" else ():
         skip(part)
     fast = torch.compile(f, dynamic=False, backend=backend)
 

@@ -2,7 +2,6 @@
 this rank, T frames, K positions, D latent width, A action block."""
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,10 +21,12 @@ from lpwm.train.monitors import ActivityWindow, observe
 Terms = dict[str, Tensor]
 
 
-def clip_loss(model: WorldModel, objective: Objective, pixels_bTchw: Tensor, *rest: Any) -> Terms:
+def clip_loss(
+    model: WorldModel, objective: Objective, pixels: Tensor, actions: Tensor, draw: Draw, group: Group, share: float
+) -> Terms:
     """loss = mean((ẑ−z)²) + λR(z) [+ …] of this rank's clips, with the codes z and predictions ẑ. The predictor is
-    causal over k positions and is trained at each of them. `rest`: as of `code_loss`."""
-    return code_loss(model, objective, model.encode(pixels_bTchw), *rest)
+    causal over k positions and is trained at each of them."""
+    return code_loss(model, objective, model.encode(pixels), actions, draw, group, share)
 
 
 def code_loss(

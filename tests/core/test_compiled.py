@@ -1,7 +1,6 @@
 """Compiled code is kept across processes, and what is wrong with the folder stops nothing."""
 
 import errno
-import importlib
 import os
 import subprocess
 import sys
@@ -125,30 +124,6 @@ def test_each_version_has_a_folder_and_the_users_choice_stays(process, monkeypat
     assert os.environ[room.VARIABLES[0]] == str(tmp_path / "theirs") and room.VARIABLES[1] not in os.environ
 
 
-def test_bytecode_is_kept_where_torch_has_none_and_cannot_be_written(monkeypatch, tmp_path):
-    """A package in a folder that is read-only: its bytecode lands in our cache, and nowhere else."""
-    home = tmp_path / "torch"
-    home.mkdir()
-    (home / "__init__.py").write_text("")
-    monkeypatch.setenv("LPWM_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(sys, "path", [str(tmp_path)])
-    monkeypatch.delitem(sys.modules, "torch")
-    importlib.invalidate_caches()
-
-    def chosen(prefix=None, dont_write=False, writable=False):
-        monkeypatch.setattr(sys, "pycache_prefix", prefix)
-        monkeypatch.setattr(sys, "dont_write_bytecode", dont_write)
-        monkeypatch.setattr(os, "access", lambda path, mode: writable)
-        room.keep_bytecode()
-        return sys.pycache_prefix
-
-    mine = str(tmp_path / "cache" / "bytecode")
-    assert chosen() == mine
-    assert [chosen(writable=True), chosen(dont_write=True), chosen(prefix="theirs")] == [None, None, "theirs"]
-    (home / "__pycache__").mkdir()
-    assert chosen() is None
-
-
 KILLED = """
 import os, signal, torch
 from lpwm.core.compiled import compiled
@@ -184,6 +159,7 @@ def network(x, weights):
 
 
 def test_a_network_compiled_in_parts_compiles_its_block_once(process, monkeypatch):
+    monkeypatch.setenv("LPWM_REGIONS", "1")
     monkeypatch.setattr(room, "_in_parts", [])
     assert room.in_parts(network) is network
     x, *weights = (torch.randn(4, 4, requires_grad=True) for _ in range(7))

@@ -11,6 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from lpwm.core.errors import UserError
 from lpwm.losses import Objective, ObjectiveConfig, RDMRegConfig, SIGRegConfig
+from lpwm.losses.base import ALONE
 from lpwm.model import EncoderConfig, ModelConfig, PredictorConfig, ProjectorConfig, WorldModel
 from lpwm.model.predictors import PAPER_RUNGS
 from lpwm.recipes import recipe
@@ -27,7 +28,7 @@ def step(model, objective):
     side = model.encoder.image_size
     pixels = torch.randint(0, 256, (BATCH, FRAMES, 3, side, side), dtype=torch.uint8)
     draw = loss.draw((0, 0), (BATCH, FRAMES, model.latent), "cpu")
-    return clip_loss(network, loss, pixels, torch.randn(BATCH, FRAMES, ACTION), draw)["loss"]
+    return clip_loss(network, loss, pixels, torch.randn(BATCH, FRAMES, ACTION), draw, ALONE, 1.0)["loss"]
 
 
 def kept(model, objective):
