@@ -33,6 +33,7 @@ TABLE = {(g, c): (f"piecewise-small-table-{g}-{c}.json",) for g in ("2x2", "3x3"
 RECIPE = {c: (f"piecewise-small-recipe-3x3-{c}.json",) for c in ("end", "path")}
 # Of the twentieth: sixteen pairs and 1,000 goals, R=5 alone.
 MOST = {(g, c): (f"piecewise-small-thousand-{g}-{c}.json",) for g in ("2x2", "3x3") for c in ("end", "path")}
+WALL, LTI1 = {c: (f"wall-small-closed-{c}.json",) for c in ("end", "path")}, "wall-small-lti1-"
 MEASURES = (("terminal", ""), ("latched", " reached"))  # what is judged, and what stands next to it
 TOLERANCE = 5e-5
 Numbers = tuple[float, float, float]  # estimate and the bounds of its 95 % interval
@@ -169,6 +170,10 @@ def planned(files: Files) -> dict[str, Numbers]:
     pusht, third = ("dataset", 250), SMALL.replace("2x2", "3x3")
     both("pusht-mlp-lti", (CLOSED, PUSHT + "lpwm", 5, *pusht), (CLOSED, PUSHT + "lewm", 5, *pusht))
     for cost, end in (("end", ""), ("path", "-path")):
+        wall = {m: (WALL[cost], LTI1 + m, 5, "dataset", 250) for m in ("lpwm", "lewm")}
+        both(f"wall-lti1{end}", wall["lpwm"], wall["lewm"])
+        for m, side in wall.items():
+            alone(f"wall-lti1-{m}{end}", *side)
         for R in (1, 5):
             name = f"piecewise-2x2-r{R}-ahead{end}"
             sides = (OWN[cost], PAIRS[cost]) if R == 1 else (MOST["2x2", cost],) * 2

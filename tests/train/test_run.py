@@ -20,7 +20,7 @@ from tools import refused
 from lpwm import train as runs
 from lpwm.cli import main
 from lpwm.core.lock import Busy, one_writer
-from lpwm.recipes import dense, relu, tiny, with_jaccard
+from lpwm.recipes import METHODS, dense, tiny, with_jaccard
 from lpwm.train import Run, prepare_data
 from lpwm.train.distributed import Ranks
 from lpwm.train.log import read_log
@@ -100,7 +100,7 @@ def test_loaded_model_knows_its_world_and_actions(whole):
     assert loaded.model.encode(frame).shape == (2, 16)
 
 
-@pytest.mark.parametrize("change", [dense, relu, with_jaccard, lambda c: c])
+@pytest.mark.parametrize("change", [dense, METHODS["relu"], with_jaccard, lambda c: c])
 def test_resumed_from_any_checkpoint_ends_bit_equal(change, tmp_path, whole):
     config = change(tiny())
     config = replace(config, train=replace(config.train, keep=10))
