@@ -183,7 +183,7 @@ def test_other_mistakes_are_one_sentence(make, tmp_path):
     with pytest.raises(UserError, match=f"run lpwm interpret --what factors {tmp_path}"):
         make(folder=tmp_path).reset(goal={"x": 1.0})
     folder = unpack("lpwm", tmp_path)
-    with pytest.raises(UserError, match="the planning horizon is 0"):
+    with pytest.raises(UserError, match="horizon is 0: give at least 1"):
         lpwm.load(folder, horizon=0)
     with pytest.raises(UserError, match="unknown precision 'float16'"):
         lpwm.load(folder, precision="float16")

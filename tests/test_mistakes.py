@@ -117,7 +117,7 @@ CASES = [
     (lambda: oracle(ONE[0]), "do not match"),
     (lambda: oracle(ONE, 2, 0), "frameskip"),
     *(
-        (lambda make=make, x=x: make(path_discount=x), "the end of a plan alone counts")
+        (lambda make=make, x=x: make(path_discount=x), "path_discount is")
         for make in (MPCConfig, EvalConfig, latent, oracle)
         for x in (-0.1, 1.01, math.nan)
     ),

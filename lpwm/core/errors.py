@@ -45,6 +45,15 @@ def need(module: str, sentence: str) -> Any:
         raise UserError(sentence) from None
 
 
+def require(name: str, value: Any, least: float, most: float = float("inf")) -> Any:
+    """The value, or a sentence where it is out of bounds, or NaN. None is let through."""
+    if value is not None and not value >= least:
+        raise UserError(f"{name} is {value}: give at least {least}.")
+    if value is not None and not value <= most:
+        raise UserError(f"{name} is {value}: give at most {most}.")
+    return value
+
+
 def at_least(least: float, config: Any, where: str, *names: str) -> None:
     """A sentence about the first of these fields of a config that is below `least`, or NaN."""
     for name in names:

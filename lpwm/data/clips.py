@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from lpwm.core.compiled import compiled as compile_static
-from lpwm.core.errors import UserError
+from lpwm.core.errors import UserError, require
 from lpwm.core.graphs import Graph
 from lpwm.core.memory import free_bytes
 from lpwm.core.resize import resize
@@ -200,8 +200,7 @@ def _pieces(offsets: list[int], lengths: list[int]) -> Iterator[tuple[int, int]]
 
 def check_frames(episodes: EpisodeData, world: World | None, image_size: int | None) -> None:
     """Something to look at: stored frames, or states that this world can render."""
-    if image_size is not None and image_size < 1:
-        raise UserError(f"image_size is {image_size}: give at least 1.")
+    require("image_size", image_size, 1)
     if world is None and episodes.pixels is None:
         raise UserError("the data have no pixels: give the world that renders their states, or add pixels.")
     if world is not None and world.spec.state_dim != episodes.states.shape[1]:

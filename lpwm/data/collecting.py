@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from lpwm.core.errors import UserError
+from lpwm.core.errors import UserError, require
 from lpwm.core.files import make_folder, need_space, new_file, read_bytes, refuse_existing, remove, write_whole
 from lpwm.core.json import read_json
 from lpwm.core.lock import one_writer
@@ -93,8 +93,7 @@ def collect(
     out = Path(out)
     size = world.spec.frame if size is None else size
     for what, value, least in (("episodes", episodes, 1), ("steps", steps, 1), ("size", size, 8)):
-        if value is not None and value < least:
-            raise UserError(f"{what} is {value}: give at least {least}.")
+        require(what, value, least)
     pixels = pixels or getattr(world, "live_frames", False)
     if callable(policy) and not hasattr(policy, "act"):
         policy = name_of(policy)
@@ -106,8 +105,7 @@ def collect(
         steps = world.spec.episode
     slow = pixels and not isinstance(world, TensorWorld)  # a shard takes seconds at least: workers are worth starting
     plan = Plan(world, policy, name, episodes, steps, seed, pixels, size, LIVE_SHARD if slow else SHARD)
-    if workers is not None and workers < 1:
-        raise UserError(f"{workers} workers cannot work: give at least 1.")
+    require("workers", workers, 1)
     folder = Path(f"{out}.partial")
     if not overwrite and (digest := _finished(out, folder)):
         with one_writer(folder, f"a process that collects {out.name}"):

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from lpwm import worlds
-from lpwm.core.errors import UserError
+from lpwm.core.errors import UserError, require
 from lpwm.core.memory import need_memory
 from lpwm.data.clips import resize
 from lpwm.data.episodes import EpisodeData, Groups
@@ -89,8 +89,7 @@ def _drawing(
     """How the frames of some rows are made; None for a data set without."""
     if add and remove:
         raise UserError("say at most one of --add-pixels and --remove-pixels.")
-    if size is not None and size < 8:
-        raise UserError(f"size is {size}: give at least 8.")
+    require("size", size, 8)
     need_memory(f"writing frames of side {size}", 3.0 * (size or 0) ** 2 * min(_FRAMES, len(data.states)))
     stored = data.pixels
     if add:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lpwm.core import rng
-from lpwm.core.errors import UserError
+from lpwm.core.errors import UserError, require
 from lpwm.data.episodes import EpisodeData
 
 
@@ -71,8 +71,7 @@ class ClipIndex:
         device: torch.device,
     ):
         for name, value in (("clip_length", clip_length), ("frameskip", frameskip), ("batch", batch)):
-            if value < 1:
-                raise UserError(f"{name} is {value}: give at least 1.")
+            require(name, value, 1)
         if split not in ("train", "val"):
             raise UserError(f"split is {split!r}: give 'train' or 'val'.")
         if not 0 <= rank < ranks:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lpwm.core.errors import UserError
+from lpwm.core.errors import UserError, require
 from lpwm.core.memory import free_bytes
 from lpwm.data.clips import Clip, Clips, ResidentClips, check_frames, frame_shape, resize
 from lpwm.data.episodes import EpisodeData
@@ -58,10 +58,8 @@ class StreamedClips(Clips):
         check_frames(episodes, None, image_size)
         if not isinstance(episodes.pixels, StoredFrames):
             raise UserError("these frames are in memory already: only frames in files are streamed.")
-        if workers is not None and workers < 1:
-            raise UserError(f"{workers} reading processes cannot read: give at least 1.")
-        if prefetch < 2:
-            raise UserError(f"prefetch is {prefetch}: give at least 2 batches, one in use and one being read.")
+        require("workers", workers, 1)
+        require("prefetch", prefetch, 2)  # one in use and one being read
         super().__init__(episodes, **options)
         first, last = self.index.slice
         clips = -(-self.index.batch // self.index.ranks)  # the largest slice of any rank

@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from lpwm.core.errors import UserError, choose
-from lpwm.plan.config import check_path_discount, solver_config
+from lpwm.core.errors import UserError, choose, require
+from lpwm.plan.config import solver_config
 
 if TYPE_CHECKING:
     from lpwm.plan.solver import Solver
@@ -56,7 +56,7 @@ class EvalConfig:
         for what, least in (("planner_seeds", 1), ("oracle_seeds", 1), ("episodes", 1), ("context", 0)):
             if getattr(self, what) < least:
                 raise UserError(f"{what} = {getattr(self, what)}: give at least {least}.")
-        check_path_discount(self.path_discount)
+        require("path_discount", self.path_discount, 0, 1)
         if min(self.receding) < 0:
             raise UserError("receding counts executed blocks: give 1 or more, or 0 for the whole horizon.")
         if not self.pairs():

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from lpwm.core.config import to_dict
-from lpwm.core.errors import UserError
+from lpwm.core.errors import UserError, require
 from lpwm.core.files import make_folder, read_npz, write_whole
 from lpwm.core.version import __version__
 from lpwm.evaluate.goals import EpisodeSet
@@ -153,8 +153,7 @@ def run_episodes(
 ) -> Record:
     """Every episode, all at once, for `steps` raw steps; success never changes what happens. workers: processes for
     live simulators, None for one per core; outcomes do not depend on it."""
-    if steps < 1:
-        raise UserError(f"episodes of {steps} raw steps: give at least 1.")
+    require("steps", steps, 1)
     began = time.perf_counter()
     start_BS, goal_BS = episodes.start_BS.to(device), episodes.goal_BS.to(device)
     live = open_world(world, start_BS, actor, workers)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from lpwm.core import rng
-from lpwm.core.errors import UserError
+from lpwm.core.errors import UserError, require
 from lpwm.core.memory import need_memory
 from lpwm.data import EpisodeData, splits
 from lpwm.data.order import clip_starts, permutation
@@ -70,8 +70,7 @@ def dataset_goals(
     """Start at a frame of a held-out trajectory, goal `offset` raw steps later in it. No start is used twice, and no
     trajectory twice before every one was used once. `horizon_steps`: the raw steps a plan spans, refused where it is
     longer than every held-out trajectory."""
-    if offset < 1:
-        raise UserError(f"goals {offset} steps ahead: give at least 1.")
+    require("offset", offset, 1)
     if data.states.shape[1] == 0:
         raise UserError("the data set has no states: success cannot be tested on its goals.")
     _, held = splits(data, holdout)

@@ -9,7 +9,7 @@ import scipy
 import torch
 from torch import Tensor
 
-from lpwm.core.errors import UserError
+from lpwm.core.errors import UserError, require
 from lpwm.evaluate.config import STATES
 from lpwm.evaluate.episodes import Record
 from lpwm.evaluate.goals import EpisodeSet
@@ -98,8 +98,7 @@ def distance_curve(
     """`see` maps states (N, S) to codes (N, D). Pairs of random states, at most PER_BIN in each bin of distance. The
     inner borders of the bins are EDGES × the success radius, or, in a world whose success is no distance or whose
     states are never that close (PushT's) or never that far, the 1, 5, 20 and 50 % quantiles of the distances."""
-    if states < 8:
-        raise UserError(f"{states} states make no curve: give at least 8.")
+    require("states", states, 8)
     state_NS = world.sample_goal(states, (seed, "curve")).to(device)
     z_ND = see(state_NS).float()
     i, j = torch.triu_indices(states, states, 1, device=state_NS.device)

@@ -20,12 +20,11 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from lpwm.agent import Agent
-from lpwm.core.errors import UserError
+from lpwm.core.errors import UserError, require
 from lpwm.core.rng import seed_of
 from lpwm.data import ActionStats
 from lpwm.model import WorldModel
 from lpwm.plan import LatentProblem, Problem, Solver, chunked
-from lpwm.plan.config import check_horizon, check_path_discount
 from lpwm.plan.problem import latent_cost
 
 Info = dict[str, Any]
@@ -55,7 +54,7 @@ class SwmModel(nn.Module):
 
     def __init__(self, model: WorldModel, stats: ActionStats | None = None, path_discount: float = 0.0) -> None:
         super().__init__()
-        self.model, self.path_discount = model.eval(), check_path_discount(path_discount)
+        self.model, self.path_discount = model.eval(), require("path_discount", path_discount, 0, 1)
         given = model.meta.get("normalization")
         self.stats = stats or (ActionStats.from_dict(given) if given else None)
         self._dynamics: tuple[Any, Any] = (None, None)  # frozen, and the weights that it was made of
@@ -189,7 +188,7 @@ class CostProblem(Problem):
         if len(batches) != 1:
             raise UserError(f"entries of the dictionary have {sorted(batches)} rows: give one row per environment.")
         self.model, self.dtype = model, dtype
-        self.horizon, self.action_dim = check_horizon(horizon), action_dim
+        self.horizon, self.action_dim = require("horizon", horizon, 1), action_dim
         device = next((v.device for v in self.info.values() if torch.is_tensor(v)), torch.device("cpu"))
         self.env_ids = torch.arange(batches.pop(), device=device) if env_ids is None else env_ids.to(device)
         self._seen: dict[int, Info] = {}

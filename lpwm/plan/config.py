@@ -4,31 +4,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from lpwm.core.config import from_dict
-from lpwm.core.errors import UserError, choose
+from lpwm.core.errors import UserError, choose, require
 
 if TYPE_CHECKING:
     from lpwm.plan.mpc import MPC
     from lpwm.plan.solver import Solver
-
-
-def require(name: str, value: float, least: float, most: float = float("inf")) -> None:
-    if not value >= least:
-        raise UserError(f"{name} is {value}: give at least {least}.")
-    if not value <= most:
-        raise UserError(f"{name} is {value}: give at most {most}.")
-
-
-def check_horizon(horizon: int) -> int:
-    if horizon < 1:
-        raise UserError(f"the planning horizon is {horizon}: give at least 1 block.")
-    return horizon
-
-
-def check_path_discount(path_discount: float) -> float:
-    if not 0 <= path_discount <= 1:
-        choices = "0 (the end of a plan alone counts), 1 (all its blocks count alike), or between"
-        raise UserError(f"path_discount = {path_discount}: give {choices}.")
-    return path_discount
 
 
 class _Bounded:
@@ -139,10 +119,10 @@ class MPCConfig:
     path_discount: float = 0.0  # the path cost: block h of H counts as path_discount^(H−h)
 
     def __post_init__(self) -> None:
-        check_horizon(self.horizon)
+        require("horizon", self.horizon, 1)
         require("receding", self.receding, 1)
         require("context", self.context, 1)
-        check_path_discount(self.path_discount)
+        require("path_discount", self.path_discount, 0, 1)
         if self.receding > self.horizon:
             counts = f"{self.receding} blocks are to be executed of plans of {self.horizon}"
             raise UserError(f"{counts}: lengthen the horizon or execute fewer.")

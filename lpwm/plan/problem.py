@@ -14,8 +14,7 @@ import torch
 from einops import rearrange
 from torch import Tensor
 
-from lpwm.core.errors import UserError
-from lpwm.plan.config import check_horizon, check_path_discount
+from lpwm.core.errors import UserError, require
 from lpwm.worlds.base import Live, World
 
 Rows = slice | Tensor
@@ -89,7 +88,7 @@ def _ids(env_ids: Tensor | None, batch: int, device: torch.device) -> Tensor:
 
 def block_weights(horizon: int, path_discount: float) -> list[float]:
     """What each of H blocks counts in the cost of a plan: path_discount^(H−h) over their sum. 0: the end alone."""
-    weights = [check_path_discount(path_discount) ** (horizon - h) for h in range(1, horizon + 1)]  # 0⁰ = 1
+    weights = [require("path_discount", path_discount, 0, 1) ** (horizon - h) for h in range(1, horizon + 1)]  # 0⁰ = 1
     return [w / sum(weights) for w in weights]
 
 
@@ -138,10 +137,10 @@ class LatentProblem(Problem):
         self.model = model
         self.z_BCD, self.z_goal_BD = z_BCD, z_goal_BD
         self.past_BPA = past_BPA if blocks[1] > 0 else None
-        self.horizon = check_horizon(horizon)
+        self.horizon = require("horizon", horizon, 1)
         self.env_ids = _ids(env_ids, z_BCD.shape[0], z_BCD.device)
         self.dtype = z_BCD.dtype
-        self.autocast, self.path_discount = autocast, check_path_discount(path_discount)
+        self.autocast, self.path_discount = autocast, require("path_discount", path_discount, 0, 1)
         self.project, self.metric = project, metric
 
     def frozen_state(self) -> Hashable | None:
@@ -229,16 +228,15 @@ class OracleProblem(Problem):
         if state_BS.dim() != 2 or state_BS.shape != goal_BS.shape:
             shapes = f"states {tuple(state_BS.shape)} and goals {tuple(goal_BS.shape)}"
             raise UserError(f"{shapes} do not match: give (B, S) both.")
-        if frameskip < 1:
-            raise UserError(f"frameskip is {frameskip}: give at least 1.")
+        require("frameskip", frameskip, 1)
         raw = world.spec.action_dim
         self.world, self.frameskip = world, frameskip
         self.state_BS, self.goal_BS = state_BS, goal_BS.to(state_BS)
         self.mean_A = torch.as_tensor(mean).to(state_BS).expand(raw)
         self.std_A = torch.as_tensor(std).to(state_BS).expand(raw)
-        self.horizon, self.action_dim = check_horizon(horizon), raw * frameskip
+        self.horizon, self.action_dim = require("horizon", horizon, 1), raw * frameskip
         self.env_ids = _ids(env_ids, state_BS.shape[0], state_BS.device)
-        self.dtype, self.path_discount = state_BS.dtype, check_path_discount(path_discount)
+        self.dtype, self.path_discount = state_BS.dtype, require("path_discount", path_discount, 0, 1)
 
     def cost(self, actions_BSHA: Tensor) -> Tensor:
         raw_BSTA = rearrange(actions_BSHA, "b s h (f a) -> b s (h f) a", f=self.frameskip)

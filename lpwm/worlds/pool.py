@@ -26,7 +26,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lpwm.core.errors import UserError
+from lpwm.core.errors import UserError, require
 
 
 class Simulator(Protocol):
@@ -235,8 +235,7 @@ class Live:
 
 def open_live(make: Make, starts: Any, workers: int | None = 1) -> Live:
     """N simulators from states (N, S) or a `Snapshot`, in `workers` processes: 1 is this one, None all cores."""
-    if workers is not None and workers < 1:
-        raise UserError(f"{workers} workers cannot work: give at least 1.")
+    require("workers", workers, 1)
     starts = as_starts(starts)
     workers = max(1, min(cores() if workers is None else workers, len(starts)))
     if workers > 1:

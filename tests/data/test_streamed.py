@@ -178,7 +178,7 @@ def test_free_memory_heeds_the_control_group(tmp_path):
 
 def test_mistakes(data):
     kw = dict(clip_length=2, batch=4)
-    for change, match in (({"workers": 0}, "0 reading processes"), ({"prefetch": 1}, "at least 2 batches")):
+    for change, match in (({"workers": 0}, "workers is 0"), ({"prefetch": 1}, "prefetch is 1: give at least 2")):
         with pytest.raises(UserError, match=match):
             StreamedClips(data, **(kw | change))
     with pytest.raises(UserError, match=r"data\.source is 'disk'"):
