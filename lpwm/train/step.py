@@ -32,6 +32,7 @@ def clip_loss(
 def code_loss(
     model: WorldModel, objective: Objective, z: Tensor, a: Tensor, draw: Draw, group: Group = ALONE, share: float = 1.0
 ) -> Terms:
+    """The same from the codes on."""
     K, n = min(model.config.predictor.history, z.shape[1] - 1), objective.config.rollout_steps
     zhat = model.predict(z[:, :K], a[:, :K])
     multistep = model.rollout(z[:, :1], a[:, None, :n]).squeeze(1) if n > 1 else None
