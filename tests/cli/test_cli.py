@@ -171,7 +171,7 @@ MISTAKES = [
     (COLLECT + "--options g=three", "g as int"),
     (COLLECT + "--options g", "name=value"),
     (COLLECT + "--policy nobody", "unknown policy"),
-    (COLLECT + "--workers 0", "0 workers"),
+    (COLLECT + "--workers 0", "workers is 0"),
     (COLLECT + "--steps 0", "steps is 0"),
     ("data info none.h5", "does not exist"),
     ("data info cut.h5", "damaged or incomplete"),
