@@ -163,7 +163,8 @@ def main() -> None:
     if args.regions:
         trees["regions"] = (HERE, {"LPWM_REGIONS": "1"})
     rows: list[dict[str, Any]] = []
-    bytecode = Path(tempfile.mkdtemp())
+    compiled = tempfile.TemporaryDirectory()
+    bytecode = Path(compiled.name)
     with tempfile.TemporaryDirectory() as cache:  # not counted
         measure(HERE, "modules", Path(cache), bytecode, {})
     for name in (

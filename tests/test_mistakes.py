@@ -117,7 +117,10 @@ CASES = [
     (lambda: oracle(ONE[0]), "do not match"),
     (lambda: oracle(ONE, 2, 0), "frameskip"),
     *(
-        (lambda make=make, x=x: make(path_discount=x), "path_discount is")
+        (
+            lambda make=make, x=x: make(path_discount=x),
+            f"path_discount is {x}: give at {'most 1' if x > 1 else 'least 0'}.",
+        )
         for make in (MPCConfig, EvalConfig, latent, oracle)
         for x in (-0.1, 1.01, math.nan)
     ),

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import statistics
 import subprocess
 import sys
 import time
@@ -120,7 +121,7 @@ def together(root: Path) -> float:
     rates = []
     for folder in root.glob("runs/pusht-*"):
         rows = [r.values["steps_per_second"] for r in read_log(folder, "train") if r.values.get("steps_per_second")]
-        rates.append(sorted(rows[len(rows) // 2 :])[len(rows[len(rows) // 2 :]) // 2] if rows else 0.0)
+        rates.append(statistics.median(rows[len(rows) // 2 :] or [0.0]))
     return sum(rates)
 
 

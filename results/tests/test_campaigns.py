@@ -63,3 +63,19 @@ def test_a_cell_is_chosen_by_the_rule():
     assert choose([best, far, half], usual, 0.02) is best  # the recipe is 3 points behind, half a cell is not chosen
     assert choose([best, recipe_like, other, far], usual, 0.02) is other  # as near as the other one, a lower error
     assert choose([best, far], usual, 0.03) is far  # within the margin, nothing of the recipe is changed
+
+
+def test_the_model_to_ship_is_chosen_by_what_its_codes_tell():
+    """Cells that do not learn are left out; of nearly equal probes the one that holds more goals."""
+    choose = runpy.run_path(str(CAMPAIGNS / "pusht_model.py"))["choose"]
+
+    def run(r2, held=0.1, dimension=6.0, error=0.1):
+        probes = {name: [r2] for name in ("block_x", "block_y", "angle")}
+        evals = {cost: {"held": held} for cost in ("end", "path")}
+        return {"train": {"effective_dimension": dimension}, "error": error, "probes": probes, "evals": evals}
+
+    best, near, far = run(0.8), run(0.78, held=0.2), run(0.7, held=0.9)
+    thin, slow = run(0.9, dimension=3.0), run(0.9, error=0.4)
+    assert choose([best, far, thin, slow]) is best and choose([best, near, far]) is near
+    assert choose([thin, run(0.5, dimension=2.0)]) is thin  # none learns
+    assert choose([run(-5.0, held=0.3), run(0.0)])["evals"]["end"]["held"] == 0.3  # what is not told counts 0
