@@ -1,8 +1,8 @@
 """PushT's model to be shipped: the levers are screened on a selection seed, the cell is chosen by the rule of
 results/protocol.md, and it is trained on three other seeds for as long as there is time.
 
-    python results/campaigns/pusht_model.py screen --out OUT --work WORK [--quick]
-    python results/campaigns/pusht_model.py model --out OUT --work WORK --seconds 900 [--quick]
+    python results/campaigns/pusht_model.py screen --grid GRID.toml --out OUT --work WORK [--quick]
+    python results/campaigns/pusht_model.py model --grid GRID.toml --out OUT --work WORK --seconds 900 [--quick]
 
 OUT/screen.json and OUT/model.json have every run with its successes, its probes of the block's pose and its last log
 records; OUT/SEED has each trained model in 16 bits (results/pack_pretrained.py). `--quick` is a toy on the CPU.
@@ -68,12 +68,13 @@ def sweep(grid: dict[str, Any], name: str, args: argparse.Namespace, workers: in
     return args.work / name
 
 
-def finished(root: Path) -> list[dict[str, Any]]:
+def finished(root: Path, device: str) -> list[dict[str, Any]]:
     """Every finished run of a sweep, with the probes of all that its codes tell."""
     from choose import read
 
     from lpwm.core.config import flat
     from lpwm.interpret.factors import fit_factors
+    from lpwm.train import load
 
     runs = read(root)
     for run in runs:
@@ -82,7 +83,7 @@ def finished(root: Path) -> list[dict[str, Any]]:
         config = flat(json.loads((folder / "run.json").read_text())["config"])
         run["cell"] = {k: config[k] for k in CELL if k in config} | {"rung": config["model.predictor.rung"]}
         run["seed"], run["steps"] = config["train.seed"], config["train.steps"]
-        run["probes"] = {s.name: [round(x, 4) for x in (s.r2, s.r2_low, s.r2_high)] for s in fit_factors(folder).scores}
+        run["probes"] = {s.name: [round(x, 4) for x in (s.r2, s.r2_low, s.r2_high)] for s in fit_factors(load(folder, device)).scores}
         held = run["held_out"]
         run["error"] = held["error_depth"][-1] / held["copy_error_depth"][-1]
     return runs
@@ -101,8 +102,7 @@ def choose(runs: list[dict[str, Any]]) -> dict[str, Any]:
     return max((r for r in learn if pose(r) >= best - 0.03), key=lambda r: sum(e["held"] for e in r["evals"].values()))
 
 
-def grid_of(cell: dict[str, Any], steps: int, evals: dict[str, Any]) -> dict[str, Any]:
-    screen = tomllib.loads((HERE / "pusht-levers.toml").read_text())
+def grid_of(screen: dict[str, Any], cell: dict[str, Any], steps: int, evals: dict[str, Any]) -> dict[str, Any]:
     rung, fields = cell["rung"], [n for n in CELL if "." in n]
     every = {"train.steps": steps, "train.eval_every": max(1, steps // 6), "train.checkpoint_every": max(1, steps // 3)}
     return {
@@ -139,8 +139,8 @@ def keep(path: Path, runs: list[dict[str, Any]], **more: Any) -> None:
 
 
 def screen(args: argparse.Namespace) -> None:
-    grid = tomllib.loads((HERE / "pusht-levers.toml").read_text())
-    runs = finished(sweep(grid, "screen", args, 2 if args.quick else 8))
+    grid = tomllib.loads(args.grid.read_text())
+    runs = finished(sweep(grid, "screen", args, 2 if args.quick else 8), args.device)
     keep(args.out / "screen.json", runs, chosen=choose(runs)["cell"])
 
 
@@ -148,8 +148,9 @@ def model(args: argparse.Namespace, ends: float) -> None:
     """The chosen cell, for as many steps as there is time for at the rate of 1,500 steps of the same runs."""
     from pack_pretrained import pack
 
+    screen = tomllib.loads(args.grid.read_text())
     cell = json.loads((args.out / "screen.json").read_text())["chosen"]
-    rate = together(sweep(grid_of(cell, 1500, {}), "rate", args, len(SEEDS)))
+    rate = together(sweep(grid_of(screen, cell, 1500, {}), "rate", args, len(SEEDS)))
     steps = 1000 * int(rate * (ends - time.time() - RESERVE) / len(SEEDS) / 1000)
     print(f"{cell}: {rate:.0f} steps per second together, {steps} steps each", flush=True)
     common = {"preset": "ladder", "goals": ["dataset"], "seed": 0, "episodes": 50, "precision": "bfloat16", "curve": 0}
@@ -162,8 +163,8 @@ def model(args: argparse.Namespace, ends: float) -> None:
         }
         for n, p in PLANS.items()
     }
-    root = sweep(grid_of(cell, min(max(steps, 2000), 300_000), evals), "model", args, len(SEEDS))
-    runs = finished(root)
+    root = sweep(grid_of(screen, cell, min(max(steps, 2000), 300_000), evals), "model", args, len(SEEDS))
+    runs = finished(root, args.device)
     for run in runs:
         pack({str(run["seed"]): root / run["folder"]}, args.out)
     keep(args.out / "model.json", runs, cell=cell, steps_per_second=rate)
@@ -172,6 +173,7 @@ def model(args: argparse.Namespace, ends: float) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("part", choices=("screen", "model"))
+    parser.add_argument("--grid", type=Path, default=HERE / "pusht-lambda.toml", help="the first part's sweep")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--seconds", type=float, default=900.0, help="for the second part")
