@@ -1,15 +1,14 @@
 """How long the first step and the first compiled plan take on one GPU, from the start of the process: cold and warm.
 
-    python bench/warmup.py [--old CHECKOUT] [--json OUT] [--cases …] [--rungs …] [--regions] [--rounds 1]
+    python bench/warmup.py [--old CHECKOUT] [--json OUT] [--cases …] [--rungs …] [--rounds 1]
 
 Each measurement is a process of its own, of the tree's own benchmark (`bench/train_step.py`, `bench/plan.py`). "cold"
 has an empty cache of compiled code, "warm" the one that the process before left; trees take turns. `--old` is another
-checkout (`git worktree add PATH v0.1.0`); there torch's own cache folders are kept in place of LPWM_CACHE. `--regions`
-adds this tree with LPWM_REGIONS=1. Python's bytecode is kept, as an installed package has it. `modules_s` is when the
-modules are imported, `data_s` when model and clips are there, `first_s` the first result on the host, `ready_s` the one
-after capturing, `step_ms` and `plan_ms` what the compiled code then takes, `loss` of the fifth step: cold and warm must
-agree. `--cpu` measures CPU seconds (of all processes) of three compiled steps and of one compiled search of a small
-model, where there is no GPU.
+checkout (`git worktree add PATH v0.1.0`); there torch's own cache folders are kept in place of LPWM_CACHE. Python's
+bytecode is kept, as an installed package has it. `modules_s` is when the modules are imported, `data_s` when model and
+clips are there, `first_s` the first result on the host, `ready_s` the one after capturing, `step_ms` and `plan_ms` what
+the compiled code then takes, `loss` of the fifth step: cold and warm must agree. `--cpu` measures CPU seconds (of all
+processes) of three compiled steps and of one compiled search of a small model, where there is no GPU.
 """
 
 from __future__ import annotations
@@ -128,12 +127,12 @@ def traced() -> dict[str, Any]:
     return {"tracing": kept} | {f"of {k}": counters["stats"][k] for k in ("calls_captured", "unique_graphs")}
 
 
-def measure(tree: Path, name: str, cache: Path, bytecode: Path, more: dict[str, str]) -> dict[str, Any]:
+def measure(tree: Path, name: str, cache: Path, bytecode: Path) -> dict[str, Any]:
     kept = {v: str(cache / v) for v in VARIABLES} if tree != HERE else {"LPWM_CACHE": str(cache)}
-    others = {k: v for k, v in os.environ.items() if k not in (*VARIABLES, "LPWM_CACHE", "LPWM_REGIONS")}
+    others = {k: v for k, v in os.environ.items() if k not in (*VARIABLES, "LPWM_CACHE")}
     path = os.pathsep.join([str(tree), *filter(None, [os.environ.get("PYTHONPATH")])])
     words = [sys.executable, str(HERE / "bench" / "warmup.py"), "--child", name, repr(time.time())]
-    env = others | kept | more | {"PYTHONPATH": path, "PYTHONPYCACHEPREFIX": str(bytecode)}
+    env = others | kept | {"PYTHONPATH": path, "PYTHONPYCACHEPREFIX": str(bytecode)}
     env.pop("PYTHONDONTWRITEBYTECODE", None)
     ended = subprocess.run(words, cwd=tree, env=env, capture_output=True, text=True)
     if ended.returncode:
@@ -147,7 +146,6 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--cases", nargs="*", default=list(CASES), choices=CASES)
     parser.add_argument("--rungs", nargs="*", default=list(RUNGS), choices=RUNGS)
-    parser.add_argument("--regions", action="store_true")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--cpu", action="store_true")
     parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
@@ -157,27 +155,23 @@ def main() -> None:
         row = child_on_cpu(*name.split()[1:]) if name.startswith("cpu ") else child(name, float(began))
         print(json.dumps(row))
         return
-    trees: dict[str, tuple[Path, dict[str, str]]] = {"new": (HERE, {})}
-    if args.old:
-        trees["old"] = (args.old.resolve(), {})
-    if args.regions:
-        trees["regions"] = (HERE, {"LPWM_REGIONS": "1"})
+    trees = {"new": HERE} | ({"old": args.old.resolve()} if args.old else {})
     rows: list[dict[str, Any]] = []
     compiled = tempfile.TemporaryDirectory()
     bytecode = Path(compiled.name)
     with tempfile.TemporaryDirectory() as cache:  # not counted
-        measure(HERE, "modules", Path(cache), bytecode, {})
+        measure(HERE, "modules", Path(cache), bytecode)
     for name in (
         [f"cpu {what} {rung}" for rung in args.rungs for what in ("step", "plan")]
         if args.cpu
         else [*args.rungs, *args.cases]
     ):
         for round in range(args.rounds):
-            for which, (tree, more) in trees.items():
+            for which, tree in trees.items():
                 with tempfile.TemporaryDirectory() as cache:
                     for state in ("cold", "warm"):
                         row = {"name": name, "tree": which, "cache": state, "round": round}
-                        rows.append(row | measure(tree, name, Path(cache), bytecode, more))
+                        rows.append(row | measure(tree, name, Path(cache), bytecode))
                         most = MOST.get(f"{'step' if name in CASES else 'plan'} {state}") if not args.cpu else None
                         first = rows[-1].get("first_s", float("nan"))
                         print(f"{name:<15} {which:<8} {state}  first {first:6.1f} s (at most {most})", end="  ")

@@ -112,17 +112,3 @@ interpreter._patch_lang_tensor = with_index
         assert done.stdout.strip().endswith("right"), done.stderr[-2000:]
 
     return run
-
-
-@pytest.fixture
-def whole_again():
-    """Afterwards what LPWM_REGIONS=1 left to Python is compiled whole again."""
-    from torch._C._dynamo.eval_frame import reset_code
-
-    from lpwm.core import compiled
-
-    yield
-    torch._dynamo.reset()
-    for part in compiled._in_parts:
-        if part.__dict__.pop("_torchdynamo_disable", False):
-            reset_code(part.__code__)

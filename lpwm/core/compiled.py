@@ -44,9 +44,8 @@ _state: dict[str, Path | None] = {"folder": None}  # the one in use
 
 
 def in_parts(f: F) -> F:
-    """With LPWM_REGIONS=1, whoever is compiled leaves `f` itself to Python, and compiles each function that `f` calls
-    with tensors alone: once for all calls with the same shapes, so that the blocks of a network share what is compiled.
-    Off until its speed has been measured on a GPU."""
+    """Whoever is compiled leaves `f` itself to Python, and compiles each function that `f` calls with tensors alone:
+    once for all calls with the same shapes, so that the blocks of a network share what is compiled."""
     _in_parts.append(f)
     return f
 
@@ -137,7 +136,7 @@ def compiled(f: Callable[..., Any], backend: str | Callable[..., Any] = "inducto
     from torch._dynamo.decorators import skip
 
     keep()
-    for part in _in_parts if os.environ.get("LPWM_REGIONS") == "1" else ():
+    for part in _in_parts:
         skip(part)
     fast = torch.compile(f, dynamic=False, backend=backend)
 

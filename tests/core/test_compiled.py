@@ -159,7 +159,6 @@ def network(x, weights):
 
 
 def test_a_network_compiled_in_parts_compiles_its_block_once(process, monkeypatch):
-    monkeypatch.setenv("LPWM_REGIONS", "1")
     monkeypatch.setattr(room, "_in_parts", [])
     assert room.in_parts(network) is network
     x, *weights = (torch.randn(4, 4, requires_grad=True) for _ in range(7))

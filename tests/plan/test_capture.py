@@ -131,15 +131,10 @@ def problem(model, context, horizon):
     return LatentProblem(model, z, goal, past if context > 1 else None, horizon)
 
 
-@pytest.mark.parametrize(
-    "rung, regions, graphs", [("mlp-lti", "1", 3), ("shallow-adaln", "0", 3), ("shallow-adaln", "1", 16)]
-)
-def test_models_of_equal_shapes_share_what_is_compiled_and_many_shapes_stay_compiled(
-    rung, regions, graphs, real_model, whole_again, monkeypatch
-):
-    """Three models, contexts of 1 to 3 frames: three compilations; then more horizons than torch's limit of 8. With
-    LPWM_REGIONS=1 a transformer is compiled in parts."""
-    monkeypatch.setenv("LPWM_REGIONS", regions)
+@pytest.mark.parametrize("rung, graphs", [("mlp-lti", 3), ("shallow-adaln", 16)])
+def test_models_of_equal_shapes_share_what_is_compiled_and_many_shapes_stay_compiled(rung, graphs, real_model):
+    """Three models, contexts of 1 to 3 frames: three compilations; then more horizons than torch's limit of 8. A
+    transformer is compiled in parts."""
     torch._dynamo.reset()
     counter = CompileCounterWithBackend("eager")
     step = _compiled(CEM.iterate, counter)
@@ -166,9 +161,8 @@ def test_models_of_equal_shapes_share_what_is_compiled_and_many_shapes_stay_comp
     torch._dynamo.reset()
 
 
-def test_six_blocks_are_traced_as_one(real_model, whole_again, monkeypatch):
+def test_six_blocks_are_traced_as_one(real_model):
     """The deep rung is traced nearly as fast as the shallow one, of one block; both plan as they do eagerly."""
-    monkeypatch.setenv("LPWM_REGIONS", "1")
     traced = {}
     for rung in ("shallow-adaln", "deep-adaln"):
         torch._dynamo.reset()

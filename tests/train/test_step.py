@@ -60,9 +60,8 @@ def test_compiled_gradients_have_the_types_of_eager_ones(monkeypatch):
     "rollout_steps, precision, graphs, operations", [(1, torch.bfloat16, 7, 170), (3, torch.float32, 15, 360)]
 )
 def test_a_transformer_is_compiled_in_parts_with_the_gradients_of_the_whole(
-    monkeypatch, whole_again, rollout_steps, precision, graphs, operations
+    monkeypatch, rollout_steps, precision, graphs, operations
 ):
-    monkeypatch.setenv("LPWM_REGIONS", "1")
     config = replace(CONFIG, predictor=DEEP)
     want_loss, want = gradients(False, config, rollout_steps, precision)
     real = torch.compile
