@@ -83,9 +83,8 @@ def finished(root: Path, device: str) -> list[dict[str, Any]]:
         config = flat(json.loads((folder / "run.json").read_text())["config"])
         run["cell"] = {k: config[k] for k in CELL if k in config} | {"rung": config["model.predictor.rung"]}
         run["seed"], run["steps"] = config["train.seed"], config["train.steps"]
-        run["probes"] = {
-            s.name: [round(x, 4) for x in (s.r2, s.r2_low, s.r2_high)] for s in fit_factors(load(folder, device)).scores
-        }
+        scores = fit_factors(load(folder, device)).scores
+        run["probes"] = {s.name: [round(x, 4) for x in (s.r2, s.r2_low, s.r2_high)] for s in scores}
         held = run["held_out"]
         run["error"] = held["error_depth"][-1] / held["copy_error_depth"][-1]
     return runs
