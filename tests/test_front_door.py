@@ -68,6 +68,14 @@ def test_an_agent_acts_without_what_takes_seconds_to_import(run):
     python(code)
 
 
+def test_planning_and_inspecting_do_without_them_too():
+    code = "import sys, numpy as np; from lpwm.evaluate import evaluate, measure; from lpwm.interpret import study\n"
+    code += "import lpwm.train.run; from lpwm.stats.intervals import t_interval; from lpwm.stats.paired import welch\n"
+    code += "x = np.arange(5.0); t_interval(x); welch(x, x + 1); measure._weighted_spearman(x, x, x)\n"
+    code += "assert not {'torch._dynamo', 'scipy.stats', 'sympy', 'plotly'} & set(sys.modules)"
+    python(code)
+
+
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory):
     """A run on recordings of no world: frames of 24 × 20 and one action in [−3, 1]."""

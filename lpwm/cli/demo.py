@@ -75,6 +75,7 @@ class Stages:
 
 
 def run(args: Args) -> int:
+    from lpwm.interpret.episode_frames import write_frames
     from lpwm.report.gather import gather
     from lpwm.report.page import write
     from lpwm.train.loop import Interrupted
@@ -101,8 +102,12 @@ def run(args: Args) -> int:
     goals = f"plan to {PLANNING.episodes} random and as many held-out goals, next to the controls"
     with stages.stage(f"{goals}; inspect codes and imagination"):
         with aside(inspect, folders, device):
-            evaluation = plan(out, folders, device)
+            evaluation, path = plan(out, folders, device)
+            inspect(folders[-1], device, imagine=False)  # what the other process comes to last
         studies = [inspect(folder, device) for folder in folders]
+        if not path.exists():  # by which a repetition finds all of it
+            write_frames(evaluation, path, 4, device=device)
+            evaluation.to_json(path)
     page = out / "report.html"
     with stages.stage("write the page"):
         command = "lpwm demo --pretrained" if args.pretrained else "lpwm demo"
@@ -203,8 +208,8 @@ def _alone(work: Callable[[Path, Any], Any], folders: list[Path], device: Any) -
             work(folder, device)
 
 
-def plan(out: Path, folders: list[Path], device: Any) -> "Evaluation":
-    """The evaluation of both models on the same episodes, found again if it was made before."""
+def plan(out: Path, folders: list[Path], device: Any) -> "tuple[Evaluation, Path]":
+    """The evaluation of both models on the same episodes, found again if it was made before, and where it is kept."""
     from lpwm.cli.collect import progress_bar
     from lpwm.core.config import digest, to_dict
     from lpwm.evaluate.episodes import Store
@@ -213,24 +218,20 @@ def plan(out: Path, folders: list[Path], device: Any) -> "Evaluation":
     from lpwm.evaluate.goals import episode_sets
     from lpwm.evaluate.results import Evaluation
     from lpwm.evaluate.runs import load_team
-    from lpwm.interpret.episode_frames import write_frames
 
     team = load_team(folders, device=device)
     made_of = [[a.run_hash, a.step] for a in team.agents]
     path = folders[0] / "eval" / f"demo-{digest({'runs': made_of, 'settings': to_dict(PLANNING)})}.json"
     if path.exists():
-        return Evaluation.read(path)
+        return Evaluation.read(path), path
     sets = episode_sets(team.world, PLANNING, team.data, team.holdout, max(a.frameskip for a in team.agents))
     runner = Evaluator(team.agents, team.world, PLANNING, sets, device=device, store=Store(out / "episodes"))
     with progress_bar("plans", sum(job.plans for job in runner.jobs())) as runner.progress:
-        result = run_evaluator(runner, team.holdout)
-    write_frames(result, path, 4, device=device)  # before the file by which a repetition finds all of it
-    result.to_json(path)
-    return result
+        return run_evaluator(runner, team.holdout), path
 
 
-def inspect(folder: Path, device: Any) -> "Study":
-    """The study of a run, found again if it was made before."""
+def inspect(folder: Path, device: Any, imagine: bool = True) -> "Study":
+    """The study of a run and what it imagines, each found again if it was made before."""
     from lpwm.core.files import make_folder, write_whole
     from lpwm.core.json import dump_json, read_json
     from lpwm.interpret.decode import imagination_study
@@ -238,14 +239,14 @@ def inspect(folder: Path, device: Any) -> "Study":
     from lpwm.interpret.study import study
     from lpwm.train.loaded import load
 
-    loaded = load(folder, device=device)
-    path = folder / "interpret" / f"demo-{loaded.step}.json"
+    loaded, where = load(folder, device=device), folder / "interpret"
+    path, imagined = where / f"demo-{loaded.step}.json", where / f"imagination-{loaded.step}.json"
+    make_folder(where)
+    if imagine and not imagined.exists():
+        write_whole(imagined, dump_json(imagination_study(loaded, where)))
     if path.exists():
         return Study.from_json(read_json(path), str(path))
     result = study(loaded)
-    make_folder(path.parent)
-    imagined = imagination_study(loaded, path.parent)
-    write_whole(path.with_name(f"imagination-{loaded.step}.json"), dump_json(imagined))
     write_whole(path, dump_json(result))
     return result
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from lpwm.cli.terminal import say, tell, width
-from lpwm.core.errors import UserError
+from lpwm.core.errors import UserError, require
 
 if TYPE_CHECKING:
     from lpwm.interpret.config import StudyConfig
@@ -99,8 +99,7 @@ def _check(args: Args) -> None:
     given = [name for name in OF_ZONES if getattr(args, name) != usual[name]]
     if given:
         raise UserError(f"--{given[0]} is about zones: leave it out with --what {args.what}.")
-    if args.frames < 1:
-        raise UserError("give at least 1 frame.")
+    require("--frames", args.frames, 1)
     if args.pictures is not None:
         raise UserError(f"--what {args.what} makes no pictures there: leave --pictures out.")
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from lpwm.core.errors import UserError
+from lpwm.core.errors import UserError, at_least
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,7 @@ class FactorConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.frames < 1:
-            raise UserError("probes need at least 1 frame.")
+        at_least(1, self, "factors", "frames")
 
 
 @dataclass(frozen=True)
@@ -52,13 +51,11 @@ class DecoderConfig:
     components: int = 256  # principal components of the frames that the network predicts
     hidden: int = 256
     steps: int = 700
-    batch: int = 256
+    batch: int = 128
     lr: float = 1e-2
     depths: int = 8
     clips: int = 256  # held-out clips
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("side", "frames", "components", "hidden", "steps", "batch", "depths", "clips"):
-            if getattr(self, name) < 1:
-                raise UserError(f"decoder.{name} = {getattr(self, name)} must be at least 1.")
+        at_least(1, self, "decoder", "side", "frames", "components", "hidden", "steps", "batch", "depths", "clips")

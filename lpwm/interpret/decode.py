@@ -68,7 +68,7 @@ def fit_decoder(z_ND: Tensor, frames_N3ss: Tensor, config: DecoderConfig) -> Dec
         spread_D = z_ND.std(0)
         floor = 0.3 * spread_D.square().mean().sqrt() + 1e-6  # a unit that is hardly ever on is not blown up
         decoder.scale.copy_(1 / spread_D.clamp(min=floor))
-        _, _, basis_PQ = torch.svd_lowrank(x_NP - decoder.mean, q=components, niter=2)
+        _, _, basis_PQ = torch.svd_lowrank(x_NP - decoder.mean, q=components, niter=1)
         target_NQ = (x_NP - decoder.mean) @ basis_PQ
         spread = target_NQ.std().clamp(min=1e-6)
         decoder.basis.copy_(basis_PQ.T * spread)

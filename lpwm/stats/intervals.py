@@ -128,7 +128,7 @@ def t_interval(values: Any, level: float = 0.95) -> Interval:
     x = np.asarray(values, dtype=np.float64)
     if x.ndim != 1 or len(x) < 2 or not np.isfinite(x).all():
         raise UserError("a t interval needs at least 2 finite values, one per checkpoint.")
-    half = float(scipy.stats.t.ppf(0.5 + level / 2, len(x) - 1) * x.std(ddof=1) / math.sqrt(len(x)))
+    half = float(scipy.special.stdtrit(len(x) - 1, 0.5 + level / 2) * x.std(ddof=1) / math.sqrt(len(x)))
     mean = float(x.mean())
     return Interval(mean, mean - half, mean + half, level, "checkpoints")
 
@@ -182,5 +182,5 @@ def success_interval(result: Result, level: float = 0.95) -> Interval:
         v, nu = crossed_variance(cells)
         variance, df, unit = float(v), float(nu), "checkpoints"
     n = float(E) if rate in (0.0, 1.0) else min(rate * (1 - rate) / max(variance, 1e-300), float(S * P * E))
-    low, high = wilson_bounds(rate, n, float(scipy.stats.t.ppf(0.5 + level / 2, df)))
+    low, high = wilson_bounds(rate, n, float(scipy.special.stdtrit(df, 0.5 + level / 2)))
     return Interval(rate, low, high, level, unit)

@@ -28,8 +28,8 @@ def _by_t(mean: float, se: float, df: float, level: float, n: int, unit: str, me
     check_level(level)
     half, p = 0.0, 0.0 if mean else 1.0
     if se:
-        half = se * float(scipy.stats.t.ppf(0.5 + level / 2, df))
-        p = 2 * float(scipy.stats.t.sf(abs(mean) / se, df))
+        half = se * float(scipy.special.stdtrit(df, 0.5 + level / 2))
+        p = 2 * float(scipy.special.stdtr(df, -abs(mean) / se))
     return Paired(Interval(mean, mean - half, mean + half, level, unit), p, n, se, df, method)
 
 

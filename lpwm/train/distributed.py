@@ -96,14 +96,16 @@ class Ranks:
     def group(self, batch: int) -> Group:
         """This process as the losses of a global batch see it."""
         sizes, rank = self.sizes(batch), self.rank
+        if self.alone:
+            return Group()
         around = [sum(sizes[:rank]), sum(sizes[rank + 1 :])]  # clips of other ranks before and after this one's
+        total = torch.compiler.disable(self.reduce)
 
         def gather(x: Tensor) -> Tensor:
-            return self.reduce(F.pad(x, [0, 0] * (x.ndim - 1) + around))
+            return total(F.pad(x, [0, 0] * (x.ndim - 1) + around))
 
-        return Group() if self.alone else Group(rank, self.ranks, gather)
+        return Group(rank, self.ranks, gather)
 
-    @torch.compiler.disable
     def reduce(self, x: Tensor) -> Tensor:
         return x if self.alone else _Reduce.apply(x)
 
@@ -112,7 +114,7 @@ class Ranks:
         if not self.alone:
             for module in model.modules():
                 if isinstance(module, BatchNorm):
-                    module.reduce = self.reduce
+                    module.reduce = torch.compiler.disable(self.reduce)
 
     @torch.no_grad()
     def average_gradients(self, parameters: Iterable[nn.Parameter]) -> None:

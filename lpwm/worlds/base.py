@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from lpwm.core import rng
-from lpwm.core.errors import UserError
+from lpwm.core.errors import require
 from lpwm.worlds.pool import Live
 
 Key = tuple[int | str, ...]
@@ -161,9 +161,7 @@ class Planar:
 
 @functools.cache
 def _planar_renderer(world: Planar, size: int, device: torch.device) -> Renderer:
-    if size < 1:
-        raise UserError(f"a frame needs a positive side, not {size}.")
-    return world._draw(size, device)
+    return world._draw(require("a frame's side", size, 1), device)
 
 
 def key_at(keys: Tensor, t: int) -> Tensor:

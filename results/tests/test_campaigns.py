@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 CAMPAIGNS = ROOT / "results" / "campaigns"
 
 
-ONE_METHOD = ("pusht-levers", "pusht-lambda")  # look for a model to ship; compare no methods
+ONE_METHOD = ("pusht-levers", "pusht-lambda", "pusht-patches")  # look for a model to ship; compare no methods
 
 
 @pytest.mark.parametrize("path", sorted(CAMPAIGNS.glob("*.toml")), ids=lambda path: path.stem)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from scipy.stats import spearmanr
 from tools import refused
 
 from lpwm.core.config import from_dict, to_dict
@@ -15,7 +16,7 @@ from lpwm.evaluate.episodes import Store, run_episodes
 from lpwm.evaluate.evaluate import Evaluator, evaluate
 from lpwm.evaluate.gif import episode_gif
 from lpwm.evaluate.goals import episode_sets
-from lpwm.evaluate.measure import distance_curve
+from lpwm.evaluate.measure import _weighted_spearman, distance_curve
 from lpwm.evaluate.results import Evaluation, differences
 from lpwm.evaluate.timing import COMPILE, compilations, times, worth_compiling
 from lpwm.plan import CEMConfig
@@ -241,6 +242,12 @@ def test_compiling_pays_from_twice_its_cost_on_and_only_on_cuda(world, agent, ag
     assert [worth_compiling(here, 2 * 3 * COMPILE + x) for x in (-1, 1)] == [False, True]
     here.solver = replace(config, solver="gradient", options={}).build_solver()
     assert not worth_compiling(here, 1e6)  # it does not search by a compiled step
+
+
+def test_rank_correlations_with_ties_are_those_of_scipy():
+    x, y = np.random.default_rng(3).integers(0, 9, (2, 60)).astype(float)
+    ours = _weighted_spearman(x, y + x / 2, np.ones(60))
+    assert ours == pytest.approx(spearmanr(x, y + x / 2).statistic, abs=1e-12) and abs(ours) > 0.1
 
 
 def test_the_curve_of_a_true_code_is_straight_and_of_a_saturated_one_flat(world):

@@ -106,7 +106,7 @@ def test_the_command_tells_sparsity_and_the_report_shows_it(folders, tmp_path, c
     ("argv", "words"),
     [
         (["--what", "sparsity", "RUN", "--visible"], "--visible is about zones"),
-        (["--what", "sparsity", "RUN", "--frames", "0"], "at least 1 frame"),
+        (["--what", "sparsity", "RUN", "--frames", "0"], "--frames is 0: give at least 1"),
         (["--what", "sparsity", "RUN", "--pictures", "x"], "no pictures"),
     ],
 )

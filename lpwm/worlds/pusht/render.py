@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lpwm.core.errors import UserError
+from lpwm.core.errors import require
 from lpwm.worlds.base import Renderer, on_host
 from lpwm.worlds.pusht.render_device import GOAL, WALL, WORDS, Window, compose, join, lanes_of, pack, pick, taps
 from lpwm.worlds.pusht.spans import DISCS, FAR, Span, disc_span, fat_span, fill_span, half_widths, line_span, only
@@ -217,9 +217,7 @@ class PushTFrames:
 
 def make_renderer(size: int, device: torch.device | str = "cpu") -> Renderer:
     """States (N, 7) in canvas pixels -> uint8 (N, 3, size, size); constants are built once per size and device."""
-    if size < 1:
-        raise UserError(f"a frame needs a positive side, not {size}.")
-    return _frames(size, torch.device(device))
+    return _frames(require("a frame's side", size, 1), torch.device(device))
 
 
 _frames = functools.cache(PushTFrames)
