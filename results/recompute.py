@@ -196,7 +196,8 @@ def planned(files: Files) -> dict[str, Numbers]:
             both(f"piecewise-3x3-r{R}-ahead{end}", (own, third + "lpwm", R), (own, third + "lewm", R))
             for m, where in (("lpwm", recipe), ("lewm", own), ("lpwm-tj", table)):
                 alone(f"piecewise-3x3-r{R}-{m}{end}", where, third + m, R)
-    alone("wall-lti1-lpwm-mu1", ("wall-small-mu1-closed-end.json",), LTI1 + "lpwm-mu1", 5, "dataset", 250)
+    for m in ("mu1", "mu2"):
+        alone(f"wall-lti1-lpwm-{m}", (f"wall-small-{m}-closed-end.json",), f"{LTI1}lpwm-{m}", 5, "dataset", 250)
     for m in ("lpwm", "lewm"):
         alone(f"piecewise-2x2-r1-{m}", BOTH, SMALL + m, 1)
         alone(f"piecewise-2x2-r1-{m}-path", PATH, SMALL + m, 1)

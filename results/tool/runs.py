@@ -41,7 +41,7 @@ ASIDE = {"data.file", "objective.tj_weight", "train.seed", *(f"train.{name}" for
 OWN: dict[str, dict[str, float]] = {
     **{f"{p}-small/{m}": {"objective.lam": 1.0, "optim.lr": 6e-3} for p in PIECEWISE for m in ("lpwm", "lpwm-tj")},
     **{f"{p}-small/lewm": {"objective.lam": 1.0, "optim.lr": 3e-3} for p in PIECEWISE},
-    **{f"wall-small/lti1/{m}": {"objective.lam": 3.0, "optim.lr": 3e-3} for m in ("lpwm", "lpwm-mu1")},
+    **{f"wall-small/lti1/{m}": {"objective.lam": 3.0, "optim.lr": 3e-3} for m in ("lpwm", "lpwm-mu1", "lpwm-mu2")},
     "wall-small/lti1/lewm": {"objective.lam": 1.0, "optim.lr": 3e-3},
     "pusht-small/mlp-lti/lpwm": {"objective.lam": 1.0, "optim.lr": 5e-4},
     "pusht-small/mlp-lti/lewm": {"objective.lam": 3.0, "optim.lr": 5e-4},
