@@ -4,7 +4,7 @@
 
 Read are the curves and campaigns in results/; further logs are those of small runs, named by what was done to them
 (SMALL below): `piecewise-2x2-small` on 1,000 episodes, training seed 201, one log point in 25 steps, nothing stopped.
-Without them the small runs that the file has already are kept.
+Those of Wall are of round 22, μ = −2. The small runs that the file has already are kept.
 
 healthy   it predicts (in the end, an error below half of copying's) or, where it was planned with, plans
 slow      it predicts or plans too little so far, and nothing shows that it cannot
@@ -47,6 +47,8 @@ SMALL = {
     "half-lam0.5": ("dead", "λ = 0.5, pixels from one half: one dimension"),
     "shuffled-actions": ("dead", "actions of other clips of the batch: nothing to learn from them"),
     "rate0.3": ("dead", "η = 0.3: every code is 0"),
+    "wall-mu2-741": ("dead", "Wall, μ = −2 with 64 units: all but one or two die out"),
+    "wall-mu2-744": ("dead", "Wall, μ = −2 with 64 units: all die out"),
 }
 SLOW_FULL = {"imagenet-lam25-lr5e-05"}  # of both methods
 SLOW_LEWM = {"data-lam25-lr5e-05"}
@@ -92,14 +94,15 @@ def pusht() -> Iterator[dict[str, Any]]:
 
 
 def small(paths: list[Path]) -> Iterator[dict[str, Any]]:
-    if not paths:
-        yield from (x for x in json.loads(OUT.read_text())["logs"] if x["size"] == "32²")
+    made = {x["name"]: x for x in json.loads(OUT.read_text())["logs"] if x["size"] == "32²"}
     for path in paths:
         if path.stem in SMALL:
             records = [json.loads(line) for line in path.read_text().splitlines()]
             train = [r for r in records if r["kind"] == "train"]
             curves = {name: [r.get(name) for r in train] for name in ("step", *KEPT)}
-            yield log(f"piecewise-2x2-small {path.stem}", "32²", 2, train[-1]["step"], *SMALL[path.stem], curves)
+            name = path.stem if path.stem.startswith("wall") else f"piecewise-2x2-small {path.stem}"
+            made[name] = log(name, "32²", 2, train[-1]["step"], *SMALL[path.stem], curves)
+    yield from made.values()
 
 
 def log(name: str, size: str, freedom: int, steps: int, label: str, why: str, curves: dict[str, Any]) -> dict[str, Any]:
