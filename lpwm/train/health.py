@@ -47,7 +47,7 @@ class _Sign:
 
 def _signs(c: HealthConfig, freedom: int) -> tuple[_Sign, ...]:
     """In order of precedence: a collapsed code is also constant in time, and a constant code makes actions idle."""
-    more = "raise the regularizer's weight (objective.lam) or lower the learning rate"
+    more = "raise objective.lam, or objective.rdmreg.mu where it is below 0, or lower the learning rate"
     moving = (
         "check that the data move and that clips differ in more than what moves, use a larger frameskip, or lower "
         "objective.lam"
