@@ -135,8 +135,7 @@ def _binned(true: np.ndarray, latent: np.ndarray, inner: list[float]) -> Curve:
     )
 
 
-def _ranks(x: np.ndarray) -> np.ndarray:
-    """From 1 on; equal values share their mean rank."""
+def _ranks(x: np.ndarray) -> np.ndarray:  # from 1 on; equal values share their mean
     _, place, count = np.unique(x, return_inverse=True, return_counts=True)
     return (count.cumsum() - (count - 1) / 2)[place]
 

@@ -53,9 +53,7 @@ def _signs(c: HealthConfig, freedom: int) -> tuple[_Sign, ...]:
         "objective.lam"
     )
     paired = "check that actions and frames of the data belong together, or raise the learning rate"
-    patient = (
-        "it may need more steps, a smaller objective.lam, another learning rate, or other pixels (model.encoder.pixels)"
-    )
+    patient = "it may need more steps, a smaller objective.lam, another learning rate, or other model.encoder.pixels"
     constant = "the codes hardly differ between the frames of a clip, with a temporal variation of"
     blind = "predictions ignore the actions: foreign ones move them by a sensitivity of"
     same = "all frames have the same code, with a standard deviation of"
